@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from casfs.nodes.node import Node
-    from casfs.nodes.schema import Ref
+    from casfs.nodes.ref_collectors import Ref
     from casfs.write_batch import Batch
 
 __version__ = VERSION

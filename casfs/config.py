@@ -64,6 +64,9 @@ SETTINGS = (
     Setting("limits.cpu_s", 0, "seconds of processor time of an attempt (0 = no limit)"),
     Setting("limits.network", True, "whether the programs of an attempt have a network"),
     Setting("limits.enforce", True, "whether an attempt fails where a limit cannot be held"),
+    Setting("snapshot.work", [], "patterns of paths that are recorded though they look private"),
+    Setting("snapshot.private", [], "patterns of paths that are kept here, as .env is"),
+    Setting("snapshot.allow", [], "hashes of secrets, or of files, that may be recorded"),
     Setting("actions.cacheable", [], "command prefixes whose results are cached"),
 )
 

@@ -28,7 +28,15 @@ class CorruptBlob(Corrupt):
 
 
 class Purged(Corrupt):
-    """A blob's content was deleted for good by `casfs gc --purge`."""
+    """A blob's content was deleted for good by `casfs purge`. `substitute`: the hash of the blob
+    that readers get instead, if there is one."""
+
+    def __init__(self, message: str, substitute: str | None = None) -> None:
+        super().__init__(message, substitute)
+        self.substitute = substitute
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Unreachable(CasfsError):

@@ -1,4 +1,8 @@
-"""Reachability over refs, for nodes of any type."""
+"""Reachability over refs, for nodes of any type.
+
+A local ref (`cas_local` in a schema) belongs to the store that recorded it: it is left out unless
+`with_local`, and then followed where its target is stored.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from casfs.backend.protocols import META
 from casfs.store import Store
 
 
-def walk(store: Store, roots: Iterable[str]) -> Iterator[str]:
+def walk(store: Store, roots: Iterable[str], *, with_local: bool = False) -> Iterator[str]:
     """Yields every hash reachable from `roots` (nodes and blobs, types included), each once. Depth
     first, a node before its refs. Raises NotFound at a dangling reference."""
     stack = list(dict.fromkeys(roots))[::-1]
@@ -16,39 +20,47 @@ def walk(store: Store, roots: Iterable[str]) -> Iterator[str]:
     while stack:
         hash = stack.pop()
         yield hash
-        for ref in reversed(refs(store, hash)):
+        for ref in reversed(refs(store, hash, with_local=with_local)):
             if ref not in seen:
                 seen.add(ref)
                 stack.append(ref)
 
 
-def post_order(store: Store, roots: Iterable[str]) -> Iterator[str]:
+def post_order(store: Store, roots: Iterable[str], *, with_local: bool = False) -> Iterator[str]:
     """Yields the same hashes, each after all its references; the roots determine the order."""
     seen: set[str] = set()
+
+    def below_of(hash: str) -> Iterator[str]:
+        return iter(refs(store, hash, with_local=with_local))
+
     for root in roots:
-        trail = [] if root in seen else [(root, iter(refs(store, root)))]
+        trail = [] if root in seen else [(root, below_of(root))]
         seen.add(root)
         while trail:
             hash, below = trail[-1]
             for ref in below:
                 if ref not in seen:
                     seen.add(ref)
-                    trail.append((ref, iter(refs(store, ref))))
+                    trail.append((ref, below_of(ref)))
                     break
             else:
                 trail.pop()
                 yield hash
 
 
-def refs(store: Store, hash: str) -> list[str]:
+def refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
     """Returns the distinct hashes that a blob refers to, its type last; none for plain bytes."""
     info = store.blobs.info([hash]).get(hash)
     if info is not None and info.type is None:
         return []
-    return node_refs(store, hash)
+    return node_refs(store, hash, with_local=with_local)
 
 
-def node_refs(store: Store, hash: str) -> list[str]:
+def node_refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
     """As `refs`, for a hash that is known to be a node."""
-    found = [ref.hash for ref in store.refs(store.node(hash))]
-    return [hash for hash in dict.fromkeys(found) if hash != META]
+    found = store.refs(store.node(hash))
+    followed = {ref.hash for ref in found if not ref.is_local}
+    local = {ref.hash for ref in found if ref.is_local} - followed
+    if with_local and local:
+        followed |= store.blobs.info(local).keys()
+    return [hash for hash in dict.fromkeys(ref.hash for ref in found) if hash in followed - {META}]

@@ -32,11 +32,13 @@ class LiveOutput:
     def write(self, data: bytes) -> None:
         if self._fd is None:
             return
-        data = self._secrets.redact_bytes(self._held + data)
+        data = self._secrets.redact_values_in_bytes(self._held + data)
         count = self._secrets.begins_at_end(data)
         self._held = data[len(data) - count :]
+        # after the cut: the beginning of a token may look like a shorter one
+        shown = self._secrets.marks.in_bytes(data[: len(data) - count])
         with suppress(OSError):  # a full disk
-            os.write(self._fd, data[: len(data) - count])
+            os.write(self._fd, shown)
 
 
 @contextmanager

@@ -24,6 +24,11 @@ class LruCache:
         with self._lock:
             return list(self._items)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._items.clear()
+            self._weight = 0
+
     def get(self, key: str) -> Any | None:
         with self._lock:
             found = self._items.get(key)

@@ -23,11 +23,13 @@ from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.thread_summary import content_text
 from casfs.threads import Thread, ThreadId
+from casfs.tombstones import MARK
 
 History: TypeAlias = tuple[str | None, list[EarlierStep]]  # a summary, and the steps since
 
 MAX_ORIGINS = 16  # forks of forks that are searched for the parts of a prompt
 UNRECORDED = "not proved: the step was recorded by a casfs that kept no digest of prompts"
+PURGED = "not what the agent got: a part of it was purged since, and has a mark in its place"
 DIFFERS = "not what the agent got: the digest in the step is another one"
 
 
@@ -58,7 +60,8 @@ def of_step(store: Store, thread: Thread, step: Node) -> StepPrompt:
         if hash_bytes(text.encode()) == recorded["hash"]:
             return StepPrompt(text)
         first = text if first is None else first
-    return StepPrompt(first or "", DIFFERS)
+    is_purged = MARK in (first or "") and bool(store.purged.replaced())
+    return StepPrompt(first or "", PURGED if is_purged else DIFFERS)
 
 
 def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:

@@ -37,24 +37,31 @@ from casfs.store import MIN_PREFIX_CHARS, Store
 from casfs.system import moments
 from casfs.system.paths import printable
 from casfs.threads import Thread
-from casfs.trees import tree
+from casfs.trees import recorded_state, tree
+from casfs.trees.recorded_state import RecordedState
 
 STEP = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 TURN = "react-turn"
-StepTurns = tuple[Mapping[str, Any], list[NodeHash], TreeHash]
+StepTurns = tuple[Mapping[str, Any], list[NodeHash], RecordedState]
 TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step": "workspace"}
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A tree, and the checkpoint or thread by which it was named. `node`: the directory, checkpoint
-    or node of a thread's chain that has the tree; empty for REV:PATH. `turn`: with its step."""
+    """A recorded state, and the checkpoint or thread by which it was named. `node`: the directory,
+    checkpoint or node of a thread's chain that has it; empty for REV:PATH. `turn`: with its
+    step."""
 
-    root: TreeHash
+    state: RecordedState
     checkpoint: Checkpoint | None = None
     thread: Thread | None = None
     node: str = ""
     turn: tuple[int, int] | None = None
+
+    @property
+    def root(self) -> TreeHash:
+        """The work."""
+        return self.state.tree
 
 
 def resolve_tree(store: Store, text: str) -> TreeHash:
@@ -73,13 +80,17 @@ def resolve(store: Store, text: str) -> Revision:
     below = found.root if entry is None else tree.subtree(entry)
     if below is None:
         raise NotFound(f"{text} is not a directory")
-    return Revision(below)
+    return Revision(RecordedState(below))
 
 
-def resolve_entry(store: Store, text: str) -> tuple[TreeHash, bytes, Entry | None]:
-    """Returns (root, path, entry) of REV[:PATH]; the entry of a root is None."""
+def resolve_entry(
+    store: Store, text: str, *, with_local: bool = False
+) -> tuple[TreeHash, bytes, Entry | None]:
+    """Returns (root, path, entry) of REV[:PATH]; the entry of a root is None. `with_local`: of the
+    whole directory, private files included."""
     revision, path = split(text)
-    root = _resolve(store, revision).root
+    state = _resolve(store, revision).state
+    root = state.full if with_local else state.tree
     return root, path or b"", tree.resolve(store, root, path or b"")
 
 
@@ -127,7 +138,7 @@ def _resolve(store: Store, text: str) -> Revision:
         return _of_node(store, store.expand(text))
     named = checkpoint.find_if_named(store, text)
     if named is not None:
-        return Revision(named.root, named, node=named.hash)
+        return _of_checkpoint(store, named)
     parts = TEXT.fullmatch(text)
     if parts is None:
         raise _missing(text)
@@ -148,8 +159,7 @@ def _resolve(store: Store, text: str) -> Revision:
     if found:
         return _of_thread(store, found[0], selector, 0 if back is None else int(back or 1))
     if ids:
-        one = checkpoint.find(store, text)
-        return Revision(one.root, one, node=one.hash)
+        return _of_checkpoint(store, checkpoint.find(store, text))
     if hashes:
         return _of_node(store, hashes[0])
     raise _missing(text)
@@ -181,7 +191,11 @@ def _newest(store: Store, text: str) -> Revision:
         return _of_thread(store, thread, None, 0)
     if thread is not None and thread.fields.get("updatedAt", 0) > one.created_at:
         return _of_thread(store, thread, None, 0)
-    return Revision(one.root, one, node=one.hash)
+    return _of_checkpoint(store, one)
+
+
+def _of_checkpoint(store: Store, found: Checkpoint) -> Revision:
+    return Revision(checkpoint.recorded(store, found), found, node=found.hash)
 
 
 def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) -> Revision:
@@ -194,8 +208,8 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
         index = int(found[1])
         if found[2]:
             turn = int(found[2]) - back
-            root = turn_tree(store, thread, index, turn)[2]
-            return Revision(root, thread=thread, node=root, turn=(index, turn))
+            state = turn_state(store, thread, index, turn)[2]
+            return Revision(state, thread=thread, node=state.tree, turn=(index, turn))
     else:
         raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use @3, or @3.2")
     if index < back:
@@ -204,17 +218,23 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
 
 
 def step_tree(store: Store, thread: Thread, index: int | None) -> TreeHash:
-    """Returns the tree after a step (None: the last; 0: before the first). Raises NotFound."""
-    return _of_step(store, thread, threads.length(store, thread) if index is None else index).root
+    """Returns the work after a step (None: the last; 0: before the first). Raises NotFound."""
+    return step_state(store, thread, index).tree
+
+
+def step_state(store: Store, thread: Thread, index: int | None) -> RecordedState:
+    """As `step_tree`, with what is here only."""
+    last = threads.length(store, thread) if index is None else index
+    return _of_step(store, thread, last).state
 
 
 def _of_step(store: Store, thread: Thread, index: int) -> Revision:
     hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]
-    return Revision(_tree_of_node(store, hash), thread=thread, node=hash)
+    return Revision(_state_of_node(store, hash), thread=thread, node=hash)
 
 
 def _of_node(store: Store, hash: str) -> Revision:
-    return Revision(_tree_of_node(store, hash), node=hash)
+    return Revision(_state_of_node(store, hash), node=hash)
 
 
 def turns(store: Store, detail: str | None) -> list[NodeHash]:
@@ -226,9 +246,9 @@ def turns(store: Store, detail: str | None) -> list[NodeHash]:
     return list(node.payload["turns"]) if node.type == "react-session" else []
 
 
-def turn_tree(store: Store, thread: Thread, index: int, turn: int) -> StepTurns:
+def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns:
     """Returns the payload of a step, or its intent while it is pending, its turns up to this one,
-    and the tree after it. Raises NotFound."""
+    and the state after it. Raises NotFound."""
     step, name = thread.record["intent"], f"step {index} of thread {thread.id}"
     if step is not None and step["index"] == index:
         failed = thread.record.get("attempts") or [None]
@@ -238,8 +258,11 @@ def turn_tree(store: Store, thread: Thread, index: int, turn: int) -> StepTurns:
         found = turns(store, step["detail"])
     if not 1 <= turn <= len(found):
         raise NotFound(f"{name} has no turn {turn}; it has {len(found)}")
-    if root := store.node(found[turn - 1], TURN).payload.get("workspace"):
-        return step, found[:turn], root
+    payload = store.node(found[turn - 1], TURN).payload
+    if payload.get("workspace"):
+        state = recorded_state.of_payload(store, payload, "workspace")
+        assert state is not None
+        return step, found[:turn], state
     raise NotFound(f"{name}: turn {turn} has no tree; see `thread start --turn-trees`")
 
 
@@ -250,19 +273,19 @@ def _step_at(store: Store, thread: Thread, time: str) -> int:
     return next((one["index"] for one in done if one["completedAt"] <= moment), 0)
 
 
-def _tree_of_node(store: Store, hash: str) -> TreeHash:
+def _state_of_node(store: Store, hash: str) -> RecordedState:
     """Raises NotFound for a node without a tree."""
     node = store.node(hash)
     if node.type == "directory":
-        return TreeHash(node.hash)
+        return RecordedState(TreeHash(node.hash))
     if node.type == "thread-end":
-        return _tree_of_node(store, node.payload["lastStep"] or node.payload["start"])
+        return _state_of_node(store, node.payload["lastStep"] or node.payload["start"])
     if node.type not in TREE_FIELDS:
         raise NotFound(f"{hash} is a {node.type}, not a tree")
-    root = node.payload[TREE_FIELDS[node.type]]
-    if root is None:
+    state = recorded_state.of_payload(store, node.payload, TREE_FIELDS[node.type])
+    if state is None:
         raise NotFound(f"{hash}: that {node.type.removeprefix('thread-')} has no workspace")
-    return TreeHash(root)
+    return state
 
 
 def _missing(text: str) -> NotFound:

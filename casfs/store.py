@@ -1,7 +1,6 @@
 """A store: one root on disk (or in memory), opened by any number of processes at once.
 
-    format        "casfs 3", written last by `init`, which converts "casfs 2", which has no packs,
-                  and "casfs 1", whose node rows are not compressed; any other version is refused
+    format        "casfs 3", written last by `init`; any other version is refused
     store.db, objects/, packs/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
     live/         output of programs that run now (`casfs.live_output`)
@@ -27,6 +26,7 @@ from casfs.backend.derived import find_prefix
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import META, Backend
+from casfs.backend.purged_contents import PurgedContents
 from casfs.config_edit import with_table
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import BlobHash, Digest, NodeDigest, NodeHash, is_hash
@@ -34,14 +34,13 @@ from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.lru_cache import LruCache
 from casfs.nodes import node
 from casfs.nodes.node import Node
+from casfs.nodes.ref_collectors import Ref
 from casfs.nodes.registry import Registry, builtin
-from casfs.nodes.schema import Ref
 from casfs.system.files import replacing, syncfs
 from casfs.write_batch import Batch
 
 FORMAT = "casfs 3"
 SHARED_FORMAT = "casfs 3 shared"  # a machine's directory of a shared store
-CONVERTIBLE = ("casfs 2", "casfs 1")
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
 DECODED_CACHE_ENTRIES = 200_000  # directory entries
@@ -55,18 +54,16 @@ class Store:
         self.registry = Registry(backend)
         self.root = root
         self.cache = LruCache(DECODED_CACHE_ENTRIES)
+        self.purged = PurgedContents(backend)
+        self.purged.add_cache(self.cache)
 
     @classmethod
     def init(cls, root: Path) -> Self:
-        """Makes a store at `root`, or updates an old one's built-in schemas and its format; its
-        rows are converted by `DiskBackend.recompression`, now or later. Raises Failed, Refused."""
+        """Makes a store at `root`, or updates an old one's built-in schemas. Raises Failed,
+        Refused."""
         with _making(root):
-            old = _make_root(root)
-            if old in CONVERTIBLE:
-                DiskBackend.require_exclusive(root)
+            _make_root(root)
             DiskBackend.create(root)
-            if old in CONVERTIBLE:
-                _write_format(root)  # before the first row of the new format
             for name in ("workspaces", "log"):
                 (root / name).mkdir(exist_ok=True)
             store = cls(DiskBackend(root), root)
@@ -123,10 +120,7 @@ class Store:
         """Returns the format of the store that `init` would find, None where it would make one.
         Changes nothing. Raises Failed, Refused, as `init` does."""
         with _making(root):
-            found = _format(root)
-        if found in CONVERTIBLE:
-            DiskBackend.require_exclusive(root)
-        return found
+            return _format(root)
 
     @classmethod
     def open(cls, root: Path) -> Self:
@@ -140,10 +134,7 @@ class Store:
         if found == SHARED_FORMAT:
             return cls(_postgres("backend").PostgresBackend.open(root), root)
         if found != FORMAT:
-            hint = "; run `casfs init` to convert it" if found in CONVERTIBLE else ""
-            raise Refused(
-                f"the store at {root} has format {found!r}, this casfs reads {FORMAT!r}{hint}"
-            )
+            raise _unreadable(root, found)
         return cls(DiskBackend(root), root)
 
     @classmethod
@@ -261,12 +252,10 @@ def _write_format(root: Path, format: str = FORMAT) -> None:
         syncfs(root)
 
 
-def _make_root(root: Path, format: str = FORMAT) -> str | None:
-    """Makes the directory; returns the format of the store that is there, None for a new one."""
+def _make_root(root: Path, format: str = FORMAT) -> None:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = _format(root, format)
+    _format(root, format)
     root.chmod(0o700)
-    return found
 
 
 def _format(root: Path, format: str = FORMAT) -> str | None:
@@ -279,6 +268,15 @@ def _format(root: Path, format: str = FORMAT) -> str | None:
     if FORMAT_FILE not in there:
         return None
     found = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
-    if found not in (format, *(CONVERTIBLE if format == FORMAT else ())):
+    if found not in (FORMAT, SHARED_FORMAT):
+        raise _unreadable(root, found)
+    if found != format:
         raise Refused(f"{root} has format {found!r}, not {format!r}; give another --store")
     return found
+
+
+def _unreadable(root: Path, format: str) -> Refused:
+    return Refused(
+        f"the store at {root} has format {format!r}, which this casfs does not read; export it"
+        " with the casfs that made it"
+    )

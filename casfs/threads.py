@@ -23,11 +23,13 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
                 (`correction`); `resumed` where a person had it run again; `lost`: earlier
                 attempts that ended with the daemon; `rule`: index of the one that chose the role,
                 where it has a prompt; `kept`: what its agent keeps from attempt to attempt; `tree`:
-                of the files that the next one begins with, where not those before the step;
+                of the files that the next one begins with, where not those before the step, and
+                `local`, the whole directory, where not all of it is work;
                 `begun`: false until the first attempt of a fork within a step
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     rounds      the step limit, where it is not that of the thread-start
     onLimit     `end` where the thread ends at its limit with return code 2
+    allowsSecrets  true where what a scanner of secrets finds in its texts is recorded
     compact     a summary of all steps so far (a content node) that the next step will carry
     attempts    details of the failed attempts at that step
     parent      the thread that called this one, or null
@@ -37,6 +39,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     name        given to it by a person, or absent; no other thread has it
     agents      a thread-agents node: the agents of a thread with replaced ones, else null
     definition  the workflow node, where it is not that of the thread-start (a fork)
+    ignored     the token of its copy of ignored files (`casfs.workspaces.ignored_files`), or absent
     lease       in a shared store: the number of the lease under which it ran last
 
 Only `engine.threads.transitions`, `suspension`, `lifecycle` and `forking` write threads; anything

@@ -2,10 +2,10 @@
 
 This is the only way to write. Every node is checked when it is added: its payload against
 its schema, the rules that a schema cannot state (`casfs.nodes.node.CHECKS`), and closure:
-each reference, the type included, must be in the store or in this batch, so walk, export and
-gc never meet a dangling one. Memory is bounded: staged blobs are published in parts once
-there are many, heads move only at the end. On an exception no head moves, and the parts
-published so far are garbage for gc. A batch is not thread-safe.
+each reference, the type included, must be in the store or in this batch, so nothing meets a
+dangling one; only a local ref of a foreign node may be one. Memory is bounded: staged blobs
+are published in parts once there are many, heads move only at the end. On an exception no
+head moves, and the parts published so far are garbage for gc. A batch is not thread-safe.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from casfs.backend.protocols import META, Backend, BlobInfo, Head, HeadName, Sta
 from casfs.digest import Digest, NodeDigest, NodeHash, TreeDigest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import head_kinds, node
+from casfs.nodes.ref_collectors import Ref
 from casfs.nodes.registry import Registry, head_name
 from casfs.nodes.schema import Schema, check_document
 
@@ -92,15 +93,14 @@ class Batch:
 
     def put_node(self, type: str, payload: Any) -> NodeDigest:
         """Stores a node of the registered type. Raises Invalid, NotFound (the type)."""
-        type_hash, schema = self._type(type)
-        return self._put_node(type, type_hash, schema, payload)
+        return self._put_node(self._type(type)[0], payload)
 
     def put_directory(self, payload: Any) -> TreeDigest:
         return cast(TreeDigest, self.put_node("directory", payload))
 
     def put_encoded(self, data: bytes) -> NodeDigest:
-        """Stores the bytes of a node that was made elsewhere; its type must be here by now. Raises
-        Invalid where they are not canonical, or do not fit their type."""
+        """Stores the bytes of a node that was made elsewhere; its type must be here by now, a
+        local ref's target need not. Raises Invalid: not canonical, or not of its type."""
         digest = NodeDigest.of(data)
         value = canonical.parse(data)
         if not isinstance(value, dict) or value.keys() != {"payload", "type"}:
@@ -110,22 +110,23 @@ class Batch:
             check_document(payload)
             self._add(Staged(digest, data, type=META))
         else:
-            name, schema = self._compiled(type_hash)
-            self._put_node(name, type_hash, schema, payload)
+            self._put_node(type_hash, payload, is_foreign=True)
         if digest.hash not in self._known or node.encode(type_hash, payload) != data:
             raise Invalid(f"{digest}: its bytes are not canonical")
         if type_hash == META or self._compiled(type_hash)[0] == META:
             self._schemas[digest.hash] = payload["$id"], Schema(payload)
         return digest
 
-    def _put_node(self, name: str, type_hash: str, schema: Schema, payload: Any) -> NodeDigest:
+    def _put_node(self, type_hash: str, payload: Any, *, is_foreign: bool = False) -> NodeDigest:
+        name, schema = self._compiled(type_hash)
         data = node.encode(type_hash, payload)  # first: the checks below need valid JSON
         schema.check(payload)
         if check := node.CHECKS.get(name):
             check(payload)
         if name == META:
             check_document(payload)
-        self._check_refs(name, type_hash, schema, payload)
+        refs = schema.refs(payload)
+        self._check_refs(name, type_hash, self._present(refs) if is_foreign else refs, payload)
         digest = NodeDigest.of(data)
         self._add(Staged(digest, data, type=type_hash))
         return digest
@@ -145,7 +146,7 @@ class Batch:
         else:
             type_hash, schema = self._type(META)
             schema.check(document)
-            self._check_refs(META, type_hash, schema, document)
+            self._check_refs(META, type_hash, schema.refs(document), document)
             self._add(Staged(digest, data, type=type_hash))
         compiled = Schema(document)
         self._types[name] = digest.hash, compiled
@@ -160,23 +161,22 @@ class Batch:
             self._types[name] = hash, self._registry.compiled(hash)[1]
         return self._types[name]
 
-    def _check_refs(self, name: str, type_hash: str, schema: Schema, payload: Any) -> None:
+    def _present(self, refs: list[Ref]) -> list[Ref]:
+        """Returns the refs without local ones to what is not here."""
+        self._look_up({ref.hash for ref in refs if ref.is_local})
+        return [ref for ref in refs if not ref.is_local or ref.hash in self._known]
+
+    def _check_refs(self, name: str, type_hash: str, refs: list[Ref], payload: Any) -> None:
         """Raises Invalid for a node with a dangling reference, one to a node of another type, or
         one that states another size."""
-        refs = schema.refs(payload)
         if not refs and type_hash in self._require:  # as for a node before
             return
         needed = {type_hash, *(hashes := {ref.hash for ref in refs})}
         types = self._registry.types_of(needed)
         self._look_up(needed - types.keys())
         types.update((hash, self._known[hash]) for hash in needed & self._known.keys())
-        for ref in refs:
-            if ref.hash not in types:
-                raise Invalid(f"refers to {ref.hash}, which is not in this store; put it first")
-            found = ref.cas_type and self._type_name(types[ref.hash])
-            if found != ref.cas_type:
-                raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
-        node.check_targets(name, payload, lambda: self._info(hashes), self._type_name)
+        node.check_types(refs, types, self.type_name)
+        node.check_targets(name, payload, lambda: self._info(hashes), self.type_name)
         self._require.update(hash for hash in needed if hash not in self._staged)
 
     def _info(self, hashes: set[str]) -> dict[str, BlobInfo]:
@@ -189,7 +189,7 @@ class Batch:
         """Returns (name, schema) of a type that is in this batch or in the store."""
         return self._schemas.get(type_hash) or self._registry.compiled(type_hash)
 
-    def _type_name(self, type_hash: str | None) -> str:
+    def type_name(self, type_hash: str | None) -> str:
         if type_hash is None:
             return "blob"
         return META if type_hash == META else self._compiled(type_hash)[0]
@@ -270,7 +270,7 @@ class Batch:
         asked = [hash for hash, one in new.items() if one.member is None]  # others were, just now
         for hash, info in self.blobs.info(asked).items():
             is_enough = info.type is not None or self._staged[hash].type is None
-            if is_enough and info.is_here:
+            if is_enough and (info.is_here or info.purged):
                 self._known[hash] = info.type
                 self._require.add(hash)
                 del new[hash]

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from casfs import canonical
 from casfs.errors import Failed, Invalid
-from casfs.nodes.schema import Ref, Schema
+from casfs.nodes.schema import Schema
 from engine.output_blocks import candidates
 
 CPU_LIMIT_S = 10
@@ -38,16 +38,17 @@ def _reading(source: str, value: Any, schema: Schema) -> Reading:
         refs = references(value, schema)
     except Invalid as error:
         return source, None, [], f"the {source} does not fit: {error}"
-    return source, value, [(ref.hash, ref.cas_type) for ref in refs], ""
+    return source, value, refs, ""
 
 
-def references(candidate: Any, schema: Schema) -> list[Ref]:
-    """Returns the references of a meta. Raises Invalid where it does not fit."""
+def references(candidate: Any, schema: Schema) -> list[tuple[str, str | None]]:
+    """Returns the references of a meta with the types that they must have. Raises Invalid where it
+    does not fit."""
     canonical.encode(candidate)  # first: validators disagree on what JSON cannot hold
     if not isinstance(candidate, dict):
         raise Invalid("$: must be an object")
     schema.check(candidate)
-    return schema.refs(candidate)
+    return [(ref.hash, ref.cas_type) for ref in schema.refs(candidate)]
 
 
 def read_apart(output: str, schema: Schema) -> list[Reading]:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from casfs import tombstones
 from casfs.backend.protocols import HeadName
+from casfs.digest import Digest
 from casfs.fuse.views.vnode import Directory
 from casfs.maintenance import fsck, gc
 from casfs.nodes import head_kinds
 from casfs.store import Store
+from casfs.tombstones import Tombstone
 from tests.support.cli import DEVELOP, lines, written
 from tests.support.engine import Cli
 from tests.support.fuse import at, names, walk
@@ -51,6 +54,8 @@ def planted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         thread.end()
         fork(thread, THREADS[1], thread.head.hash)
         for id, key in zip(THREADS, ("ab" * 16, "cd" * 16), strict=True):
+            content = Digest.of(key.encode())
+            tombstones.add(store, [Tombstone(content.hash, content.size_bytes, purged_at=1)])
             set_head(store, f"keys/{key}", thread.start, thread=id)
         set_head(store, "dictionaries/1", store.put(b"a dictionary").hash, type="schema", nodes=1)
         yield store

@@ -15,10 +15,10 @@ from casfs.errors import Failed
 from casfs.graph import walk
 from casfs.maintenance import fsck
 from casfs.store import Store
-from casfs.testing import blobs_contract, heads_contract, journal_contract
-from casfs.testing.contract import Check
-from casfs.testing.faults import Faults
 from casfs.write_batch import PUBLISH_BATCH_BLOBS
+from tests.contracts import blobs_contract, heads_contract, journal_contract
+from tests.contracts.contract import Check
+from tests.contracts.faults import Faults
 from tests.support.helpers import LARGE, blobs, private_files, write_tree
 
 

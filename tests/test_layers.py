@@ -22,12 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 TRUNK = """
     schemas casfs.version
     casfs.errors casfs.canonical casfs.digest casfs.config
-    casfs.config_edit casfs.lru_cache casfs.system casfs.store_mounts casfs.packs
+    casfs.config_edit casfs.lru_cache casfs.system casfs.scanner casfs.store_mounts casfs.packs
     casfs.object_storage
     casfs.backend casfs.backend.postgres
     casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
-    casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup
-    casfs.thread_summary casfs.attempt_details casfs.workflow_path casfs.rule_prompts
+    casfs.referrers casfs.removals casfs.tombstones
+    casfs.threads casfs.thread_state casfs.thread_lookup casfs.thread_summary
+    casfs.attempt_details casfs.workflow_path casfs.rule_prompts
     casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
     casfs.checkpoints casfs.revisions casfs.history
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
@@ -54,6 +55,7 @@ LIBRARIES = {
     "click": "casfs.cli",
     "httpx2": "engine.llm.client",
     "hypercorn": "casfs.web.server",
+    "hyperscan": "casfs.scanner.hit_finder",
     "jinja2": "casfs.web.rendering",
     "jsonata": "engine.moderator.jsonata",
     "jsonschema": "casfs.nodes.schema",
@@ -84,11 +86,12 @@ ENVIRONMENT = {
     "engine.agents.program",
     "casfs.api.store",
     "casfs.backend.lazy_packs",  # opened by any read: the size of its cache
+    "casfs.trees.snapshot.policy",  # records a directory: the settings of what is recorded
     "casfs.object_storage.credentials",  # the S3 client reads the same variables
 }
 
-MAX_LINES = 300
-MAX_TEST_LINES = 500
+MAX_LINES = 500
+MAX_TEST_LINES = 700
 
 
 def dotted(path: Path) -> str:

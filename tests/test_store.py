@@ -21,8 +21,8 @@ from casfs.errors import (
     Refused,
 )
 from casfs.nodes import node
+from casfs.nodes.ref_collectors import Ref
 from casfs.nodes.registry import builtin
-from casfs.nodes.schema import Ref
 from casfs.store import FORMAT, Store
 from tests.support.helpers import ABSENT, LARGE, private_files, put_unchecked
 

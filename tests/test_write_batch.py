@@ -12,8 +12,8 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes.node import encode
+from casfs.nodes.ref_collectors import Ref
 from casfs.nodes.registry import HEADS
-from casfs.nodes.schema import Ref
 from casfs.store import Store
 from casfs.write_batch import PUBLISH_BATCH_BLOBS, Batch
 from tests.support.helpers import ABSENT, LARGE, blobs, private_files, set_head

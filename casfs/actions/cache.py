@@ -5,8 +5,7 @@ The head `actions/<key>` leads to the `action-result` node; the key is the hash 
 Results are cache (`casfs.maintenance.gc`): eviction costs a recomputation. A damaged result
 is a cache miss as well.
 
-    record  createdAt, usedAt; argv0; command: fingerprint of argv or role, to find entries
-            of the same
+    record  createdAt; argv0; command: fingerprint of argv or role, to find entries of the same
 
 Caching is opted into by the first words of a command, word by word: `make` allows
 `make -j2 all`, but neither `makefoo` nor `sh -c make`. Commands are run by
@@ -31,15 +30,11 @@ from casfs.system.clock import now_ms
 
 HEADS = "actions/"
 MAX_ARGV0_CHARS = 60  # shorter than a hash, so that none can be mistaken for a ref
-RESULT_FIELDS = (
-    "action", "exitCode", "stdout", "stderr", "outputs", "detail", "artifacts", "durationMs",
-    "createdAt",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An action-result node: its hash, and its fields in the order of RESULT_FIELDS."""
+    """An action-result node: its hash, and its fields."""
 
     hash: NodeHash
     action: NodeHash
@@ -51,6 +46,7 @@ class Result:
     artifacts: list[BlobHash]
     duration_ms: int
     created_at: int
+    local: TreeHash | None = None  # as of a RecordedState; `outputs` is its work
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +78,25 @@ def lookup(store: Store, key: NodeHash) -> Result | None:
 def load(store: Store, hash: NodeHash) -> Result:
     """Raises NotFound, Corrupt."""
     found = store.node(hash, "action-result").payload
-    return Result(hash, *(found[name] for name in RESULT_FIELDS))
+    return Result(
+        hash=hash,
+        action=found["action"],
+        exit_code=found["exitCode"],
+        stdout=found["stdout"],
+        stderr=found["stderr"],
+        outputs=found["outputs"],
+        detail=found["detail"],
+        artifacts=found["artifacts"],
+        duration_ms=found["durationMs"],
+        created_at=found["createdAt"],
+        local=found.get("local"),
+    )
 
 
 def publish(store: Store, action: Action, result: NodeHash) -> None:
     """Points the head of an action's key to a stored result. Raises Conflict, NotFound."""
-    now = now_ms()
     record = {
-        "createdAt": now,
-        "usedAt": now,
+        "createdAt": now_ms(),
         "argv0": argv0(action.payload),
         "command": fingerprint(action.payload),
     }

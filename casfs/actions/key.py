@@ -28,7 +28,7 @@ from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.trees.snapshot import exclusions, stat_cache, walker
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotReport
 
 MAX_TIMEOUT_S = 2_000_000  # poll(2) takes an int of milliseconds
@@ -138,12 +138,12 @@ def _words(prefix: str) -> list[str]:
 class InputRules(IgnoreRules):
     """The excludes of the request, plus the outputs and staging directories of casfs."""
 
-    def reason(
+    def verdict(
         self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
-    ) -> str | None:
+    ) -> Verdict | None:
         if directory and outputs.STAGING_NAME.fullmatch(path):
-            return "a staging directory"
-        return super().reason(path, name, directory=directory, at=at)
+            return Verdict("a staging directory")
+        return super().verdict(path, name, directory=directory, at=at)
 
 
 def identify(store: Store, request: Request) -> Action:

@@ -13,8 +13,11 @@ from typing import Any
 from casfs import errors
 from casfs.agents.contract import AgentFailed, AgentResult, Waiting
 from casfs.agents.prompt import EarlierStep, Prompt
+from casfs.agents.secret_marks import SecretMarks
+from casfs.agents.secrets import Secrets
 from casfs.digest import BlobHash, Digest
 from casfs.errors import CasfsError, Failed
+from casfs.scanner import Scanner
 
 Message = dict[str, Any]
 
@@ -28,14 +31,36 @@ def to_prompt(value: Message) -> Prompt:
     return Prompt(**{**value, "history": history})
 
 
+def from_secrets(secrets: Secrets) -> Message:
+    scanner = secrets.marks.scanner
+    return {
+        "values": dict(secrets.values),
+        "private_values": sorted(secrets.private_values),
+        "allowed": None if scanner is None else sorted(scanner.allowed),
+    }
+
+
+def to_secrets(value: Message) -> Secrets:
+    allowed = value["allowed"]
+    marks = SecretMarks(None if allowed is None else Scanner(allowed))
+    return Secrets(value["values"], value["private_values"], marks)
+
+
 def from_result(result: AgentResult) -> Message:
     return {**vars(result), "detail": [result.detail.hash, result.detail.size_bytes]}
 
 
 def to_result(value: Message) -> AgentResult:
-    (hash, size), artifacts, tree = value["detail"], value["artifacts"], value["workspace"]
-    parts = Digest(BlobHash(str(hash)), int(size)), tuple(map(str, artifacts)), tree and str(tree)
-    return AgentResult(str(value["output"]), *parts, int(value["tokens"]))
+    hash, size = value["detail"]
+    tree, local = value["workspace"], value.get("local")
+    return AgentResult(
+        output=str(value["output"]),
+        detail=Digest(BlobHash(str(hash)), int(size)),
+        artifacts=tuple(map(str, value["artifacts"])),
+        workspace=tree and str(tree),
+        tokens=int(value["tokens"]),
+        local=local and str(local),
+    )
 
 
 def from_error(error: BaseException, package: str | None = None) -> Message:

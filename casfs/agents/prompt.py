@@ -96,17 +96,24 @@ class Prompt:
         return f"# Correction\n\nYour last output was not usable: {self.correction}"
 
     def redacted(self, secrets: Secrets) -> Prompt:
-        """Returns the same prompt with the values of `secrets` replaced."""
+        """Returns the same prompt with the values of `secrets` replaced. The scanner has no say:
+        its parts passed it before they were stored, and are proved as they are stored."""
         if not secrets:
             return self
         texts = ("system", "task", "ask", "correction", "summary", "origin", "hint", "answer")
         names = (*texts, "instruction")
-        fields = {name: secrets.redact_json(getattr(self, name)) for name in names}
+        fields = {name: secrets.redact_values_in_json(getattr(self, name)) for name in names}
         history = tuple(
-            replace(step, output=secrets.redact(step.output), meta=secrets.redact_json(step.meta))
+            replace(
+                step,
+                output=secrets.redact_values(step.output),
+                meta=secrets.redact_values_in_json(step.meta),
+            )
             for step in self.history
         )
-        return replace(self, **fields, history=history, schema=secrets.redact_json(self.schema))
+        return replace(
+            self, **fields, history=history, schema=secrets.redact_values_in_json(self.schema)
+        )
 
     def _output_format(self) -> str:
         schema = {key: value for key, value in self.schema.items() if key != "name"}

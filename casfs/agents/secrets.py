@@ -1,79 +1,126 @@
-"""Secrets: values of environment variables that an agent's config names, and their redaction.
+"""Secrets: values of environment variables that an agent's config names, values of private files,
+what the scanner finds, and their redaction.
 
 The engine gives an agent the secrets of its thread (`AgentContext.secrets`). All that the agent
 puts through `AgentContext.store` is redacted by the store; text that it sends elsewhere, such as
-to a model, it redacts with `Secrets.redact`. A redacted value reads `$NAME`.
+to a model, it redacts with `Secrets.redact`. A redacted variable reads `$NAME`, any other secret
+`‹secret:KIND:n›`. Trees are left as they are: they are the work.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, BinaryIO
 
+from casfs.agents.secret_marks import SecretMarks
 from casfs.backend.protocols import Backend, Head, HeadName
 from casfs.digest import Digest, NodeDigest, NodeHash
 from casfs.nodes.registry import Registry
+from casfs.scanner import Scanner
 from casfs.store import Store
 from casfs.system.log import Log
 from casfs.write_batch import Batch
 
 SECRETS_VARIABLE = "CASFS_SECRETS"  # names of variables, for what a step's program puts itself
+JSON_VALUES = (str, int, list, type(None))  # others are logged as text
 MIN_SECRET_CHARS = 6  # shorter values occur in ordinary text and are not redacted
 SEARCH_CHUNK_BYTES = 1 << 20
+PRIVATE = "private"  # the kind of a value in a private file
+TREE, STEP = "directory", "thread-step"
+STEP_TEXTS = ("meta",)  # the other fields are hashes and numbers
+RECORD_TEXTS = ("reason", "name", "message")
+DEFINITIONS = ("agent", "role", "role-schema", "schema", "thread-agents", "workflow")
 
 
 class Secrets:
-    """`values`: variable name to value. False where none is long enough to be redacted."""
+    """`values`: variable name to value; `private_values`: of private files; `marks`: of all that is
+    redacted without a name, by default what a scanner finds that allows nothing. False where it
+    holds no value that is long enough to be redacted."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        private_values: Iterable[str] = (),
+        marks: SecretMarks | None = None,
+    ) -> None:
         self.values = values
-        found = {value: name for name, value in values.items() if len(value) >= MIN_SECRET_CHARS}
-        forms = {form: name for value, name in found.items() for form in _forms(value)}
+        self.private_values = frozenset(private_values)
+        self.marks = marks or SecretMarks(Scanner())
+        names = {value: self.marks.mark(PRIVATE, _bytes(value)) for value in self.private_values}
+        names |= {value: f"${name}" for name, value in values.items()}
+        forms = {
+            form: name
+            for value, name in names.items()
+            if len(value) >= MIN_SECRET_CHARS
+            for form in _forms(value)
+        }
         self._forms = sorted(forms.items(), key=lambda pair: -len(pair[0]))
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
     def __or__(self, other: Secrets) -> Secrets:
-        return Secrets({**self.values, **other.values})
+        """Returns both. What one of them lets through, both do; else the marks are `other`'s."""
+        marks = other.marks if self.marks.scanner else self.marks
+        values = {**self.values, **other.values}
+        return Secrets(values, self.private_values | other.private_values, marks)
 
     @property
     def names(self) -> list[str]:
         return sorted(self.values)
 
     def redact(self, text: str) -> str:
-        """Replaces every value by `$NAME`, also where it is escaped in JSON."""
-        for value, name in self._forms:
-            text = text.replace(value, f"${name}")
-        return text
+        """Replaces every value by `$NAME`, also where it is escaped in JSON, and what the scanner
+        finds by its mark."""
+        return self.marks.in_text(self.redact_values(text))
 
     def redact_bytes(self, data: bytes) -> bytes:
+        return self.marks.in_bytes(self.redact_values_in_bytes(data))
+
+    def redact_json(self, value: Any) -> Any:
+        """Returns a JSON value with every string in it redacted, keys included."""
+        return self.marks.in_json(self.redact_values_in_json(value))
+
+    def redact_values(self, text: str) -> str:
+        """As `redact`, but without the scanner: for the work, and for what passed it before."""
         for value, name in self._forms:
-            data = data.replace(_bytes(value), f"${name}".encode())
+            text = text.replace(value, name)
+        return text
+
+    def redact_values_in_bytes(self, data: bytes) -> bytes:
+        for value, name in self._forms:
+            data = data.replace(_bytes(value), name.encode())
         return data
+
+    def redact_values_in_json(self, value: Any) -> Any:
+        if not self._forms:
+            return value
+        if isinstance(value, str):
+            return self.redact_values(value)
+        if isinstance(value, Mapping):
+            return {
+                self.redact_values(key): self.redact_values_in_json(one)
+                for key, one in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.redact_values_in_json(one) for one in value]
+        return value
 
     def begins_at_end(self, data: bytes) -> int:
         """Returns how many bytes at the end of `data` may be the beginning of a secret."""
         forms = [_bytes(value) for value, _ in self._forms]
         longest = max(map(len, forms), default=1) - 1
         ends = (data[-count:] for count in range(min(longest, len(data)), 0, -1))
-        return next((len(end) for end in ends if any(one.startswith(end) for one in forms)), 0)
-
-    def redact_json(self, value: Any) -> Any:
-        """Returns a JSON value with every string in it redacted, keys included."""
-        if isinstance(value, str):
-            return self.redact(value)
-        if isinstance(value, Mapping):
-            return {self.redact(key): self.redact_json(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.redact_json(one) for one in value]
-        return value
+        known = next((len(end) for end in ends if any(one.startswith(end) for one in forms)), 0)
+        return max(known, self.marks.begin_at_end(data))
 
     def names_in(self, data: bytes) -> list[str]:
         """Returns the variables whose values occur in `data`, sorted."""
-        return sorted({name for value, name in self._forms if _bytes(value) in data})
+        return sorted(
+            {name.removeprefix("$") for value, name in self._forms if _bytes(value) in data}
+        )
 
     def names_in_file(self, file: BinaryIO) -> list[str]:
         """Returns the variables whose values occur in a file, read in chunks."""
@@ -90,12 +137,12 @@ class Secrets:
 
         def redacted(event: str, **fields: Any) -> None:
             texts = {
-                key: one if one is None or isinstance(one, bool | int) else self.redact(str(one))
+                key: self.redact_json(one if isinstance(one, JSON_VALUES) else str(one))
                 for key, one in fields.items()
             }
             log(event, **texts)
 
-        return redacted if self else log
+        return redacted
 
 
 NO_SECRETS = Secrets({})
@@ -120,7 +167,7 @@ def _bytes(value: str) -> bytes:
 
 def redacting_store(store: Store, secrets: Secrets) -> Store:
     """Returns a view of `store` that redacts, also what `store` redacts already."""
-    return RedactingStore(store, secrets) if secrets else store
+    return RedactingStore(store, secrets)
 
 
 class RedactingStore(Store):
@@ -129,6 +176,7 @@ class RedactingStore(Store):
     def __init__(self, store: Store, secrets: Secrets) -> None:
         super().__init__(store.backend, store.root)
         self.registry, self.cache = store.registry, store.cache
+        self.purged = store.purged
         self.secrets = secrets_of(store) | secrets
 
     def batch(self) -> Batch:
@@ -138,6 +186,11 @@ class RedactingStore(Store):
 def secrets_of(store: Store) -> Secrets:
     """Returns the secrets that a store redacts."""
     return store.secrets if isinstance(store, RedactingStore) else NO_SECRETS
+
+
+def put_work(batch: Batch, data: bytes) -> Digest:
+    """Puts what shows files of a tree, such as a patch: what the scanner finds in it stays."""
+    return batch.put_work(data) if isinstance(batch, _RedactingBatch) else batch.put(data)
 
 
 class _RedactingBatch(Batch):
@@ -150,7 +203,23 @@ class _RedactingBatch(Batch):
         return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
 
     def put_node(self, type: str, payload: Any) -> NodeDigest:
-        return super().put_node(type, self._secrets.redact_json(payload))
+        if type in DEFINITIONS:  # with a mark in it, one would not work any more
+            payload = self._secrets.redact_values_in_json(payload)
+        elif type == STEP:
+            payload = self._in_fields(payload, STEP_TEXTS)
+        elif type != TREE:
+            payload = self._secrets.redact_json(payload)
+        return super().put_node(type, payload)
+
+    def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:
+        """Redacts an object of which only the fields `texts` hold free text: the scanner takes
+        longer to look for texts in it than to scan them."""
+        known = self._secrets.redact_values_in_json(value)
+        fields = {name: self._secrets.marks.in_json(known[name]) for name in texts if name in known}
+        return {**known, **fields}
+
+    def put_work(self, data: bytes) -> Digest:
+        return super().put_stream(io.BytesIO(self._secrets.redact_values_in_bytes(data)))
 
     def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
-        return super().move(name, old, hash, self._secrets.redact_json(record))
+        return super().move(name, old, hash, self._in_fields(record, RECORD_TEXTS))

@@ -80,7 +80,7 @@ class Player:
             async with trio.open_nursery() as self._reports:
                 with self._scope:
                     start = await self._given.receive()
-                    await self._play(start, Secrets(start["secrets"]))
+                    await self._play(start, messages.to_secrets(start["secrets"]))
             nursery.cancel_scope.cancel()
         return int(self._has_failed)
 

@@ -81,6 +81,7 @@ class Threads:
         max_tokens: int | None = None,
         max_time: timedelta | None = None,
         on_limit: Literal["suspend", "end"] = "suspend",
+        allow_secret: bool = False,
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> Thread:
@@ -89,9 +90,9 @@ class Threads:
         `agents`: the agents of roles; others have the workflow's default agents. `workspace`: the
         tree that agents work on a copy of; None is the empty tree, False records no files.
         Spending more than `max_tokens` or `max_time` suspends the thread; `on_limit`: what more
-        than `max_steps` does. `name` may stand for its id. A second call with the same
-        `idempotency_key` returns the existing thread. Raises Invalid (a config), Conflict (the
-        name is taken), Refused (an agent's version).
+        than `max_steps` does. `allow_secret` records what looks like a secret as it is. `name` may
+        stand for its id. A second call with the same `idempotency_key` returns the existing thread.
+        Raises Invalid (a config), Conflict (the name is taken), Refused (an agent's version).
         """
         made = self._ask(
             "start",
@@ -104,6 +105,7 @@ class Threads:
             wall_ms=None if max_time is None else max(1, max_time // timedelta(milliseconds=1)),
             key=idempotency_key,
             on_limit=on_limit,
+            allow_secret=allow_secret,
             name=name,
         )
         return self.get(made["id"])

@@ -12,13 +12,14 @@ from casfs.checkpoints.create import create_before_restore
 from casfs.digest import Digest, TreeHash
 from casfs.errors import NotFound
 from casfs.nodes import directory
-from casfs.revisions import resolve_tree
+from casfs.revisions import resolve, resolve_tree
 from casfs.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import restore
-from casfs.trees.snapshot import exclusions, walker
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot import exclusions, policy, working_tree
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 Tree: TypeAlias = str | Digest | Checkpoint | Step | Entry
 TreePath: TypeAlias = str | bytes | os.PathLike[str]
@@ -111,13 +112,14 @@ class Trees:
         pattern), Failed (a file that cannot be read), Refused.
         """
         where, report = Path(source), SnapshotReport()
+        options = SnapshotOptions(scanner=policy.load(self._store).scanner())
+        ignore = exclusions.ignore_rules(
+            self._store, where, report, defaults=default_excludes, patterns=exclude
+        )
         with self._store.batch() as batch:
-            ignore = exclusions.ignore_rules(
-                self._store, where, report, defaults=default_excludes, patterns=exclude
-            )
-            root = walker.snapshot(batch, where, ignore, report)
+            state = working_tree.snapshot(self._store, batch, where, ignore, report, options)
         pass_on(report.warnings, warn)
-        return root
+        return Digest(state.tree, self._store.blobs.info([state.tree])[state.tree].size)
 
     def restore(
         self,
@@ -143,15 +145,17 @@ class Trees:
         """
         saved: list[str] = []
 
-        def save(before: TreeHash, _: object = None) -> None:
+        def save(before: RecordedState, _: object = None) -> None:
             made = create_before_restore(self._store, before, Path(target))
             saved.append(f"{made.name}@{made.id}")
 
+        state = self._state(tree)
         done = restore.restore(
             self._store,
-            self.resolve(tree),
+            state.full,
             Path(target),
-            base=self._optional(base),
+            work=state.tree,
+            base=None if base is None else self._state(base).full,
             paths=[os.fsencode(path) for path in paths],
             delete_untracked=delete_untracked,
             verify=verify,
@@ -163,7 +167,7 @@ class Trees:
             tuple(map(os.fsdecode, paths)) for paths in (done.outcome.changed, done.outcome.kept)
         )
         return Restored(
-            done.root,
+            state.tree,
             done.old,
             done.files,
             done.bytes,
@@ -172,6 +176,14 @@ class Trees:
             kept,
             next(iter(saved), None),
         )
+
+    def _state(self, tree: Tree) -> RecordedState:
+        """Returns what was recorded, where that is known: the whole directory comes back."""
+        if isinstance(tree, Checkpoint | Step):
+            return resolve(self._store, tree.hash).state
+        if isinstance(tree, str):
+            return resolve(self._store, tree).state
+        return RecordedState(self.resolve(tree))
 
     def _optional(self, tree: Tree | None) -> TreeHash | None:
         return None if tree is None else self.resolve(tree)

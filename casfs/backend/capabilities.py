@@ -9,7 +9,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
-from casfs.backend.protocols import Backend, BlobInfo, Head, HeadName, Publication, Staged, Total
+from casfs.backend.protocols import (
+    Backend,
+    BlobInfo,
+    Head,
+    HeadName,
+    Publication,
+    Purge,
+    Staged,
+    Swap,
+    Total,
+)
 from casfs.digest import Digest
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
@@ -18,11 +28,16 @@ Wanted = Callable[[Mapping[HeadName, Head]], Collection[HeadName]]
 
 
 @runtime_checkable
-class LocalStaging(Protocol):
-    """Blobs: staged into private files of this machine, which worker processes can share."""
+class StagingBytes(Protocol):
+    """Blobs: bytes whose digest is known are not hashed again."""
 
     def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
         """As `Blobs.stage`, for bytes whose digest is known. May be called from any thread."""
+
+
+@runtime_checkable
+class LocalStaging(StagingBytes, Protocol):
+    """Blobs: staged into private files of this machine, which worker processes can share."""
 
     def staging_directory(self) -> Path:
         """Returns the directory of this process's private files. Raises Failed."""
@@ -44,6 +59,11 @@ class Packed(Protocol):
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
         """Returns of those that are in packs: name and size of the pack, and where the plain bytes
         begin in it; None: they are compressed; IN_REMOTE: the pack is in a remote."""
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """Blobs: a single reading needs no file of its own."""
 
     def stream(self, hash: str) -> BinaryIO:
         """As `Blobs.open`, for one reading from the start: a large blob of a cold pack stays there,
@@ -109,7 +129,9 @@ class GroupPublishing(Protocol):
 class RecompressionRun(Protocol):
     def train(self) -> int: ...
 
-    def recompress(self, progress: Callable[[int], None] = ...) -> object: ...
+    def recompress(self) -> None: ...
+
+    def retire(self, is_found: Callable[[bytes], bool]) -> int: ...
 
 
 @runtime_checkable
@@ -143,12 +165,24 @@ class Repairable(Protocol):
 
 @runtime_checkable
 class Purgeable(Protocol):
-    """Blobs: the content of one can be deleted for good, whatever refers to it."""
+    """Blobs: the content of some can be deleted for good, whatever refers to it."""
 
-    def purge(self, hash: str) -> bool:
-        """Deletes the bytes of a blob that is not a node; reading it raises Purged from then on,
-        its metadata stay. Returns False where copies may remain in the database's log, as
-        readers are using it. Raises NotFound."""
+    def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
+        """Deletes the bytes of blobs, and moves heads in the same transaction. Size and type stay;
+        reads give the substitute, or raise Purged; a put of the same bytes stores nothing. A blob
+        that is not stored gets a row with such a mark; one that was purged gets a new substitute.
+        Returns False where copies may remain in the database's log, as readers are using it.
+        Raises NotFound (the substitute), Invalid for a node without a substitute of its type,
+        Conflict."""
+
+    def unpurge(self, hash: str, swaps: Sequence[Swap] = ()) -> None:
+        """Lets a put bring the bytes of a purged blob back; until then reading it raises Purged.
+        Raises NotFound for one that is not purged, or is a node: what that refers to would be
+        lost."""
+
+    def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:
+        """Erases what deleted blobs have left in files, as far as `is_found` says of a file of the
+        database, and of all packs. Returns as `purge`."""
 
 
 class Tiers(Protocol):

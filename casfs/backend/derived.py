@@ -81,7 +81,7 @@ def room_by_type(blobs: Blobs) -> dict[str | None, Total]:
 
 def stager(blobs: Blobs) -> Callable[[Digest, bytes], Staged]:
     """Returns the function that stages bytes whose digest is known."""
-    if isinstance(blobs, capabilities.LocalStaging):
+    if isinstance(blobs, capabilities.StagingBytes):
         return blobs.stage_bytes
     return lambda _, data: blobs.stage(io.BytesIO(data))
 
@@ -94,7 +94,7 @@ def staging_directory(blobs: Blobs) -> Path | None:
 
 def open_stream(blobs: Blobs, hash: str) -> BinaryIO:
     """Opens a blob for one reading from the start, which leaves it in its tier."""
-    return blobs.stream(hash) if isinstance(blobs, capabilities.Packed) else blobs.open(hash)
+    return blobs.stream(hash) if isinstance(blobs, capabilities.Streamed) else blobs.open(hash)
 
 
 def sized_reader(blobs: Blobs) -> Callable[[str, int], bytes]:

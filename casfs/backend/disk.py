@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,11 +33,12 @@ from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_gc import MarkSweep, remove_files
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.hot_packs import HotPacks, spill
+from casfs.backend.hot_packs import HotPacks, blank, spill
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
-from casfs.backend.recompression import Pending, Recompression, find_pending
+from casfs.backend.purging import find_purged
+from casfs.backend.recompression import Recompression
 from casfs.backend.sqlite_connection import Connection, Database, Synchronous
 from casfs.backend.sqlite_schema import create as create_tables
 from casfs.backend.sqlite_statements import (
@@ -94,18 +94,6 @@ class DiskBackend:
         Objects.create(root / "objects")
         (root / "packs").mkdir(exist_ok=True)
 
-    @classmethod
-    def require_exclusive(cls, root: Path) -> None:
-        """Raises Refused while any process has the store open."""
-        with closing(Database(root / "store.db")) as db:
-            db.require_exclusive()
-
-    @classmethod
-    def pending(cls, root: Path) -> Pending:
-        """Returns what a conversion would look at, also in a store of format 1."""
-        with closing(Database(root / "store.db")) as db:
-            return find_pending(db)
-
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
     ) -> set[str]:
@@ -133,6 +121,8 @@ class DiskBackend:
         now, at_ms = int(time.time()), now_ms()
         stored = prepare(db, batch, swaps, require, now)
         temps = dict.fromkeys(one.temp for one in batch if one.temp and one.member is not None)
+        if temps:
+            self._blank_purged(db, batch)
         packs = {temp: self.packs.place(db, temp, "hot") for temp in temps}
         insert(db, self.blobs.rows, batch, stored, self.blobs.type_ids, packs, now)
         self._objects.place(blob for blob in batch if not is_placed(blob, stored))
@@ -141,6 +131,14 @@ class DiskBackend:
         for move in swaps:
             swap(db, move, at_ms)
         return {key.hex() for key in stored}
+
+    def _blank_purged(self, db: Connection, batch: Sequence[Staged]) -> None:
+        """Erases purged blobs from private packs that are to be placed."""
+        members = [one for one in batch if one.temp and one.member is not None]
+        purged = find_purged(db, {one.digest.hash for one in members})
+        for one in members:
+            if one.digest.hash in purged:
+                blank(str(one.temp), int(one.member or 0))
 
     def evict(self, limit: int, used: Iterable[str]) -> None:
         """Of a cache: deletes what was used least recently, in rows and files, down to FULL_SHARE

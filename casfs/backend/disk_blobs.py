@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from casfs.backend.capabilities import IN_REMOTE
 from casfs.backend.disk_heads import DiskHeads
-from casfs.backend.disk_metadata import DiskMetadata
 from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, Place
@@ -20,20 +19,20 @@ from casfs.backend.protocols import (
     Staged,
     discard,
 )
+from casfs.backend.purge_marks import verified
+from casfs.backend.purging import DiskPurging
 from casfs.backend.row_compression import RowCompression
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
     IS_FILE,
-    PURGE,
     key_of,
     mistyped,
     parse_hash,
     rows_in,
-    verified,
 )
-from casfs.digest import BlobHash, Digest
-from casfs.errors import Corrupt, CorruptBlob, NotFound
+from casfs.digest import BlobHash, Digest, hash_bytes
+from casfs.errors import Corrupt, CorruptBlob, NotFound, Purged
 
 BATCHED_ROW_MAX_BYTES = 1 << 16  # a longer row is read by itself, so that a batch stays small
 CONTENTS = (
@@ -57,7 +56,7 @@ class _Row(NamedTuple):
     place: Place | None
 
 
-class DiskBlobs(DiskMetadata):
+class DiskBlobs(DiskPurging):
     def __init__(
         self,
         db: Database,
@@ -66,12 +65,10 @@ class DiskBlobs(DiskMetadata):
         heads: DiskHeads,
         commits: GroupCommit,
     ) -> None:
-        super().__init__(db)
+        super().__init__(db, commits)
         self._objects = objects
         self._packs = packs
         self.rows = RowCompression(self, heads)
-        self._commits = commits
-        self.erase: Callable[[], None] = lambda: None  # what was purged from all packs
 
     def stage(self, source: BinaryIO) -> Staged:
         return self._objects.stage(source, FILE_MIN_BYTES - 1)
@@ -100,7 +97,12 @@ class DiskBlobs(DiskMetadata):
                 if row.place is not None:
                     self._thaw(hash, row)
         elif row.data is not None or row.place is not None:
-            return io.BytesIO(self._content(hash, row))
+            try:
+                return io.BytesIO(self._content(hash, row, follow=False))
+            except Purged as purged:
+                if purged.substitute is None:
+                    raise
+                return self.open(purged.substitute)
         try:
             return self._objects.open(hash)
         except NotFound:
@@ -123,9 +125,20 @@ class DiskBlobs(DiskMetadata):
         except NotFound:  # it was moved meanwhile
             return self.open(hash)
 
-    def _content(self, hash: str, row: _Row) -> bytes:
+    def _content(self, hash: str, row: _Row, *, follow: bool = True) -> bytes:
+        """`follow`: of a purged blob the bytes of its substitute. Raises Purged."""
         if row.data is not None:
-            return verified(hash, row.data)
+            try:
+                return verified(hash, row.data)
+            except Purged as purged:
+                if purged.substitute is None or not follow:
+                    raise
+                return self.get(purged.substitute).data
+            except CorruptBlob:  # or its dictionary was retired since the row was read
+                again = self._row(hash)
+                if again == row:
+                    raise
+                return self._content(hash, again, follow=follow)
         if row.place is not None:
             return self._packed(hash, row.place)
         try:
@@ -192,8 +205,10 @@ class DiskBlobs(DiskMetadata):
                     yield self._file_content(hash)
                 elif place is not None:
                     yield self._packed(hash, place) if size <= FILE_MIN_BYTES else None
+                elif isinstance(data, bytes) and hash_bytes(data) == hash:  # no damage, no mark
+                    yield data
                 else:
-                    yield self.get(hash).data if data is None else verified(hash, data)
+                    yield self.get(hash).data
 
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
         found: dict[str, tuple[str, int, int | None]] = {}
@@ -278,11 +293,3 @@ class DiskBlobs(DiskMetadata):
             db.execute("DELETE FROM blobs WHERE hash = ?", (key_of(hash),))
 
         self._commits.run(move)
-
-    def purge(self, hash: str) -> bool:
-        with self._db.write(erasing=True) as db:
-            if db.execute(PURGE, (key_of(hash),)).rowcount != 1:
-                raise NotFound(f"no blob {hash} in this store that is not a node")
-            self._objects.remove(hash, quarantined=True)
-        self.erase()
-        return self._db.shrink()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from casfs.backend.protocols import BlobInfo, Total
+from casfs.backend.purge_marks import IS_AWAITED, IS_PURGED, substitute_of
 from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
     IS_FILE,
     IS_REMOTE,
-    PURGED,
     is_sound,
     parse_hash,
     rows_in,
@@ -23,7 +23,10 @@ IN_REMOTE = """
 SELECT b.hash, p.name FROM blobs b JOIN packs p ON p.id = b.pack
 WHERE p.kind = 'remote' AND p.remote = coalesce(?, p.remote) ORDER BY b.pack, b.member
 """
-INFO_PLACE = f"SELECT hash, size, type, {PURGED}, {IS_REMOTE} FROM blobs WHERE"
+INFO_PLACE = (
+    f"SELECT hash, size, type, CASE WHEN {IS_PURGED} THEN data END, {IS_REMOTE}, {IS_AWAITED}"
+    " FROM blobs WHERE"
+)
 
 
 class DiskMetadata:
@@ -37,10 +40,13 @@ class DiskMetadata:
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
         with self._db.read() as db:
             rows = rows_in(db, f"{INFO_PLACE} hash IN", keys)
-        for key, size, type, purged, remote in rows:
-            absent = bool(purged), bool(remote)
+        for key, size, type, mark, remote, awaited in rows:
             info = self._blob_info(size, type)
-            found[key.hex()] = BlobInfo(*info[:2], *absent) if any(absent) else info
+            if mark is not None:
+                info = info._replace(purged=True, substitute=substitute_of(mark))
+            elif remote or awaited:
+                info = info._replace(remote=bool(remote), awaited=bool(awaited))
+            found[key.hex()] = info
         return found
 
     def _blob_info(self, size: object, type: int | None) -> BlobInfo:

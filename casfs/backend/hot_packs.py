@@ -10,14 +10,16 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import SUFFIX
 from casfs.backend.protocols import Staged
 from casfs.digest import Digest
+from casfs.packs.reader import open_pack
 from casfs.packs.writer import PackWriter
-from casfs.system.files import writing
+from casfs.system.files import fsync, writing
 
 MIN_BLOBS = 64  # fewer are files
 HELD_MAX_BYTES = 16 << 20  # until they are that many; more are a pack in any case
@@ -109,6 +111,16 @@ class HotPacks:
             self._file.close()
             with suppress(OSError):
                 os.unlink(self._temp)
+
+
+def blank(path: str, member: int) -> None:
+    """Overwrites a member of a private hot pack by zeros, durably."""
+    index = open_pack(Path(path)).index
+    frame = index.frame(index.member(member).frame)
+    with writing(path), open(path, "r+b") as pack:
+        pack.seek(frame.offset)
+        pack.write(bytes(frame.stored))
+    fsync(path)
 
 
 def spill(objects: Objects, staged: Sequence[Staged], made: list[Staged]) -> list[Staged]:

@@ -21,20 +21,21 @@ from casfs.backend.protocols import (
     Head,
     HeadName,
     Move,
+    Purge,
     Staged,
     Swap,
     Total,
 )
 from casfs.digest import Digest, NodeHash, hash_bytes
-from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
+from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound, Purged
 from casfs.system.clock import now_ms
 
 
 class MemoryBackend:
     def __init__(self) -> None:
-        self.blobs = MemoryBlobs()
         self.heads = MemoryHeads()
         self.lock = threading.RLock()
+        self.blobs = MemoryBlobs(self)
         self.touched: set[str] | None = None  # the write barrier of the running gc
 
     def publish(
@@ -72,7 +73,9 @@ class MemoryBackend:
 
 
 class MemoryBlobs:
-    def __init__(self) -> None:
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+        self._purged: dict[str, BlobInfo] = {}  # whose `stored` is empty; purged, or awaited again
         self.stored: dict[str, Blob] = {}
         self.touched: dict[str, int] = {}
         self._positions: dict[str, int] = {}
@@ -86,6 +89,11 @@ class MemoryBlobs:
         for one in batch:
             assert one.data is not None
             old = self.stored.get(one.digest.hash)
+            mark = self._purged.get(one.digest.hash)
+            if mark is not None and mark.purged:
+                continue
+            if self._purged.pop(one.digest.hash, None) is not None:
+                old = None
             if old is None or (old.type is None and one.type is not None):
                 self.stored.pop(one.digest.hash, None)  # a node arrives anew
                 self.stored[one.digest.hash] = Blob(one.data, one.type)
@@ -97,6 +105,11 @@ class MemoryBlobs:
         self.touched.update(dict.fromkeys(hashes, now))
 
     def get(self, hash: str) -> Blob:
+        mark = self._purged.get(hash)
+        if mark is not None:
+            if mark.substitute is None:
+                raise Purged(f"blob {hash}: its content was purged")
+            return Blob(self.get(mark.substitute).data, mark.type)
         try:
             return self.stored[hash]
         except KeyError:
@@ -109,24 +122,73 @@ class MemoryBlobs:
         return (self.get(hash).data for hash in hashes)
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        found = {hash: self.stored[hash] for hash in hashes if hash in self.stored}
-        return {hash: BlobInfo(len(blob.data), blob.type) for hash, blob in found.items()}
+        return {hash: self._info(hash) for hash in hashes if hash in self.stored}
+
+    def _info(self, hash: str) -> BlobInfo:
+        blob = self.stored[hash]
+        return self._purged.get(hash) or BlobInfo(len(blob.data), blob.type)
 
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
-        for hash, blob in list(self.stored.items()):
+        for hash in list(self.stored):
             if (position := self._positions[hash]) > after:
-                yield position, hash, BlobInfo(len(blob.data), blob.type)
+                yield position, hash, self._info(hash)
 
     def faults(self) -> Iterator[str]:
         return iter(())
 
     def verify(self, hash: str) -> None:
+        mark = self._purged.get(hash)
+        if mark is not None:
+            raise Purged(f"blob {hash}: its content was purged", mark.substitute)
         if hash_bytes(self.get(hash).data) != hash:
             raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
 
     def quarantine(self, hash: str) -> None:
         self.stored.pop(hash, None)
         self.touched.pop(hash, None)
+        self._purged.pop(hash, None)
+
+    def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
+        with self._backend.lock:
+            for one in purges:
+                self._check_purge(one)
+            heads = self._backend.heads.swapped(swaps)
+            for one in purges:
+                self._mark_purged(one)
+            self._backend.heads.replace(heads, swaps)
+            self.touch(one.hash for one in purges)
+        return True
+
+    def _check_purge(self, one: Purge) -> None:
+        substitute = None if one.substitute is None else self.stored.get(one.substitute)
+        if one.substitute is not None and substitute is None:
+            raise NotFound(f"no blob {one.substitute} in this store for {one.hash}")
+        old = self.stored.get(one.hash)
+        if one.is_new and old is not None:
+            raise Conflict(f"{one.hash} was stored meanwhile; try again")
+        if old is not None and old.type != (None if substitute is None else substitute.type):
+            raise Invalid(f"{one.hash} can only be purged with a substitute of its type")
+
+    def _mark_purged(self, one: Purge) -> None:
+        type = None if one.substitute is None else self.stored[one.substitute].type
+        old = self.info([one.hash]).get(one.hash)
+        if old is None:
+            self._newest += 1
+            self._positions[one.hash] = self._newest
+        size = one.size if old is None else old.size
+        self.stored[one.hash] = Blob(b"", type)
+        self._purged[one.hash] = BlobInfo(size, type, purged=True, substitute=one.substitute)
+
+    def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:
+        return True
+
+    def unpurge(self, hash: str, swaps: Sequence[Swap] = ()) -> None:
+        with self._backend.lock:
+            mark = self._purged.get(hash)
+            if mark is None or not mark.purged or mark.type is not None:
+                raise NotFound(f"no purged blob {hash} in this store that is not a node")
+            self._backend.heads.replace(self._backend.heads.swapped(swaps), swaps)
+            self._purged[hash] = BlobInfo(mark.size, None, awaited=True)
 
 
 class MemoryHeads:
@@ -207,7 +269,7 @@ class MemoryGcRun:
         new = [hash for hash in dict.fromkeys(hashes) if hash in stored and hash not in self._marks]
         self._marks.update(new)
         self.marked.blobs += len(new)
-        self.marked.bytes += sum(len(stored[hash].data) for hash in new)
+        self.marked.bytes += sum(info.size for info in self._backend.blobs.info(new).values())
         return [hash for hash in new if stored[hash].type is not None]
 
     def recent(self, since: int) -> Iterator[list[str]]:
@@ -225,7 +287,7 @@ class MemoryGcRun:
             for _, hash, info in list(blobs.iterate()):
                 if hash not in self._marks and blobs.touched[hash] < before:
                     if not dry_run:
-                        del blobs.stored[hash], blobs.touched[hash]
+                        blobs.quarantine(hash)
                     yield hash, info
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from casfs.backend.objects import OBJECT_MODE, Stamp
+from casfs.backend.purge_marks import IS_PURGED
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import IS_FILE, PURGED, rows_in
+from casfs.backend.sqlite_statements import IS_FILE, rows_in
 from casfs.digest import BlobHash, Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Conflict, Corrupt, CorruptBlob, NotFound
 from casfs.lru_cache import LruCache
@@ -254,7 +255,7 @@ RETURNING name, remote
 NAMES = "SELECT name FROM packs WHERE kind != 'remote'"
 MOVABLE = (
     f"SELECT hash, data, {IS_FILE}, touched FROM blobs WHERE type IS NULL"
-    f" AND (data IS NULL OR {PURGED}) AND hash IN"
+    f" AND (data IS NULL OR {IS_PURGED}) AND hash IN"
 )
 HAS_FILE = "SELECT 1 FROM packs WHERE name = ? AND kind != 'remote'"
 

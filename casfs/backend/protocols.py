@@ -21,7 +21,8 @@ mostly inside the derived functions. Only garbage collection and fsck's repair a
 where a backend lacks theirs.
 
 Implementations: `casfs.backend.memory` (required part, collection, repair) and
-`casfs.backend.disk` (everything). Each passes `casfs.testing`'s suites.
+`casfs.backend.disk` (everything). Each passes the conformance
+suites in `tests/contracts/`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from casfs.digest import CHUNK, Digest, NodeHash, is_hash
 
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
 MAX_RECORD_BYTES = 4096  # of a head's record as canonical JSON
-TEXT_KEYS = ("message", "reason")  # keys of records whose values are free text
+TEXT_KEYS = ("message", "reason", "why")  # keys of records whose values are free text
 MAX_NODE_BYTES = 256 << 20  # of a node: in put, import, fsck and repair
 INLINE_MAX_BYTES = 1024  # up to here a blob is cheaper as a row than as a file
 FILE_MIN_BYTES = CHUNK  # from here on a new blob is a file of its own
@@ -50,16 +51,20 @@ HeadName = NewType("HeadName", str)  # made by the `head_name` of each namespace
 class BlobInfo(NamedTuple):
     """Metadata of a stored blob. `type`: hash of the schema node when the blob was accepted
     as a node (the meta-schema's own is `META`), else None. `purged`: its content was deleted for
-    good; `remote`: it is in a remote. A put of the same bytes brings it here."""
+    good, and a put of the same bytes stores nothing; `substitute`: readers get this blob instead.
+    `remote`: it is in a remote; `awaited`: it was purged, and allowed again; a put of the same
+    bytes brings either here. `size` stays that of the original."""
 
     size: int
     type: str | None
     purged: bool = False
     remote: bool = False
+    substitute: str | None = None
+    awaited: bool = False
 
     @property
     def is_here(self) -> bool:
-        return not (self.purged or self.remote)
+        return not (self.purged or self.remote or self.awaited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,17 @@ class Publication(NamedTuple):
     staged: Sequence[Staged]
     swaps: Sequence[Swap] = ()
     require: Collection[str] = ()
+
+
+class Purge(NamedTuple):
+    """A blob to be purged. `substitute`: a stored blob whose bytes readers get instead, of the same
+    type. `size`: of the content, where the store does not have the blob. `is_new`: raises Conflict
+    where the store has it: what was purged elsewhere takes nothing away here."""
+
+    hash: str
+    substitute: str | None = None
+    size: int = 0
+    is_new: bool = False
 
 
 class Move(NamedTuple):

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_heads import DiskHeads
-from casfs.backend.protocols import Head, Staged, Swap
-from casfs.backend.row_compression import DICTIONARIES, head_name, newest
+from casfs.backend.protocols import Head, HeadName, Purge, Staged, Swap
+from casfs.backend.purge_marks import IS_PURGED
+from casfs.backend.row_compression import (
+    DICTIONARIES,
+    HEADER_BYTES,
+    MAGIC,
+    RETIRED,
+    head_name,
+)
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import type_key, type_of
 from casfs.digest import Digest, NodeHash, hash_bytes
@@ -37,41 +42,21 @@ WHERE b.data IS NOT NULL GROUP BY b.type
 """
 SAMPLES = f"""
 SELECT data FROM blobs WHERE type = (SELECT id FROM types WHERE hash = ?)
-AND size BETWEEN 32 AND {MAX_SAMPLE_BYTES} AND data IS NOT NULL ORDER BY id DESC LIMIT {MAX_SAMPLES}
+AND size BETWEEN 32 AND {MAX_SAMPLE_BYTES} AND data IS NOT NULL AND NOT {IS_PURGED}
+ORDER BY id DESC LIMIT {MAX_SAMPLES}
 """
-PENDING = """
-SELECT count(*), coalesce(sum(length(data)), 0) FROM blobs WHERE type IS NOT NULL AND id > ?
-"""
-IS_FORMAT_2 = "SELECT 1 FROM sqlite_schema WHERE name = 'recompressed'"
 POSITION = "SELECT coalesce(max(position), 0) FROM recompressed"
 ROWS = f"""
 SELECT b.id, b.hash, t.hash, b.data FROM blobs b JOIN types t ON t.id = b.type
 WHERE b.id > ? AND b.data IS NOT NULL ORDER BY b.id LIMIT {BATCH_ROWS}
 """
+COMPRESSED_WITH = f"""
+SELECT b.id, b.hash, t.hash, b.data FROM blobs b JOIN types t ON t.id = b.type
+WHERE b.id > ? AND substr(b.data, 1, {HEADER_BYTES}) = ? ORDER BY b.id LIMIT {BATCH_ROWS}
+"""
+ERASED = "erased"  # key of the record of a retired dictionary that is not there any more
+REPLACE = "UPDATE blobs SET data = ? WHERE id = ? AND data IS ?"
 Publish = Callable[[list[Staged], list[Swap]], object]
-
-
-@dataclass(slots=True)
-class Recompressed:
-    """Rows read, and the bytes that they took before and take now."""
-
-    rows: int = 0
-    before: int = 0
-    after: int = 0
-
-
-class Pending(NamedTuple):
-    """The node rows that `recompress` would look at, and their bytes."""
-
-    rows: int
-    bytes: int
-
-
-def find_pending(db: Database) -> Pending:
-    with db.read() as connection:
-        is_format_2 = connection.execute(IS_FORMAT_2).fetchone()
-        position = connection.execute(POSITION).fetchone() if is_format_2 else (0,)
-        return Pending(*connection.execute(PENDING, position).fetchone())
 
 
 class Recompression:
@@ -111,7 +96,8 @@ class Recompression:
             db.execute("DELETE FROM recompressed")
         digest = Digest.of(data)
         head = Head(NodeHash(digest.hash), {"type": type, "nodes": count})
-        name = head_name(max(newest(self._heads).values(), default=0) + 1)
+        numbers = (_number(name) for name, _ in self._heads.list(DICTIONARIES))
+        name = head_name(max(numbers, default=0) + 1)
         try:
             self._publish([self._blobs.stage_bytes(digest, data)], [Swap(name, None, head)])
         except Conflict:  # another process trained one
@@ -119,45 +105,84 @@ class Recompression:
         self._blobs.rows.refresh()
         return True
 
-    def recompress(self, progress: Callable[[int], None] = lambda rows: None) -> Recompressed:
+    def recompress(self) -> None:
         """Compresses the rows that have arrived since the last run, or all of them after a new
-        dictionary. `progress` gets the number of rows so far."""
-        done = Recompressed()
+        dictionary."""
+        before = 0  # bytes
+        after = 0
         while True:
             with self._db.read() as db:
                 batch = db.execute(ROWS, db.execute(POSITION).fetchone()).fetchall()
             if not batch:
-                if done.after < done.before * REBUILD_MAX_RATIO:
-                    with suppress(Failed):  # it needs room for a second file
-                        self._db.rebuild()
-                return done
+                break
             with self._db.write() as db:
-                self._replace(db, batch, done)
-            done.rows += len(batch)
-            progress(done.rows)
+                after += self._replace(db, batch)
+            before += sum(len(old) for _, _, _, old in batch)
+        if after < before * REBUILD_MAX_RATIO:
+            with suppress(Failed):  # it needs room for a second file
+                self._db.rebuild()
 
-    def _replace(
-        self, db: Connection, batch: list[tuple[int, bytes, bytes, bytes]], done: Recompressed
-    ) -> None:
+    def _replace(self, db: Connection, batch: list[tuple[int, bytes, bytes, bytes]]) -> int:
+        """Returns the bytes that the rows take now."""
+        self._blobs.rows.confirm(db)
+        size = 0
         for id, key, type, old in batch:
             new = self._encoded(key, type, old)
-            done.before += len(old)
-            done.after += len(new)
+            size += len(new)
             if new is not old:
-                db.execute("UPDATE blobs SET data = ? WHERE id = ? AND data IS ?", (new, id, old))
+                db.execute(REPLACE, (new, id, old))
         db.execute(
             "INSERT OR REPLACE INTO recompressed (id, position) VALUES (1, ?)", (batch[-1][0],)
         )
+        return size
 
-    def _encoded(self, key: bytes, type: bytes, old: bytes) -> bytes:
-        """Returns the new form of a row, verified; the old one where that is shorter or damaged."""
+    def retire(self, is_found: Callable[[bytes], bool]) -> int:
+        """Takes those dictionaries out of use of whose bytes that is true, and those that a killed
+        run has left retired; writes their rows anew, and erases them. Returns how many. Their heads
+        stay, so that no number is given twice."""
+        count = 0
+        for name, head in list(self._heads.list(DICTIONARIES)):
+            if head.record.get(ERASED):
+                continue
+            if not head.record.get(RETIRED):
+                if not is_found(self._blobs.get(head.hash).data):
+                    continue
+                retired = Head(head.hash, {**head.record, RETIRED: True})
+                self._publish([], [Swap(name, head, retired)])
+                head = retired
+            self._blobs.rows.refresh()
+            self._rewrite(name)
+            erased = Head(head.hash, {**head.record, ERASED: True})
+            self._blobs.purge([Purge(head.hash)], [Swap(name, head, erased)])
+            self._blobs.unpurge(head.hash)  # a dictionary's content may be stored again
+            count += 1
+        return count
+
+    def _rewrite(self, dictionary: HeadName) -> None:
+        """Writes the rows anew that are compressed with a retired dictionary."""
+        header = MAGIC + _number(dictionary).to_bytes(HEADER_BYTES - 1, "big")
+        last = 0
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(COMPRESSED_WITH, (last, header)).fetchall()
+            if not rows:
+                return
+            last = rows[-1][0]
+            with self._db.write(erasing=True) as db:
+                self._blobs.rows.confirm(db)
+                for id, key, type, old in rows:
+                    db.execute(REPLACE, (self._encoded(key, type, old, longer=True), id, old))
+
+    def _encoded(self, key: bytes, type: bytes, old: bytes, *, longer: bool = False) -> bytes:
+        """Returns the new form of a row, verified; the old one where the row is damaged, and where
+        the new one would be `longer` without need."""
         rows = self._blobs.rows
         try:
             data, type_hash = rows.decode(old), type_of(type)
             if type_hash is None or hash_bytes(data) != key.hex():
                 return old
             new = rows.encode(data, type_hash)
-            return new if len(new) < len(old) and rows.decode(new) == data else old
+            return new if (longer or len(new) < len(old)) and rows.decode(new) == data else old
         except (CasfsError, TypeError, AttributeError):  # fsck's business
             return old
 
@@ -167,6 +192,10 @@ class Recompression:
                 yield self._blobs.rows.decode(row)
             except Corrupt:
                 continue
+
+
+def _number(dictionary: HeadName) -> int:
+    return int(dictionary.removeprefix(DICTIONARIES))
 
 
 def _gains(dictionary: bytes, samples: list[bytes]) -> bool:

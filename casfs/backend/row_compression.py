@@ -4,8 +4,9 @@
 
 A node is JSON, so 0xFE never begins one; whatever else does is compressed. The caller verifies the
 hash of what it reads, so nothing of a row need be trusted. A dictionary is a blob under the head
-`dictionaries/<number>`, whose record names the type; it is never removed, since rows may use it.
-`casfs.backend.recompression` trains them.
+`dictionaries/<number>`, whose record names the type; it is kept as long as rows may use it.
+`casfs.backend.recompression` trains them. One that holds purged text is retired: no row is written
+with it, those that use it are written anew, and then it goes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from __future__ import annotations
 import time
 
 from casfs.backend.protocols import MAX_NODE_BYTES, Blobs, HeadName, Heads
+from casfs.backend.sqlite_connection import Connection
 from casfs.errors import Corrupt
 from casfs.system.zstd import Dictionary
 
 DICTIONARIES = "dictionaries/"
+RETIRED = "retired"  # key of the record of a dictionary that no row is written with any more
+IN_USE = f"""
+SELECT name FROM heads WHERE name >= '{DICTIONARIES}' AND name < 'dictionaries0'
+AND instr(record, '"{RETIRED}":true') = 0
+"""
 MIN_BYTES = 128  # a shorter row is left as it is
 MIN_BYTES_ALONE = 512  # the same without a dictionary, which saves little of a short row
 REFRESH_S = 60.0  # until a writer looks for newer dictionaries
@@ -61,6 +68,15 @@ class RowCompression:
         """Looks for newer dictionaries at the next row."""
         self._refresh_at = 0.0
 
+    def confirm(self, db: Connection) -> None:
+        """Stops using what was retired since it was looked up. `db`: of the write transaction in
+        which rows are encoded."""
+        if self._newest:
+            in_use = {name for (name,) in db.execute(IN_USE)}
+            self._newest = {
+                type: number for type, number in self._newest.items() if head_name(number) in in_use
+            }
+
     def _newest_of(self, type: str) -> int:
         """Returns the number of a type's newest dictionary, 0 without one. Cached for a while:
         rows without it are valid, only larger."""
@@ -89,6 +105,6 @@ def newest(heads: Heads) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, head in heads.list(DICTIONARIES):
         number, type = name.removeprefix(DICTIONARIES), head.record.get("type")
-        if isinstance(type, str) and number.isdecimal():
+        if isinstance(type, str) and number.isdecimal() and not head.record.get(RETIRED):
             found[type] = max(found.get(type, 0), int(number))
     return found

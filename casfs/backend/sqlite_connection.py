@@ -23,7 +23,7 @@ from typing import Literal
 
 from casfs.backend import wal_index
 from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, Result, WalCheckpoints
-from casfs.errors import Corrupt, Failed, Refused
+from casfs.errors import Corrupt, Failed
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
 WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
@@ -75,6 +75,9 @@ class Database:
             connection.execute(f"PRAGMA wal_autocheckpoint={BACKSTOP_PAGES}")
             connection.execute(f"PRAGMA cache_size=-{PAGE_CACHE_KIB}")
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
+            # FAST overwrites what is deleted in pages that are written anyway, at no cost
+            overwrite = "ON" if self._synchronous == "OFF" else "FAST"
+            connection.execute(f"PRAGMA secure_delete={overwrite}").fetchall()
             if has_small_blocks:
                 connection.execute("PRAGMA schema_version").fetchone()  # opens the index
                 wal_index.allocate(self._path)
@@ -163,24 +166,15 @@ class Database:
                 if line != "ok":
                     yield line
 
-    def require_exclusive(self) -> None:
-        """Raises Refused while another process has the file open. Closes what this one has open."""
-        self.close()
-        with self._exclusive() as connection:
-            connection.execute("PRAGMA busy_timeout=0")
-            try:
-                connection.execute("PRAGMA schema_version").fetchone()
-            except sqlite3.OperationalError:
-                raise Refused(
-                    f"another process has {self._path.parent} open; stop its daemon and unmount it"
-                    " (`casfs daemon stop`, `casfs umount`), then try again"
-                ) from None
+    def files(self) -> list[Path]:
+        """Returns the files that hold content: the database and its WAL."""
+        return [self._path, self._path.with_name(self._path.name + "-wal")]
 
-    def rebuild(self) -> None:
-        """Rewrites the file, without the room of deleted and shortened rows."""
+    def rebuild(self) -> bool:
+        """Rewrites the file, without the room of deleted rows. Returns as `shrink`."""
         with self.read() as connection:
             connection.execute("VACUUM")
-        self.shrink()
+        return self.shrink()
 
     def shrink(self) -> bool:
         """Returns the pages of deleted rows and of the WAL to the file system, as far as readers

@@ -41,23 +41,10 @@ CREATE TABLE IF NOT EXISTS moves (
   hash BLOB,
   at INTEGER NOT NULL
 );
+CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs(pack, member) WHERE pack IS NOT NULL;
 """
-IS_FORMAT_3 = "SELECT 1 FROM pragma_table_info('blobs') WHERE name = 'pack'"
-TO_FORMAT_3 = (
-    "ALTER TABLE blobs ADD COLUMN pack INTEGER",
-    "ALTER TABLE blobs ADD COLUMN member INTEGER",
-)
-BY_PACK = "CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs(pack, member) WHERE pack IS NOT NULL"
 
 
 def create(path: Path) -> None:
-    """Makes the tables, or adds what a store of an older format lacks. Idempotent."""
-    database = Database(path, SCHEMA)
-    try:
-        with database.write() as db:
-            names = {row[1] for row in db.execute("PRAGMA table_info(blobs)")}
-            for column in {"pack", "member"} - names:
-                db.execute(f"ALTER TABLE blobs ADD COLUMN {column} INTEGER")
-            db.execute(BY_PACK)
-    finally:
-        database.close()
+    """Makes the tables that are not there."""
+    Database(path, SCHEMA).close()

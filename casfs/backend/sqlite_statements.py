@@ -20,19 +20,18 @@ from casfs.backend.protocols import (
     Staged,
     Swap,
 )
+from casfs.backend.purge_marks import IS_AWAITED, IS_PURGED
 from casfs.backend.row_compression import RowCompression
 from casfs.backend.sqlite_connection import Connection
-from casfs.digest import Hasher, NodeHash
-from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound, Purged
+from casfs.digest import NodeHash
+from casfs.errors import Conflict, Invalid, NotFound
 
 TOUCH_RESOLUTION_S = 60  # seconds; a more recent `touched` is not worth a write
 BATCH_ROWS = 500  # or parameters, per statement
 JOURNAL_PRUNE_INTERVAL = 1000  # moves
 META_KEY = b""  # `types.hash` for META
-PURGE_MARK = b"\0casfs purged\0\x9d\x1e\x52\xc7\x08\xfa"  # in place of purged content
-PURGED = f"length(data) = {len(PURGE_MARK)} AND data = x'{PURGE_MARK.hex()}'"
 IS_REMOTE = "(pack IS NOT NULL AND pack IN (SELECT id FROM packs WHERE kind = 'remote'))"
-IS_ABSENT = f"(coalesce({PURGED}, 0) OR {IS_REMOTE})"  # a put brings the content
+IS_ABSENT = f"(coalesce({IS_AWAITED}, 0) OR {IS_REMOTE})"  # a put brings the content
 INSERT = f"""
 INSERT INTO blobs (hash, size, type, touched, data, pack, member) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched,
@@ -41,10 +40,6 @@ pack = CASE WHEN {IS_ABSENT} THEN excluded.pack ELSE pack END,
 member = CASE WHEN {IS_ABSENT} THEN excluded.member ELSE member END
 WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S} OR {IS_ABSENT}
 """
-PURGE = (
-    f"UPDATE blobs SET data = x'{PURGE_MARK.hex()}', pack = NULL, member = NULL"
-    " WHERE hash = ? AND type IS NULL"
-)
 ADOPT = f"""
 INSERT INTO blobs (hash, size, touched, pack, member) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (hash) DO UPDATE SET pack = excluded.pack, member = excluded.member WHERE {IS_REMOTE}
@@ -61,7 +56,10 @@ FOREVER = 1 << 62  # later than any `touched`
 IS_FILE = "data IS NULL AND pack IS NULL"
 IS_PLACED = f"(pack IS NOT NULL OR data IS NOT NULL) AND NOT {IS_ABSENT}"
 ROWS = f"SELECT hash, id, type, touched, {IS_PLACED} FROM blobs WHERE hash IN"
-DELETE_UNTYPED_BLOB = f"DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data, {IS_FILE}"
+DELETE_UNTYPED_BLOB = (
+    f"DELETE FROM blobs WHERE hash = ? AND type IS NULL AND NOT coalesce({IS_PURGED}, 0)"
+    f" RETURNING data, {IS_FILE}"
+)
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
 REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
 REMOVE = "DELETE FROM heads WHERE name = ? AND hash = ? AND record = ?"
@@ -86,15 +84,6 @@ class BlobRow(NamedTuple):
     type: int | None
     touched: int
     is_placed: int
-
-
-def verified(hash: str, data: bytes) -> bytes:
-    """Returns the bytes of a row. Raises CorruptBlob where they do not hash to its name."""
-    if not isinstance(data, bytes) or Hasher(data).hexdigest() != hash:  # may be text
-        if data == PURGE_MARK:
-            raise Purged(f"blob {hash}: its content was purged")
-        raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
-    return data
 
 
 def parse_hash(hash: str) -> bytes | None:
@@ -196,6 +185,8 @@ def insert(
     by their private files."""
     types = {one.type for one in batch if one.type is not None}
     ids = type_ids if types <= type_ids.keys() else _type_ids(db, types)
+    if types:
+        rows_of_nodes.confirm(db)
     rows: list[tuple[bytes, int, int | None, int, bytes | None, int | None, int | None]] = []
     for one in batch:
         key, data = key_of(one.digest.hash), one.data

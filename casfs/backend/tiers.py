@@ -13,6 +13,7 @@ write lock; a pack of which too much is garbage is rewritten, as is one with a p
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -24,8 +25,9 @@ from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import SUFFIX, PackFiles
 from casfs.backend.protocols import FILE_MIN_BYTES, Total
+from casfs.backend.purge_marks import IS_PURGED
 from casfs.backend.sqlite_connection import Database
-from casfs.backend.sqlite_statements import FOREVER, PURGED, rows_in
+from casfs.backend.sqlite_statements import FOREVER, rows_in
 from casfs.digest import CHUNK
 from casfs.errors import Conflict, Corrupt, CorruptBlob, NotFound, Purged
 from casfs.packs.index import PackIndex
@@ -41,6 +43,7 @@ COLD_FRAME_BYTES = 512 << 10  # of small blobs together: 3 % less room than at h
 THREADS = 2
 MAX_GARBAGE = {HOT: 0.5, COLD: 0.3}  # share of a pack from which it is rewritten
 SMALL_BYTES, MAX_SMALL = 4 << 20, 16  # so many packs that are so small are rewritten as one
+RETRY_S = 0.2
 FREED_MIN_BYTES = 64 << 10  # less is not worth a look at a hot pack's ranges
 Sized = tuple[str, int]  # hash and size of a blob
 Move = Callable[[str, str, list[tuple[int, str]], int], list[str]]
@@ -121,6 +124,8 @@ class Tiers:
         out, which are fsck's business, and those that are gone."""
         writer = PackWriter(out, aligned=kind == HOT, frame_bytes=COLD_FRAME_BYTES)
         numbers, at = dict[str, int](), 0
+        infos = self._blobs.info([hash for hash, _ in group])
+        group = [one for one in group if not (one[0] in infos and infos[one[0]].purged)]
         while at < len(group):
             with suppress(NotFound, CorruptBlob, Purged):
                 for data in self._blobs.get_many([hash for hash, _ in group[at:]]):
@@ -163,16 +168,17 @@ class Tiers:
 
     # -- garbage ---------------------------------------------------------------------------
 
-    def tidy(self, *, purged_only: bool = False) -> None:
+    def tidy(
+        self, *, purged_only: bool = False, all_garbage: bool = False, attempts: int = 5
+    ) -> None:
         """Frees the room of members that have no row, and removes the packs without any other
-        member. `purged_only`: of purged members alone, before it returns."""
+        member; erases what is left of purged blobs. `purged_only`: nothing but that;
+        `all_garbage`: also of every other member without a row."""
         with self._db.read() as db:
-            purged = [key for (key,) in db.execute(f"SELECT hash FROM blobs WHERE {PURGED}")]
+            purged = [key for (key,) in db.execute(f"SELECT hash FROM blobs WHERE {IS_PURGED}")]
             packs = db.execute(LOCAL_PACKS).fetchall()
         if purged:
-            from casfs.backend.frame_mirror import erase
-
-            erase(self._packs.root.parent, purged)
+            self._erase_outside_packs(purged)
         doomed: dict[str, list[int]] = {HOT: [], COLD: []}
         small: dict[str, list[int]] = {HOT: [], COLD: []}
         for id, _, kind, size, live in packs:
@@ -180,9 +186,10 @@ class Tiers:
             with suppress(NotFound, Corrupt):  # fsck's business
                 index = self._packs.reader(id).index
                 has_purged = any(key in index.data for key in purged)
+                dead = live < index.members
+                has_purged |= all_garbage and dead
                 if purged_only and not has_purged:
                     continue
-                dead = live < index.members
                 punched = dead and kind == HOT and self._punch(id, force=has_purged)
                 is_wasteful = dead and self._garbage(id, index) > MAX_GARBAGE[kind]
                 if is_wasteful or (has_purged and not punched):
@@ -193,14 +200,29 @@ class Tiers:
             ids += small[kind] if len(small[kind]) >= MAX_SMALL else []
             self.move(self._blobs_of(sorted(ids)), kind)
         with self._db.read() as db:
-            empty = db.execute(EMPTY).fetchall()
-        for (id,) in empty:
+            empty = {id for (id,) in db.execute(EMPTY)}
+            left = {id for id, *_ in db.execute(LOCAL_PACKS)} - empty
+        for id in empty:
             self._packs.remove(id)
-        if purged_only and {id for ids in doomed.values() for id in ids} - {id for (id,) in empty}:
+        if purged_only and left.intersection([*doomed[HOT], *doomed[COLD]]):
+            if attempts > 1:  # another process may just move the same blobs
+                time.sleep(RETRY_S)
+                self.tidy(purged_only=True, all_garbage=all_garbage, attempts=attempts - 1)
+                return
             raise Corrupt(
                 "what was purged is still in a pack that has damaged blobs: repair them by"
                 " `casfs fsck`, then run `casfs gc`"
             )
+
+    def _erase_outside_packs(self, purged: list[bytes]) -> None:
+        """Deletes purged blobs' own files, also quarantined ones, and their frames in mirrors of
+        remote packs; a kill may have come between the commit of a purge and this."""
+        from casfs.backend.frame_mirror import erase
+
+        with self._db.write():
+            for key in purged:
+                self._objects.remove(key.hex(), quarantined=True)
+        erase(self._packs.root.parent, purged)
 
     def _blobs_of(self, packs: list[int]) -> Iterator[Sized]:
         for pack in packs:

@@ -22,6 +22,8 @@ from casfs.nodes.head_kinds import RESERVED_NAMES
 from casfs.store import Store
 from casfs.system import moments
 from casfs.system.clock import moment_id
+from casfs.trees import recorded_state
+from casfs.trees.recorded_state import RecordedState
 
 HEADS = "checkpoints/"
 NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
@@ -35,7 +37,7 @@ ID_PART = re.compile(f"[0-9a-f]{{4,8}}|{head_kinds.CHECKPOINT_ID}")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`hash`: the checkpoint node; `root`: its tree; `created_at`: ms since 1970 UTC."""
+    """`hash`: the checkpoint node; `root`: its work; `created_at`: ms since 1970 UTC."""
 
     name: str
     id: str
@@ -47,6 +49,12 @@ class Checkpoint:
 
 def head_name(name: str, id: str) -> HeadName:
     return HeadName(f"{HEADS}{name}/{id}")
+
+
+def recorded(store: Store, checkpoint: Checkpoint) -> RecordedState:
+    """Returns what was recorded: the work, and here the whole directory."""
+    payload = store.node(checkpoint.hash, "checkpoint").payload
+    return recorded_state.of_payload(store, payload, "root") or RecordedState(checkpoint.root)
 
 
 def names(store: Store) -> list[str]:

@@ -1,4 +1,4 @@
-"""Creates checkpoints: of a directory, or of a tree that is stored already.
+"""Creates checkpoints: of a directory, or of a state that is stored already.
 
 Only blobs and directory nodes that the store does not have are stored: a checkpoint costs
 what changed (seed 004, SPEC-08.14).
@@ -22,9 +22,10 @@ from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.system.clock import moment_id, now_ms
 from casfs.system.paths import printable
-from casfs.trees import tree
-from casfs.trees.restore.target import record_tree
-from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees import recorded_state, tree
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.target import record_state
+from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
@@ -39,7 +40,7 @@ COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
 class Content:
     """Payload of a checkpoint. `stats` and `paths`: the changes since the previous one."""
 
-    root: TreeHash
+    state: RecordedState
     message: str
     stats: Mapping[str, int]
     paths: list[str]
@@ -67,54 +68,67 @@ def create(
     patterns: Sequence[str] = (),
     options: SnapshotOptions | None = None,
     skip_if_unchanged: bool = False,
+    with_derived: bool = False,
+    allow_secret: bool = False,
 ) -> Created:
-    """Record the tree under `directory`. `defaults`: leave out derived directories; `patterns`:
+    """Record what is in `directory`. `defaults`: leave out derived directories; `patterns`:
     what else to leave out; `skip_if_unchanged`: return the previous checkpoint where it has the
-    same tree. Raises Invalid (the name, a pattern), NotFound (the directory), Failed (an unreadable
+    same trees; `with_derived`: keep derived directories, in the local tree; `allow_secret`: scan
+    no file. Raises Invalid (the name, a pattern), NotFound (the directory), Failed (an unreadable
     file), Refused (over the limit, or the store itself); then nothing is visible."""
     checkpoint.check_name(name)
     options, report = options or SnapshotOptions(), SnapshotReport()
-    rules = exclusions.ignore_rules(store, directory, report, defaults=defaults, patterns=patterns)
-    cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
+    if not allow_secret:
+        options.scanner = policy.load(store).scanner()
+    rules = exclusions.ignore_rules(
+        store,
+        directory,
+        report,
+        defaults=defaults,
+        patterns=patterns,
+        keeps_derived=with_derived,
+        keeps_git=False,
+    )
     with store.batch() as batch:
         previous = checkpoint.latest(store, name)
-        root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache).hash
-        batch.commit()  # the tree is durable and comparable; no head leads to it yet
+        base = None if previous is None else checkpoint.recorded(store, previous)
+        state = working_tree.snapshot(store, batch, directory, rules, report, options, base)
+        local = recorded_state.local_totals(store, state)
         if previous is not None:
-            changes, paths = compare(store, previous.root, root)
+            changes, paths = compare(store, previous.root, state.tree)
         else:  # all is new: the tree need not be walked
-            first = islice(tree.changes(store, None, root), MAX_CHANGED_PATHS)
-            changes = {"added": report.entries, "modified": 0, "deleted": 0}
+            first = islice(tree.changes(store, None, state.tree), MAX_CHANGED_PATHS)
+            changes = {"added": report.entries - local.entries, "modified": 0, "deleted": 0}
             paths = [printable(change.path) for change in first]
-        stats = {"files": report.files, "bytes": report.bytes, **changes}
-        skipped = skip_if_unchanged and previous is not None and previous.root == root
-        content = Content(root, message, stats, paths)
+        files, size = report.files - local.files, report.bytes - local.bytes
+        stats = {"files": files, "bytes": size, **changes}
+        skipped = skip_if_unchanged and state == base
+        content = Content(state, message, stats, paths)
         made = previous if skipped and previous else put(batch, name, previous, content)
-    if cache is not None:
-        cache.save()
-    record_tree(store, directory, root, f"{made.name}@{made.id}")
+    record_state(store, directory, state, f"{made.name}@{made.id}")
     return Created(made, report, stats, batch.new_bytes, skipped)
 
 
 def create_before_restore(
-    store: Store, root: TreeHash, directory: Path, what: str = "restore"
+    store: Store, state: RecordedState, directory: Path, what: str = "restore"
 ) -> Checkpoint:
-    """Record the stored tree `root` of all that is in `directory`, some of which a restore is about
-    to overwrite or delete."""
-    return create_of_tree(store, BEFORE_RESTORE, root, f"before {what}: {_short(directory)}")
+    """Record the stored state of all that is in `directory`, some of which a restore is about to
+    overwrite or delete."""
+    return create_of_state(store, BEFORE_RESTORE, state, f"before {what}: {_short(directory)}")
 
 
-def create_of_tree(
-    store: Store, name: str, root: TreeHash, message: str = "", batch: Batch | None = None
+def create_of_state(
+    store: Store, name: str, state: RecordedState, message: str = "", batch: Batch | None = None
 ) -> Checkpoint:
-    """Record the stored tree `root` under `name`; when `batch` commits, if there is one. Raises
-    Invalid (the name), NotFound."""
+    """Record a stored state under `name`; when `batch` commits, if there is one. Raises Invalid
+    (the name), NotFound."""
     checkpoint.check_name(name)
+    root = state.tree
     files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
     previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)
     size = sum(one.digest.size_bytes for one in files)
-    content = Content(root, message, {"files": len(files), "bytes": size, **counts}, paths)
+    content = Content(state, message, {"files": len(files), "bytes": size, **counts}, paths)
     with nullcontext(batch) if batch else store.batch() as writing:
         return put(writing, name, previous, content)
 
@@ -129,12 +143,13 @@ def _short(directory: Path) -> str:
     return printable(os.fsencode(short))
 
 
-def create_from_root(
-    store: Store, batch: Batch, name: str, base: NodeHash, root: TreeHash, message: str
+def create_from_base(
+    store: Store, batch: Batch, name: str, base: NodeHash, state: RecordedState, message: str
 ) -> Checkpoint:
-    """Record the tree `root`, whose nodes are stored, under `name`; the caller commits. `base`: the
-    checkpoint node that the work began from, not always the latest of the name. The statistics are
-    computed from those of `base` and the diff, without a walk of the tree."""
+    """Record a stored state under `name`; the caller commits. `base`: the checkpoint node that the
+    work began from, not always the latest of the name. The statistics are computed from those of
+    `base` and the diff, without a walk of the tree."""
+    root = state.tree
     origin = store.node(base, "checkpoint").payload
     previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)
@@ -145,7 +160,7 @@ def create_from_root(
                 files += sign
                 size += sign * entry.digest.size_bytes
     stats = {"files": files, "bytes": size, **counts}
-    return put(batch, name, previous, Content(root, message, stats, paths))
+    return put(batch, name, previous, Content(state, message, stats, paths))
 
 
 def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) -> Checkpoint:
@@ -154,7 +169,8 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
     if previous is not None:  # later than the previous one even when the clock went back
         created_at = max(created_at, previous.created_at + 1)
     payload: dict[str, Any] = {
-        "root": content.root,
+        "root": content.state.tree,
+        **content.state.fields,
         "previous": previous.hash if previous else None,
         "name": name,
         "createdAt": created_at,
@@ -165,12 +181,12 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
     node = batch.put_node("checkpoint", payload)
     id = moment_id(created_at, node.hash)
     record = {
-        "root": content.root,
+        "root": content.state.tree,
         "createdAt": created_at,
         "message": content.message[:MAX_RECORD_MESSAGE],
     }
     batch.swap(checkpoint.head_name(name, id), None, Head(node.hash, record))
-    return Checkpoint(name, id, node.hash, content.root, created_at, content.message)
+    return Checkpoint(name, id, node.hash, content.state.tree, created_at, content.message)
 
 
 def compare(store: Store, old: TreeHash | None, new: TreeHash) -> tuple[dict[str, int], list[str]]:

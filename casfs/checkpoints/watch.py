@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -20,14 +20,14 @@ from threading import Lock
 from casfs.checkpoints import checkpoint, create, forget
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.watch_list import WatchSpec
-from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store
 from casfs.system import directory_events, mounts
 from casfs.system.directory_events import Event, EventSource, Key
 from casfs.system.paths import open_directory, open_top, printable
-from casfs.trees.restore.target import record_tree
-from casfs.trees.snapshot import derived, exclusions, stat_cache
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.target import record_state
+from casfs.trees.snapshot import derived, exclusions, policy, stat_cache, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
 from casfs.trees.snapshot.report import Excluded, SnapshotOptions, SnapshotReport
@@ -58,6 +58,8 @@ class Watch:
         self._failed_at = self._looked_at_all = self._first = self._last = 0.0
         self._uses_cache = self._pending = True
         self._excluded: list[Excluded] = []  # at the last look at everything
+        # What is perhaps no work, by path; of directories that a look does not list, it is kept.
+        self._seen = SnapshotReport()
         self._forget_directories()
         self._mark_everything()
 
@@ -81,11 +83,11 @@ class Watch:
                 if not self._pending:
                     self._mark_everything()
                 is_late = time.monotonic() > self._first + MAX_UNREST_S + self.spec.settle
-                root = self._look()
+                state = self._look()
                 self._drain()
                 if self._changes and not is_late:
                     return False
-                made = self._put(self.spec.name, root, self.spec.message, skip=True)
+                made = self._put(self.spec.name, state, self.spec.message, skip=True)
                 self._pending, self._failures, self.spec.error = bool(self._changes), 0, None
                 self._first = time.monotonic()
                 self.spec.message = "" if made else self.spec.message
@@ -100,11 +102,13 @@ class Watch:
         OSError; `stats` are in the node."""
         with self._lock:
             self._drain()
-            root = self._look()
-            made = self._put(name, root, message, skip=skip)
+            state = self._look()
+            made = self._put(name, state, message, skip=skip)
             os.eventfd_write(self._wake, 1)
         latest = made or checkpoint.find(self._store, name)
         self._report.excluded = self._excluded
+        self._report.local = self._seen.local
+        self._report.exposed = self._seen.exposed
         return create.Created(latest, self._report, {}, self._new_bytes, made is None)
 
     def mark(self, message: str) -> bool:
@@ -158,8 +162,10 @@ class Watch:
         if path is None or path == ABOVE or (path in self._left_out and name not in EVIDENCE):
             return
         inner = path + b"/" + name
-        if not event.is_directory and self._rules.reason(inner[1:], name, directory=False):
-            return
+        if not event.is_directory:
+            verdict = self._rules.verdict(inner[1:], name, directory=False)
+            if verdict is not None and not verdict.is_local:
+                return
         self._changes.names[path].add(name)
         if event.is_moved:
             self._changes.below.add(inner)
@@ -173,8 +179,8 @@ class Watch:
 
     # -- looking --------------------------------------------------------------------------
 
-    def _look(self) -> TreeHash:
-        """Stores the tree as it is now. Raises CasfsError, OSError."""
+    def _look(self) -> RecordedState:
+        """Stores the state as it is now. Raises CasfsError, OSError."""
         self._report, self._new_bytes = SnapshotReport(), 0
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         fd = open_top(self._directory)
@@ -186,7 +192,7 @@ class Watch:
             if b"" in self._changes.below:
                 self._start_over(fd)
             if self._changes:
-                self._root = self._look_at_changes(fd)
+                self._state = self._look_at_changes(fd)
         except StaleCache:  # gc deleted nodes of the cache: start without it
             self._uses_cache = False
             self._mark_everything()
@@ -195,15 +201,23 @@ class Watch:
             raise
         finally:
             os.close(fd)
-        return self._look() if b"" in self._changes.below else self._root
+        return self._look() if b"" in self._changes.below else self._state
 
-    def _look_at_changes(self, fd: int) -> TreeHash:
+    def _look_at_changes(self, fd: int) -> RecordedState:
         changes, self._changes = self._changes, Changes()
         self._is_full = b"" in changes.below
+        self._listed: set[bytes] = set()
+        previous = checkpoint.latest(self._store, self.spec.name)
+        base = None if previous is None else checkpoint.recorded(self._store, previous)
         with self._store.batch() as batch:
-            place, options = (batch, self._directory, self._rules), SnapshotOptions()
-            look = IncrementalSnapshot(*place, self._report, options, self._cache, fd)
-            root = look.take_changes(changes, self._add, self._add_link).hash
+            look = IncrementalSnapshot(
+                batch, self._directory, self._rules, self._report, self._options, self._cache, fd
+            )
+            full = look.take_changes(changes, self._note_listed, self._add_link).hash
+            self._carry(look.gone)
+            state = working_tree.divide(
+                self._store, batch, full, self._directory, self._report, base
+            )
         self._new_bytes = batch.new_bytes
         self._excluded = self._report.excluded if self._is_full else self._excluded
         self._cache.save()
@@ -215,7 +229,22 @@ class Watch:
                 with suppress(OSError), _closing(open_directory(fd, path.split(b"/"))) as inner:
                     self._add(b"/" + path, inner)
                     self._left_out.add(b"/" + path)
-        return root
+        return state
+
+    def _carry(self, gone: Collection[bytes]) -> None:
+        """Adds to the report what former looks reported of directories that this one did not list.
+        `gone`: directories that are not there any more."""
+        for name in ("private", "derived", "findings"):
+            known, fresh = getattr(self._seen, name), getattr(self._report, name)
+            for path, value in known.items():
+                above = b"/" + path.rpartition(b"/")[0] if b"/" in path else b""
+                if above not in self._listed and above not in gone:
+                    fresh.setdefault(path, value)
+        self._seen = self._report
+
+    def _note_listed(self, path: bytes, fd: int) -> None:
+        self._listed.add(path)
+        self._add(path, fd)
 
     def _start_over(self, fd: int) -> None:
         self._close_source()
@@ -226,7 +255,9 @@ class Watch:
         self._add(b"", fd)  # before the rules are read: a later change of them has an event
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         self._rules, self._identity = rules, os.fstat(fd)[1:3]
-        cache = stat_cache.load(self._store, self._directory, rules, "")
+        self._options = SnapshotOptions(scanner=policy.load(self._store).scanner())
+        self._seen = SnapshotReport()
+        cache = stat_cache.load(self._store, self._directory, rules, self._options.variant)
         assert cache is not None  # a daemon's store is on disk
         self._cache, cache.rows = cache, cache.rows if self._uses_cache else {}
         self._uses_cache, self._looked_at_all = True, time.monotonic()
@@ -272,17 +303,19 @@ class Watch:
             above, _, name = path.rpartition(b"/")
             self._changes.names[above].add(name)
 
-    def _put(self, name: str, root: TreeHash, message: str, *, skip: bool) -> Checkpoint | None:
+    def _put(
+        self, name: str, state: RecordedState, message: str, *, skip: bool
+    ) -> Checkpoint | None:
         previous = checkpoint.latest(self._store, name)
-        if previous is not None and previous.root == root and skip:
+        if skip and previous is not None and checkpoint.recorded(self._store, previous) == state:
             return None
         if previous is None:
-            made = create.create_of_tree(self._store, name, root, message)
+            made = create.create_of_state(self._store, name, state, message)
         else:
             with self._store.batch() as batch:
                 base = previous.hash
-                made = create.create_from_root(self._store, batch, name, base, root, message)
-        record_tree(self._store, self._directory, root, f"{name}@{made.id}")
+                made = create.create_from_base(self._store, batch, name, base, state, message)
+        record_state(self._store, self._directory, state, f"{name}@{made.id}")
         if self.spec.keep and name == self.spec.name:
             decisions = forget.decide(self._store, name, self.spec.keep)
             forget.remove(self._store, [one.checkpoint for one in decisions if not one.reasons])

@@ -21,6 +21,7 @@ from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.system.clock import rfc3339
 from casfs.system.safe_text import escape
+from casfs.trees.scratch_store import ScratchStore
 
 EXIT_TIMED_OUT = 124  # as of timeout(1)
 EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
@@ -112,10 +113,11 @@ def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     from casfs.actions.miss_reason import explain_miss
 
     with open_store(ctx) as store:
-        wanted = key.identify(store, _request(**given))
+        scratch = ScratchStore(store)
+        wanted = key.identify(scratch, _request(**given))
         found = cache.lookup(store, wanted.hash)
         if found is None:
-            raise NotFound(f"miss {wanted.hash[:12]}: {explain_miss(store, wanted)}")
+            raise NotFound(f"miss {wanted.hash[:12]}: {explain_miss(scratch, wanted)}")
     echo_result(as_json, record(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import STDIO, json_option, open_store, read_input
+from casfs.cli.common import STDIO, json_option, open_store, read_input, with_local_option
 from casfs.cli.json_values import record
-from casfs.cli.output import echo, echo_json, echo_line, echo_result
+from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
 from casfs.cli.progress import progress
+from casfs.cli.purged_paths import warn_purged
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid
 from casfs.system.files import replacing
@@ -25,10 +26,16 @@ COMPRESSED_SUFFIX = ".zst"
 @click.argument("roots", nargs=-1, required=True, metavar="ROOT...")
 @click.option("-o", "output", required=True, metavar="FILE", help="Compressed if it ends in .zst.")
 @click.option("--have", metavar="FILE", help="Hashes that the receiver has, one a line.")
+@with_local_option
 @json_option
 @click.pass_context
 def export(
-    ctx: click.Context, roots: tuple[str, ...], output: str, have: str | None, as_json: bool
+    ctx: click.Context,
+    roots: tuple[str, ...],
+    output: str,
+    have: str | None,
+    with_local: bool,
+    as_json: bool,
 ) -> None:
     """Write threads, checkpoints (NAME[@ID]), workflows or hashes, with all they reach.
 
@@ -43,8 +50,16 @@ def export(
         compress = output.endswith(COMPRESSED_SUFFIX)
         with _replace_file(output) as target, progress("exporting", "members") as update:
             done = archive.export(
-                store, hashes, heads, target, have=known, compress=compress, progress=update
+                store,
+                hashes,
+                heads,
+                target,
+                have=known,
+                compress=compress,
+                with_local=with_local,
+                progress=update,
             )
+        warn_purged(store, done.purged)
     if output != STDIO:
         line = f"{output} {done.members} members, {done.bytes} bytes"
         echo_result(as_json, {"file": output, **record(done)}, line)
@@ -65,6 +80,10 @@ def import_(ctx: click.Context, file: str, as_json: bool) -> None:
     size = 0 if file.endswith(COMPRESSED_SUFFIX) else _size(file)
     with open_store(ctx) as store, progress("importing", "members", total_bytes=2 * size) as update:
         done = archive.load(store, Path(file), update)
+    if done.kept:
+        warn(f"purged where {file} is from, and kept here: {len(done.kept)} contents")
+    if done.purged:
+        warn(f"purged where {file} is from: {done.purged} contents; see `casfs purge --list`")
     if as_json:
         echo_json(record(done))
         return

@@ -11,7 +11,7 @@ import click
 from casfs import graph
 from casfs.backend.derived import find_missing
 from casfs.cli.common import json_option, open_store, step_secrets
-from casfs.cli.output import echo_lines, echo_result
+from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound, Usage
 from casfs.referrers import Referrers
@@ -19,6 +19,7 @@ from casfs.revisions import resolve_blob
 
 if TYPE_CHECKING:
     from casfs.agents.secrets import Secrets
+    from casfs.store import Store
 
 READ_CHUNK_BYTES = 1 << 20
 
@@ -64,7 +65,15 @@ def cat(ctx: click.Context, what: str) -> None:
     casfs cat work~1:README.md
     casfs get 8e4c7c1b >README.md
     """
-    with open_store(ctx) as store, store.blobs.open(resolve_blob(store, what)) as source:
+    with open_store(ctx) as store:
+        hash = resolve_blob(store, what)
+        if store.purged.replaced().get(hash) is not None:
+            warn(f"{hash} was purged in part; this is the rest")
+        _print(store, hash)
+
+
+def _print(store: Store, hash: str) -> None:
+    with store.blobs.open(hash) as source:
         while piece := source.read(READ_CHUNK_BYTES):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()

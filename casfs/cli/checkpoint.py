@@ -17,6 +17,7 @@ from casfs.cli.common import (
     json_option,
     message_option,
     open_store,
+    read_input,
     refuse_home_or_root,
     step_secrets,
 )
@@ -28,6 +29,7 @@ from casfs.cli.removal import print_removed
 from casfs.cli.restore import restore
 from casfs.cli.sizes import SizeOption
 from casfs.cli.snapshot_options import (
+    allow_secret_option,
     keep_options,
     kept,
     notes,
@@ -37,6 +39,7 @@ from casfs.cli.snapshot_options import (
 )
 from casfs.cli.table import Moment, Size, echo_table
 from casfs.cli.watch import create_by_daemon
+from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, NotFound, Usage
 from casfs.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
@@ -62,6 +65,11 @@ def checkpoint() -> None:
 @click.option("--preserve", default="", metavar="mtime,mode", help="File attributes to record.")
 @click.option("--max-size", type=SizeOption(), default=DEFAULT_MAX_BYTES, help="Size limit (20G).")
 @click.option("--skip-if-unchanged", is_flag=True, help="Make none if it had the previous tree.")
+@click.option("--with-derived", is_flag=True, help="Keep derived directories, in this store only.")
+@allow_secret_option
+@click.option(
+    "--allow-purged", "allowed", multiple=True, metavar="PATH", help="Record it, though purged."
+)
 @force_option
 @json_option
 @click.pass_context
@@ -76,15 +84,20 @@ def create(
     preserve: str,
     max_size: int,
     skip_if_unchanged: bool,
+    with_derived: bool,
+    allow_secret: bool,
+    allowed: tuple[str, ...],
     force: bool,
     as_json: bool,
 ) -> None:
     """Record DIRECTORY under NAME and print the checkpoint's id.
 
-    Files unchanged since the last checkpoint are not read again. Left out, and named, are .git,
-    directories that are derived by evidence (node_modules beside a package.json, a CACHEDIR.TAG,
-    …), and the patterns of .casfsignore and --exclude, in gitignore syntax. Permissions are
-    recorded without the write bits of group and others; --preserve mode records all bits.
+    Files unchanged since the last checkpoint are not read again. Private files (.env, id_ed25519,
+    untracked files with a secret, …) are kept in this store only: a restore brings them back, and
+    nothing else shows or sends them. Left out are .git, directories that are derived by evidence
+    (node_modules beside a package.json, a CACHEDIR.TAG, …), and the patterns of .casfsignore and
+    --exclude, in gitignore syntax. Permissions are recorded without the write bits of group and
+    others; --preserve mode records all bits.
 
     \b
     casfs checkpoint create work ./project -m "before the refactoring"
@@ -97,9 +110,14 @@ def create(
         options = SnapshotOptions(_properties(preserve), max_size, update)
         if dry_run:
             checkpoints.check_name(name)
-            print_dry_run(store, path, defaults, patterns, options, as_json)
+            print_dry_run(
+                store, path, defaults, patterns, options, as_json, with_derived=with_derived
+            )
             return
         is_plain = defaults and not patterns and not preserve and max_size == DEFAULT_MAX_BYTES
+        is_plain = is_plain and not with_derived and not allow_secret
+        for name_of_file in allowed:
+            _allow_purged(store, path / name_of_file)
         by_daemon = is_plain and create_by_daemon(store, path, name, message, skip_if_unchanged)
         made = by_daemon or create_checkpoint(
             store,
@@ -110,6 +128,8 @@ def create(
             patterns=patterns,
             options=options,
             skip_if_unchanged=skip_if_unchanged,
+            with_derived=with_derived,
+            allow_secret=allow_secret,
         )
     value = {
         **record(made.checkpoint),
@@ -123,6 +143,15 @@ def create(
     }
     echo_result(as_json, value, _line(made, value["seconds"]))
     print_notes(made.report, as_json)
+
+
+def _allow_purged(store: Store, path: Path) -> None:
+    """Takes back the purge of what a file holds, if there was one. Raises NotFound, Failed."""
+    from casfs import tombstones
+
+    hash = hash_bytes(read_input(str(path)))
+    if tombstones.get(store, hash) is not None:
+        tombstones.remove(store, hash)
 
 
 def _expected(store: Store, name: str) -> int:

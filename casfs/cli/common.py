@@ -23,6 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 STDIO = "-"  # stdin as an input's name, stdout as an output's
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
+with_local_option = click.option(
+    "--with-local", is_flag=True, help="Private and derived files, too, where they were recorded."
+)
 message_option = click.option("-m", "--message", default="", help="Checkpoint message.")
 
 

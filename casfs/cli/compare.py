@@ -1,7 +1,7 @@
 """What `diff` and `status` compare: revisions, and directories as they are now.
 
-A directory is recorded as a tree that no head keeps. Without a revision beside it, it is compared
-with the tree that it, or the nearest directory above it, is known to hold.
+Nothing of a directory is stored: it is recorded in a view of the store. Without a revision beside
+it, it is compared with the tree that it, or the nearest directory above it, is known to hold.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.revisions import resolve_tree
 from casfs.store import Store
+from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import directories
 from casfs.workspaces.directories import KnownDirectory
@@ -32,9 +33,10 @@ MAX_BYTES = 20 << 30  # of a directory
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two trees; `paths`: only these of them, or all. `directory`: which the second is of;
-    `known`: what it is known to hold."""
+    """Two trees, in `store`; `paths`: only these of them, or all. `directory`: which the second is
+    of; `known`: what it is known to hold."""
 
+    store: Store
     old: TreeHash
     new: TreeHash
     paths: tuple[bytes, ...] = ()
@@ -45,6 +47,7 @@ class Comparison:
 def comparison(store: Store, sides: Sequence[str], paths: Sequence[str] = ()) -> Comparison:
     """Resolves [A] [B], each a revision or a directory. Raises NotFound, Refused."""
     wanted = tuple(map(os.fsencode, paths))
+    scratch = ScratchStore(store)
     if len(sides) < 2:
         side = sides[0] if sides else HERE
         if sides and not is_directory(store, side):
@@ -53,10 +56,10 @@ def comparison(store: Store, sides: Sequence[str], paths: Sequence[str] = ()) ->
     roots = [None if is_directory(store, side) else resolve_tree(store, side) for side in sides]
     base = roots[0] or roots[1]
     old, new = (
-        root or _record(store, Path(side), _at(store, Path(side)), base)
+        root or _record(scratch, Path(side), _at(store, Path(side)), base)
         for side, root in zip(sides, roots, strict=True)
     )
-    return Comparison(old, new, wanted)
+    return Comparison(scratch, old, new, wanted)
 
 
 def against(
@@ -81,7 +84,15 @@ def against(
         place = known.path
         if known.below:
             paths = tuple(b"/".join([known.below, path]) for path in paths or (b"",))
-    return Comparison(base, _record(store, place, known, base), paths, place, known)
+    scratch = ScratchStore(store)
+    return Comparison(
+        store=scratch,
+        old=base,
+        new=_record(scratch, place, known, base),
+        paths=paths,
+        directory=place,
+        known=known,
+    )
 
 
 def name_of(store: Store, root: TreeHash, known: KnownDirectory | None = None) -> str | None:
@@ -118,7 +129,7 @@ def _at(store: Store, directory: Path) -> KnownDirectory | None:
 
 
 def _record(
-    store: Store, place: Path, known: KnownDirectory | None, base: TreeHash | None
+    store: ScratchStore, place: Path, known: KnownDirectory | None, base: TreeHash | None
 ) -> TreeHash:
     if known is None:
         refuse_home_or_root(place, force=None)
@@ -128,4 +139,5 @@ def _record(
         root = directories.record(store, place, known, base, report, options)
     for warning in report.warnings:
         warn(warning)
+    store.looked_at(place, root)
     return root

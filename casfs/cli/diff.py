@@ -90,4 +90,4 @@ def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None
         raise Usage("give at most two trees; paths follow --")
     with open_store(ctx) as store:
         found = compare.comparison(store, sides, ctx.meta[__name__])
-        print_diff(store, found.old, found.new, format, found.paths)
+        print_diff(found.store, found.old, found.new, format, found.paths)

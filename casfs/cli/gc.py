@@ -10,15 +10,11 @@ from casfs import config
 from casfs.backend.derived import total_stored
 from casfs.cli.common import Count, json_option, open_store, store_root
 from casfs.cli.json_values import record
-from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
+from casfs.cli.output import echo, echo_json, echo_line, echo_result
 from casfs.cli.progress import progress
-from casfs.cli.removal import listed
+from casfs.cli.purge import purge_blobs, targets
 from casfs.cli.sizes import SizeOption
-from casfs.errors import NotFound, Refused
-from casfs.mount import registry
-from casfs.nodes.directory import File
-from casfs.removals import label
-from casfs.revisions import resolve_entry, split
+from casfs.errors import NotFound
 from casfs.store import Store
 from casfs.system import reserve
 
@@ -34,7 +30,7 @@ from casfs.system import reserve
     help="Grace period before unreferenced blobs are deleted.",
 )
 @click.option("--why", metavar="HASH", help="Print the path from a root to HASH instead.")
-@click.option("--purge", metavar="HASH|REV:PATH", help="Delete the content of this blob for good.")
+@click.option("--purge", metavar="HASH|REV:PATH", help="As `casfs purge`.")
 @click.option("--force", is_flag=True, help="Purge although checkpoints or threads have it.")
 @json_option
 @click.pass_context
@@ -67,7 +63,8 @@ def gc(
             _why(store, store.expand(why), as_json)
             return
         if purge is not None:
-            _purge(store, _blob(store, purge), force=force, dry_run=dry_run, as_json=as_json)
+            hashes = targets(store, purge, all_versions=False)
+            purge_blobs(store, hashes, force=force, dry_run=dry_run, why="", as_json=as_json)
             return
         values = config.values(store_root(ctx), os.environ)
         limits = collector.Limits(
@@ -94,37 +91,6 @@ def gc(
         if result.removals:
             would = "would make" if dry_run else "made"
             echo_line(f"{would} {result.removals} removals final: `casfs undo` cannot undo them")
-
-
-def _blob(store: Store, text: str) -> str:
-    """Returns the hash of the blob that a hash, its prefix or REV:PATH names."""
-    if split(text)[1] is None:
-        return store.expand(text)
-    entry = resolve_entry(store, text)[2]
-    if not isinstance(entry, File):
-        raise Refused(f"{text} is not a file")
-    return entry.digest.hash
-
-
-def _purge(store: Store, hash: str, *, force: bool, dry_run: bool, as_json: bool) -> None:
-    from casfs.maintenance import purge
-
-    size = purge.check(store, hash)
-    nodes, heads = purge.users(store, hash)
-    names = list(map(label, heads))
-    if names and not force and not dry_run:
-        raise Refused(f"{hash} is in {listed(names)}; use --force to purge it from them")
-    if not dry_run and not purge.purge(store, hash):
-        warn("a reader is using the database's log: copies stay in it until the next commands end")
-    value = {"hash": hash, "bytes": size, "nodes": nodes, "heads": heads}
-    where = f"; in {listed(names)}" if names else ""
-    line = f"{hash} {'would be purged' if dry_run else 'purged'}, {size} bytes{where}"
-    echo_result(as_json, {**value, "dryRun": dry_run}, line)
-    if not dry_run and store.root is not None:
-        for one in registry.listing(store.root):
-            warn(
-                f"the mount {one.mount} may show its content from the kernel's cache until it ends"
-            )
 
 
 def _why(store: Store, hash: str, as_json: bool) -> None:

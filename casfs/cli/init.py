@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shutil import disk_usage
 
 import click
 
 from casfs import config
-from casfs.backend.capabilities import Compressing
-from casfs.backend.disk import DiskBackend
-from casfs.backend.recompression import Pending
 from casfs.cli.common import json_option, server_options, store_root
 from casfs.cli.output import echo_result
-from casfs.cli.progress import progress
 from casfs.errors import Usage
 from casfs.store import FORMAT, Store
 from casfs.system import reserve
-from casfs.system.sizes import readable
 
 
 @click.command()
@@ -33,9 +27,6 @@ def init(
     region: str | None, workflows: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Make a store with the shipped workflows, or update an existing one.
-
-    A store of an older format is converted in place: each row is replaced once its new form is
-    verified, so an interrupted conversion loses nothing, and `casfs init` goes on with it.
 
     With the URL of a PostgreSQL database, make a store that machines share, or join it; --store
     is this machine's directory. Passwords and keys come from the environment (PGPASSWORD,
@@ -56,10 +47,9 @@ def init(
     if wanted is not None:
         _init_shared(path, wanted, workflows, dry_run, as_json)
     elif dry_run:
-        _show_conversion(path, as_json)
+        _show_plan(path, as_json)
     else:
         with Store.init(path) as store:
-            _convert(store, path)
             shipped.install(store, again=workflows)
             names = store.registry.names()
         reserve.allocate(path)
@@ -94,28 +84,10 @@ def _init_shared(
     echo_result(as_json, value, f"{path} {verb}s the shared store at {where}")
 
 
-def _show_conversion(path: Path, as_json: bool) -> None:
-    """Prints what `init` would do. SQLite's VACUUM needs up to twice the room of its file."""
+def _show_plan(path: Path, as_json: bool) -> None:
+    """Prints what `init` would do."""
     found = Store.check_init(path)
-    pending = DiskBackend.pending(path) if found else Pending(0, 0)
-    room = 2 * (path / "store.db").stat().st_size if pending.rows else 0
-    free = disk_usage(next(one for one in (path, *path.absolute().parents) if one.exists())).free
-    value = {"nodes": pending.rows, "bytes": pending.bytes, "roomBytes": room, "freeBytes": free}
     line = f"{path}: would be made, with format {FORMAT!r}"
     if found:
-        line = (
-            f"{path}: format {found!r}; would compress {pending.rows} nodes"
-            f" ({readable(pending.bytes)}), which needs up to {readable(room)} of room"
-            f" ({readable(free)} free)"
-        )
-    echo_result(as_json, {"store": str(path), "dryRun": True, "format": found, **value}, line)
-
-
-def _convert(store: Store, path: Path) -> None:
-    """Compresses the node rows that are not, if a store of an older format had many."""
-    assert isinstance(store.backend, Compressing)
-    if pending := DiskBackend.pending(path).rows:
-        recompression = store.backend.recompression()
-        recompression.train()
-        with progress("converting", "nodes", pending) as update:
-            recompression.recompress(lambda done: update(done, 0))
+        line = f"{path}: format {found!r}; built-in types and workflows would be updated"
+    echo_result(as_json, {"store": str(path), "dryRun": True, "format": found}, line)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Transport(click.Choice[str]):
     type=Transport(TRANSPORTS),
     help="FUSE implementation: builtin, libfuse (by pyfuse3), or auto (builtin where it works).",
 )
+@click.option("--with-local", is_flag=True, help="Show private and derived files, too.")
 @click.option("--replace", is_flag=True, help="Serve an existing mount with the current program.")
 @click.option("--resume", hidden=True)
 @foreground_option
@@ -54,6 +56,7 @@ def mount(
     allow_other: bool,
     xattr: bool,
     transport: str | None,
+    with_local: bool,
     replace: bool,
     resume: str | None,
     foreground: bool,
@@ -66,14 +69,20 @@ def mount(
     """
     root, point = store_root(ctx), Path(directory).absolute()
     if replace:
-        if allow_other or xattr or transport:
+        if allow_other or xattr or transport or with_local:
             raise Usage("--replace keeps a mount as it is: give no other option")
         _replace(root, point, as_json)
         return
     flags = ["--allow-other"] * allow_other + ["--xattr"] * xattr
+    flags += ["--with-local"] * with_local
     if foreground or ready_fd or resume:
+
+        def options() -> MountOptions:
+            made = _options(root, point, transport, allow_other, xattr, resume is not None)
+            return replace_fields(made, with_local=with_local)
+
         _serve(
-            lambda: _options(root, point, transport, allow_other, xattr, resume is not None),
+            options,
             flags,
             resume,
             background.Reporter(ready_fd),

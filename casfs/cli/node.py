@@ -32,7 +32,7 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
     \b
     echo '{"text": "hello", "artifacts": []}' | casfs node put content -
     """
-    payload = step_secrets().redact_json(read_json(file))
+    payload = step_secrets().redact_values_in_json(read_json(file))
     with open_store(ctx) as store:
         try:
             digest = store.put_node(type, payload)

@@ -14,11 +14,12 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.cli.progress import progress
+from casfs.cli.purged_notes import print_missing
 from casfs.cli.snapshot_options import named
-from casfs.digest import TreeHash
 from casfs.errors import Usage
-from casfs.revisions import resolve, resolve_tree
+from casfs.revisions import resolve
 from casfs.system.paths import printable
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore as restore_tree
 
 
@@ -76,16 +77,17 @@ def restore(
         raise Usage("give --delete-untracked, or paths")
     saved: list[Checkpoint] = []
 
-    def save(before: TreeHash, _: object = None) -> None:
+    def save(before: RecordedState, _: object = None) -> None:
         saved.append(create_before_restore(store, before, Path(directory)))
 
     with open_store(ctx) as store, progress("restoring", "files") as update:
         found = resolve(store, tree)
         done = restore_tree(
             store,
-            found.root,
+            found.state.full,
             Path(directory),
-            base=None if base is None else resolve_tree(store, base),
+            work=found.root,
+            base=None if base is None else resolve(store, base).state.full,
             paths=[os.fsencode(path) for path in paths],
             delete_untracked=delete_untracked,
             verify=verify,
@@ -95,6 +97,10 @@ def restore(
             on_local_changes=save if force else None,
             on_delete=save,
             progress=update,
+        )
+        source = found.checkpoint
+        print_missing(
+            store, found.state.full, f"{source.name}@{source.id}" if source else found.root
         )
     for path in done.local if dry_run else ():
         warn(f"{printable(path)}: changed locally; only --force overwrites it")
@@ -107,10 +113,9 @@ def restore(
     if done.excluded:
         click.echo(f"casfs: kept: {named(done.excluded)}", err=True)
     plan = [(change.letter, change.path) for change in done.plan]
-    source = found.checkpoint
     value = {
         **(record(source) if source else {}),
-        "root": done.root,
+        "root": found.root,
         "from": done.old,
         "directory": directory,
         "files": done.files,
@@ -127,8 +132,9 @@ def restore(
     if dry_run and not as_json:
         echo_lines(False, value, (b"%s %s" % (one.encode(), path) for one, path in plan))
         return
+    name = source.id if source else found.root
     line = (
-        f"{source.id if source else done.root} restored to {directory}: {done.files} files written,"
+        f"{name} restored to {directory}: {done.files} files written,"
         f" {done.bytes} bytes, {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
     echo_result(as_json, value, line)

@@ -85,10 +85,13 @@ def run(ctx: click.Context, /, **given: Any) -> int:
     root, fields = store_root(ctx), arguments.agent_fields(given.pop("agents"), given.pop("file"))
     with open_store(ctx) as store:
         if again is None:
+            patterns = given.pop("patterns")
             fields |= {"max_steps": given.pop("max_steps"), **arguments.start_options(**given)}
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
             fields |= _player(ctx, store, target, fields)
-            fields["workspace"] = arguments.record_workspace(ctx, directory)
+            fields |= arguments.record_workspace(
+                ctx, directory, patterns, allow_secret=fields["allow_secret"]
+            )
         else:
             found = thread_lookup.find(store, again)
             while again == thread_lookup.LAST and (caller := found.fields.get("parent")):

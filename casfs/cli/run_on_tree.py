@@ -14,6 +14,7 @@ from casfs.cli.output import warn
 from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import locks
+from casfs.trees.recorded_state import RecordedState
 
 if TYPE_CHECKING:
     from casfs.actions.runner import Outcome
@@ -34,8 +35,11 @@ def tree_runner(
 
     def run(tree: TreeHash) -> Outcome:
         given = tuple(argv), workspace.path, ".", (), env | {MARK: tree}, None
-        request = key.Request(*given, tree=tree, prepare=workspace.reset)
+        request = key.Request(*given, tree=tree, prepare=reset)
         return runner.run(store, request, streams, cached=cached)
+
+    def reset(tree: TreeHash) -> None:
+        workspace.reset(RecordedState(tree))
 
     assert store.root is not None
     env = {name: os.environ[name] for name in ("PATH", *names) if name in os.environ}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +18,7 @@ from casfs.cli.output import echo_result, warn
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.system.safe_text import escape
-from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot import classes, exclusions, walker
 from casfs.trees.snapshot.ignore import BY_PATTERN
 from casfs.trees.snapshot.report import (
     HARD_LINKS,
@@ -59,6 +61,13 @@ def snapshot_options(verb: F) -> F:
     return verb
 
 
+allow_secret_option = click.option(
+    "--allow-secret",
+    is_flag=True,
+    help="Record secrets as they are, in files of the work and in texts.",
+)
+
+
 def keep_options(verb: F) -> F:
     """Adds an option for each period of a policy of `checkpoint forget`."""
     for period in reversed(forget.PERIODS):
@@ -80,11 +89,22 @@ def print_dry_run(
     patterns: Iterable[str],
     options: SnapshotOptions,
     as_json: bool,
+    *,
+    with_derived: bool = False,
 ) -> None:
     """Prints what a snapshot of `path` would record. Raises as the snapshot."""
     report = SnapshotReport()
-    rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=[*patterns])
+    rules = exclusions.ignore_rules(
+        store,
+        path,
+        report,
+        defaults=defaults,
+        patterns=[*patterns],
+        keeps_derived=with_derived,
+        keeps_git=False,
+    )
     walker.survey(store, path, rules, report, options)
+    classes.settle(report, path, rules)
     counts = {"dryRun": True, "files": report.files, "bytes": report.bytes}
     line = f"would record {report.files} files, {report.bytes} bytes"
     echo_result(as_json, counts | notes(report), line)
@@ -92,13 +112,23 @@ def print_dry_run(
 
 
 def notes(report: SnapshotReport) -> dict[str, Any]:
-    """Returns what was not recorded, and what looks like a secret, for JSON."""
+    """Returns what was not recorded, what is private, and the secrets in the work, for JSON."""
     return {
         "excluded": [
             {"path": os.fsdecode(path), "reason": reason} for path, reason in report.excluded
         ],
         "notKept": dict(report.not_kept),
-        "secrets": [os.fsdecode(path) for path in report.secrets],
+        "private": [
+            {"path": os.fsdecode(path), "reason": reason} for path, reason in report.local.items()
+        ],
+        "secrets": [
+            {"path": os.fsdecode(path), "kind": hit.kind, "line": hit.line}
+            for path, hits in report.exposed.items()
+            for hit in hits
+        ],
+        "purged": [
+            {"path": os.fsdecode(path), "hash": hash} for path, hash in report.purged.items()
+        ],
     }
 
 
@@ -111,20 +141,38 @@ def print_notes(report: SnapshotReport, as_json: bool = False) -> None:
 
 
 def _lines(report: SnapshotReport) -> Iterator[str]:
+    """Yields one line on what is not in the work and how to change that, and one for each secret
+    that is."""
     derived = [path for path, why in report.excluded if why not in (BY_PATTERN, *exclusions.KINDS)]
-    if derived:
-        yield f"left out: {named(derived)}; --no-default-excludes keeps them"
     matched = [path for path, why in report.excluded if why == BY_PATTERN]
+    parts = []
+    if report.local:
+        kept = f"private, kept in this store only: {named(report.local)}"
+        parts.append(f"{kept} (work by the setting snapshot.work)")
+    if derived:
+        parts.append(f"left out: {named(derived)} (--no-default-excludes records them)")
     if matched:
-        yield f"left out by pattern: {named(matched)}"
+        parts.append(f"left out by pattern: {named(matched)}")
+    if parts:
+        yield "; ".join(parts)
     if report.not_kept:
         found = (f"{report.not_kept[kind]} {text}" for kind, text in NOT_KEPT.items())
         yield f"not kept: {', '.join(text for text in found if not text.startswith('0 '))}"
-    if report.secrets:
-        yield f"recorded, and may be secret: {named(report.secrets)}"
+    for path, hits in islice(report.exposed.items(), MAX_NAMED_PATHS):
+        where = f"{printable(path)}: recorded with a secret ({hits[0]})"
+        name = shlex.quote(printable(path))
+        yield (
+            f"{where}; take it out and `casfs purge` it, or leave the file out by --exclude {name};"
+            " a wrong alarm: --allow-secret"
+        )
+    if len(report.exposed) > MAX_NAMED_PATHS:
+        yield f"and {len(report.exposed) - MAX_NAMED_PATHS} more files with secrets; see --json"
+    for path in report.purged:
+        name = printable(path)
+        yield f"{name}: purged; left out; --allow-purged {shlex.quote(name)} records it again"
 
 
-def named(paths: list[bytes]) -> str:
+def named(paths: Collection[bytes]) -> str:
     """Names the first paths; those of one name once, with their count."""
     names = Counter(os.path.basename(path) for path in paths)
     found = dict.fromkeys(

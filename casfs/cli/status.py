@@ -52,15 +52,15 @@ def _directory_status(
     with open_store(ctx) as store:
         found = compare.against(store, directory, against)
         name = compare.name_of(store, found.old, None if against else found.known)
-        changes = list(tree.changes(store, found.old, found.new, found.paths))
+        changes = list(tree.changes(found.store, found.old, found.new, found.paths))
     if as_json:
-        values = [change_json(store, change) for change in changes]
+        values = [change_json(found.store, change) for change in changes]
         echo_json(
             {"directory": str(found.directory), "tree": found.old, "name": name, "changes": values}
         )
         return
     echo(f"{found.directory} compared with {name or found.old}")
-    print_changes(store, iter(changes), as_json)
+    print_changes(found.store, iter(changes), as_json)
     if not changes:
         echo("no changes")
 

@@ -12,7 +12,7 @@ from casfs.cli.ls import ls
 from casfs.cli.output import echo_result
 from casfs.cli.restore import restore
 from casfs.cli.snapshot_options import notes, print_dry_run, print_notes, snapshot_options
-from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 
@@ -55,10 +55,11 @@ def build(
             print_dry_run(store, path, defaults, patterns, SnapshotOptions(), as_json)
             return
         rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=patterns)
+        options = SnapshotOptions(scanner=policy.load(store).scanner())
         with store.batch() as batch:
-            root = walker.snapshot(batch, path, rules, report)
-    value = {"hash": root.hash, "files": report.files, "bytes": report.bytes, **notes(report)}
-    echo_result(as_json, value, root.hash)
+            root = working_tree.snapshot(store, batch, path, rules, report, options).tree
+    value = {"hash": root, "files": report.files, "bytes": report.bytes, **notes(report)}
+    echo_result(as_json, value, root)
     print_notes(report, as_json)
 
 
@@ -84,9 +85,12 @@ tree.add_command(restore)
 @click.argument("tree", metavar="TREE")
 @click.argument("directory")
 @click.option("--verify", is_flag=True, help="Hash all content first.")
+@click.option("--with-local", is_flag=True, help="Also private and derived files.")
 @json_option
 @click.pass_context
-def mount(ctx: click.Context, tree: str, directory: str, verify: bool, as_json: bool) -> None:
+def mount(
+    ctx: click.Context, tree: str, directory: str, verify: bool, with_local: bool, as_json: bool
+) -> None:
     """Mount TREE natively at DIRECTORY, read-only: no casfs process serves it.
 
     `workspace open --read-only --backend erofs-overlay`: requires root, and keeps the tree until
@@ -105,6 +109,7 @@ def mount(ctx: click.Context, tree: str, directory: str, verify: bool, as_json: 
         read_only=True,
         backend="erofs-overlay",
         verify=verify,
+        without_local=not with_local,
         as_json=as_json,
     )
 

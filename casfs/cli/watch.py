@@ -28,6 +28,7 @@ from casfs.cli.snapshot_options import keep_options, kept
 from casfs.cli.table import echo_table
 from casfs.errors import NoDaemon, NotFound, Usage
 from casfs.store import Store
+from casfs.trees.snapshot.file_reader import Hit
 from casfs.trees.snapshot.report import Excluded, SnapshotReport
 
 
@@ -123,4 +124,7 @@ def create_by_daemon(
         stats |= dict.fromkeys(("added", "modified", "deleted"), 0)
     report = SnapshotReport(stats["files"], read=found["read"], read_bytes=found["readBytes"])
     report.excluded = [Excluded(os.fsencode(path), why) for path, why in found["excluded"]]
+    report.local = {os.fsencode(path): why for path, why in found["private"]}
+    for path, kind, line in found["secrets"]:
+        report.exposed[os.fsencode(path)] = (Hit(kind, line),)
     return Created(made, report, stats, found["newBytes"], found["skipped"])

@@ -13,12 +13,13 @@ from casfs.cli import background, implicit_mount
 from casfs.cli.common import json_option, message_option, open_store, store_root
 from casfs.cli.json_values import moment, record
 from casfs.cli.output import echo_result, warn
+from casfs.cli.purged_notes import print_missing
 from casfs.cli.snapshot_options import notes, print_notes
 from casfs.cli.table import Hash, echo_table
-from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Corrupt, Refused
 from casfs.revisions import resolve
 from casfs.store import Store
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle as workspaces
 from casfs.workspaces import overlay_mount, registry, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
@@ -50,6 +51,7 @@ def workspace() -> None:
     " inside `workspace exec`; copy: a plain copy.",
 )
 @click.option("--verify", is_flag=True, help="Hash all content first (for erofs-overlay).")
+@click.option("--without-local", is_flag=True, help="Leave out private and derived files.")
 @json_option
 @click.pass_context
 def open_(
@@ -59,6 +61,7 @@ def open_(
     read_only: bool,
     backend: str | None,
     verify: bool,
+    without_local: bool,
     as_json: bool,
 ) -> None:
     """Open TREE as DIRECTORY, which must not exist or be empty.
@@ -76,7 +79,10 @@ def open_(
         if read_only:
             workspaces.sweep(store)
         with implicit_mount.kept(store_root(ctx)):
-            found = _open(store, source.root, path, backend, source.checkpoint, read_only, verify)
+            state = RecordedState(source.root) if without_local else source.state
+            found = _open(store, state, path, backend, source.checkpoint, read_only, verify)
+        origin = source.checkpoint
+        print_missing(store, state.full, f"{origin.name}@{origin.id}" if origin else source.root)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
     echo_result(
         as_json,
@@ -87,7 +93,7 @@ def open_(
 
 def _open(
     store: Store,
-    root: TreeHash,
+    state: RecordedState,
     path: Path,
     backend: str | None,
     origin: Checkpoint | None,
@@ -104,7 +110,7 @@ def _open(
         try:
             return workspaces.open(
                 store,
-                root,
+                state,
                 path,
                 strategy,
                 trees,

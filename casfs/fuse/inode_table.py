@@ -23,6 +23,7 @@ import errno
 import mmap
 import os
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 
 from casfs.fuse.inode_index import (
@@ -110,6 +111,19 @@ class InodeTable:
     def get(self, ino: int) -> Inode | None:
         slot = self._find(ino)
         return self._read(slot) if slot else None
+
+    def snapshot(self) -> list[Inode]:
+        """Returns the rows. Another thread may change the table meanwhile: a row that it moves just
+        then may be wrong, or missing."""
+        found = []
+        slots: list[int] = []
+        while not slots:
+            with suppress(ValueError):  # the index has just been replaced by a larger one
+                slots = list(self._index.slots())
+        for slot in slots:
+            with suppress(struct.error, IndexError):
+                found.append(self._read(slot))
+        return found
 
     def check(self, ino: int) -> int | None:
         """Returns the check of an inode; None if it is not in the table."""

@@ -30,6 +30,7 @@ from casfs.system import interruption
 from casfs.thread_state import created_ms
 from casfs.threads import Thread, ThreadId
 from casfs.trees import tree
+from casfs.trees.directory_cache import as_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ def _of_step(hash: NodeHash, step: Any, name: str) -> Version:
 
 def _of_turn(store: Store, thread: Thread, index: int, turn: int) -> Place:
     """Returns the version of a turn, also of a step that is pending or has failed."""
-    step, turns, _ = revisions.turn_tree(store, thread, index, turn)
+    step, turns, _ = revisions.turn_state(store, thread, index, turn)
     older = at(store, revisions.resolve(store, f"{thread.id}@{index - 1}"))
     recorded = step.get("completedAt", step.get("since")), f"{thread.id}@{index}", index
     made = Version(None, turns[-1], *recorded, step["role"], step.get("agent"))
@@ -267,4 +268,4 @@ def _entries(store: Store, roots: Sequence[TreeHash | None], path: bytes) -> Ite
             root: below.get(at) if (at := tree.subtree(one)) else None
             for root, one in found.items()
         }
-    return (found.get(root) for root in roots)
+    return (as_read(store, found.get(root)) for root in roots)

@@ -8,6 +8,8 @@ A tar, compressed with zstd where its name ends in `.zst`:
     end.json               {"members": number of nodes and blobs, "seal": hash of the bytes of
                            the manifest and of the members' names}
 
+What was purged is left out; its tombstone is a head, its substitute a member (`archive_purged`).
+
 Refs come before the nodes that have them, in an order that the roots alone determine, and
 members carry no time and no owner: equal content gives equal files. An import is therefore
 one pass, made twice: first against a backend that stores nothing, with the checks of every
@@ -23,15 +25,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
-from casfs import canonical, graph
+from casfs import canonical, graph, tombstones
 from casfs.backend.derived import open_stream
 from casfs.backend.protocols import Backend, Head, HeadName, targets
-from casfs.digest import Digest, Hasher, is_hash
+from casfs.digest import Digest, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
+from casfs.maintenance import archive_purged
+from casfs.maintenance.archive_manifest import (
+    END,
+    FORMAT,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    Seal,
+    parse_manifest,
+)
 from casfs.maintenance.archive_members import Member, members
-from casfs.maintenance.head_kinds import is_future, mismatch, parse_foreign_head, without_processes
+from casfs.maintenance.head_kinds import is_future, mismatch, without_processes
 from casfs.maintenance.import_dry_run import DryRunBackend
 from casfs.nodes import head_kinds, node
 from casfs.nodes.registry import Registry
@@ -39,27 +51,32 @@ from casfs.store import Store
 from casfs.system import zstd
 from casfs.write_batch import Batch
 
-FORMAT = "casfs export 1"
 FORM = tarfile.GNU_FORMAT
-MANIFEST, END = "manifest.json", "end.json"
-MAX_MANIFEST_BYTES = 32 << 20  # parsed, it takes up to 25 times as much memory
 MAX_END_BYTES = 1 << 16
 Progress = Callable[[int, int], None]  # members and bytes so far
 
 
 @dataclass(slots=True)
 class Exported:
+    """`skipped`: blobs that the receiver has; `purged`: that were purged and have no substitute."""
+
     members: int = 0
     bytes: int = 0
-    skipped: int = 0  # blobs that the receiver has
+    skipped: int = 0
+    purged: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Imported:
+    """`purged`: number of contents that were purged where the archive is from, and have a tombstone
+    here now; `kept`: hashes of those whose content is here, and stays."""
+
     members: int = 0
     bytes: int = 0
     new_bytes: int = 0
     heads: list[str] = field(default_factory=list)
+    purged: int = 0
+    kept: list[str] = field(default_factory=list)
 
 
 # -- export -----------------------------------------------------------------------------------
@@ -73,22 +90,32 @@ def export(
     *,
     have: Collection[str] = (),
     compress: bool = False,
+    with_local: bool = False,
     progress: Progress = lambda members, bytes: None,
 ) -> Exported:
-    """Writes the closure of `roots` and `heads` without the hashes in `have`."""
+    """Writes the closure of `roots` and `heads` without the hashes in `have`. `with_local`: what
+    local refs lead to as well."""
     given = dict(heads)
     named = sorted((name, without_processes(name, head, given)) for name, head in given.items())
     start = sorted({*roots, *(head.hash for _, head in named)})
+    record_refs = sorted(hash for _, head in named for hash in targets(head))
+    reached = archive_purged.reached(store, [*start, *record_refs], with_local=with_local)
+    named += sorted((tombstones.head_name(one.hash), one.head) for one in reached)
     records = [{"name": name, "hash": h.hash, "record": dict(h.record)} for name, h in named]
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
     if len(manifest) > MAX_MANIFEST_BYTES:
         raise Refused(f"{len(records)} heads are too many for one archive; export them in parts")
-    record_refs = [hash for _, head in named for hash in targets(head)]
-    done, seal = Exported(), _Seal(manifest)
+    purged = {one.hash: one for one in reached}
+    substitutes = [one.substitute for one in reached if one.substitute]
+    done, seal = Exported(), Seal(manifest)
+    done.purged = sorted(one.hash for one in reached if not one.substitute)
     compressed = zstd.compressed(target) if compress else nullcontext(target)
     with compressed as out, tarfile.open(fileobj=out, mode="w|", format=FORM) as tar:
         _add(tar, MANIFEST, manifest)
-        for hash in graph.post_order(store, [*start, *sorted(record_refs)]):
+        all_roots = [*substitutes, *start, *record_refs]
+        for hash in graph.post_order(store, all_roots, with_local=with_local):
+            if hash in purged:
+                continue
             if hash in have:
                 done.skipped += 1
             else:
@@ -113,21 +140,6 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(_member(name, len(data)), io.BytesIO(data))
 
 
-class _Seal:
-    """Accumulates the content of end.json."""
-
-    def __init__(self, manifest: bytes) -> None:
-        self._hasher = Hasher(manifest)
-        self._members = 0
-
-    def add(self, name: str) -> None:
-        self._hasher.update(f"{name}\n".encode())
-        self._members += 1
-
-    def value(self) -> dict[str, Any]:
-        return {"members": self._members, "seal": self._hasher.hexdigest()}
-
-
 def _member(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size = size
@@ -136,13 +148,6 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 # -- import -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    data: bytes
-    roots: list[str]
-    heads: list[tuple[HeadName, Head]]
 
 
 def load(store: Store, source: Path, progress: Progress = lambda members, bytes: None) -> Imported:
@@ -163,10 +168,13 @@ def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported
     done = Imported()
     with _opened(source) as raw, _errors_name(source):
         found = members(raw)
-        manifest = _manifest(next(found, None))
+        manifest = parse_manifest(next(found, None))
         with Batch(backend, Registry(backend)) as batch:
-            nodes = _put_members(batch, found, manifest, done, progress)
-            done.heads = _heads(backend, batch, manifest, nodes)
+            purged = archive_purged.Taking(batch, manifest.tombstones)
+            nodes = _put_members(batch, found, manifest, purged, done, progress)
+            purged.finish()
+            done.purged, done.kept = purged.taken, purged.kept
+            done.heads = _heads(backend, batch, manifest, purged, nodes)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
             raise Corrupt(f"its root {min(absent)} is missing")
@@ -185,10 +193,16 @@ def _errors_name(source: Path) -> Iterator[None]:
 
 
 def _put_members(
-    batch: Batch, found: Iterator[Member], manifest: Manifest, done: Imported, progress: Progress
+    batch: Batch,
+    found: Iterator[Member],
+    manifest: Manifest,
+    purged: archive_purged.Taking,
+    done: Imported,
+    progress: Progress,
 ) -> dict[str, bytes]:
     """Puts the blobs and nodes; returns the bytes of those nodes that heads lead to."""
-    seal, nodes = _Seal(manifest.data), {str(head.hash): b"" for _, head in manifest.heads}
+    seal = Seal(manifest.data)
+    nodes = {purged.source(head.hash): b"" for _, head in manifest.heads}
     for member in found:
         if member.name == END:
             if member.size > MAX_END_BYTES or canonical.parse(member.readall()) != seal.value():
@@ -199,7 +213,8 @@ def _put_members(
         kind, _, hash = member.name.partition("/")
         if kind not in ("nodes", "blobs") or not is_hash(hash):
             raise Invalid(f"unexpected member {member.name!r}")
-        data = _put(batch, kind, hash, member)
+        data = b"" if purged.refuses(hash) else _put(batch, kind, hash, member)
+        purged.note_stored(hash)
         if hash in nodes:
             nodes[hash] = data
         seal.add(member.name)
@@ -235,16 +250,21 @@ def _put_node(batch: Batch, name: str, data: bytes) -> None:
 
 
 def _heads(
-    backend: Backend, batch: Batch, manifest: Manifest, nodes: dict[str, bytes]
+    backend: Backend,
+    batch: Batch,
+    manifest: Manifest,
+    purged: archive_purged.Taking,
+    nodes: dict[str, bytes],
 ) -> list[str]:
     """Creates the manifest's heads, except those that exist with an equal value. `nodes`: the
     nodes that they lead to, as far as they are in the archive."""
     made: list[str] = []
     given = dict(manifest.heads)
     for name, foreign in manifest.heads:
-        if foreign.hash not in nodes and foreign.hash not in backend.blobs.info([foreign.hash]):
+        data = nodes.get(purged.source(foreign.hash))
+        if data is None and foreign.hash not in backend.blobs.info([foreign.hash]):
             raise Corrupt(f"the head {name} leads to {foreign.hash}, which is not in the file")
-        data = nodes.get(foreign.hash) or backend.blobs.get(foreign.hash).data
+        data = data or backend.blobs.get(foreign.hash).data
         fault = "its time is in the future" if is_future(foreign) else mismatch(name, foreign, data)
         if fault:
             raise Corrupt(f"the head {name}: {fault}")
@@ -264,24 +284,6 @@ def _heads(
 def _same(name: HeadName, old: Head, new: Head) -> bool:
     """Are two heads equal? A workflow by its definition, the others by their record too."""
     return old.hash == new.hash and (name.startswith("workflows/") or old == new)
-
-
-def _manifest(member: Member | None) -> Manifest:
-    if member is None or member.name != MANIFEST:
-        raise Corrupt("not a casfs archive: it does not begin with manifest.json")
-    if member.size > MAX_MANIFEST_BYTES:
-        raise Invalid(f"invalid manifest: over {MAX_MANIFEST_BYTES >> 20} MiB")
-    data = member.readall()
-    value = canonical.parse(data)
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise Invalid("unsupported archive format")
-    roots, heads = value.get("roots"), value.get("heads")
-    if not isinstance(roots, list) or not all(map(is_hash, roots)) or not isinstance(heads, list):
-        raise Invalid("invalid manifest: roots or heads missing")
-    named = [parse_foreign_head(one) for one in heads]
-    if len(dict(named)) != len(named):
-        raise Invalid("invalid manifest: a head occurs twice")
-    return Manifest(data, roots, named)
 
 
 # -- files ------------------------------------------------------------------------------------

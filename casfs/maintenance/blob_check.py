@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
-from casfs import canonical
+from casfs import canonical, tombstones
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, BlobInfo
 from casfs.digest import NodeHash
@@ -20,6 +20,7 @@ from casfs.nodes.node import CHECKS, Node, check_targets
 from casfs.store import Store
 
 LOST_TYPE = "lost type"
+NO_TOMBSTONE = "no tombstone"
 
 
 @dataclass(slots=True)
@@ -45,14 +46,26 @@ def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
         repairable(store.blobs).verify(hash)
         if info.type is not None:
             return list(_check_node(store, cast(NodeHash, hash), info.type))
-    except Purged:  # on purpose
-        return []
+    except Purged as purged:  # on purpose
+        return _check_purged(store, hash, purged.substitute)
     except CorruptBlob as error:
         return [Fault("corrupt", hash, str(error))]
     except NotFound as error:
         return [Fault("missing", hash, str(error))]
     except CasfsError as error:
         return [Fault("unreadable", hash, str(error))]
+    return []
+
+
+def _check_purged(store: Store, hash: str, substitute: str | None) -> list[Fault]:
+    """A mark has a tombstone, which says why; what readers get instead is stored."""
+    info = store.blobs.info([hash]).get(hash)
+    if info is None or not info.purged:
+        return []
+    if substitute is not None and not store.blobs.info([substitute]):
+        return [Fault("missing", substitute, f"{hash} was purged, and its substitute is missing")]
+    if store.heads.get(tombstones.head_name(hash)) is None:
+        return [Fault(NO_TOMBSTONE, hash, f"{hash} was purged, and its tombstone is missing")]
     return []
 
 
@@ -106,6 +119,8 @@ def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
             yield Fault("wrong ref", found.hash, f"{subject}: {error}")
     for ref in refs:
         if ref.hash not in known:
+            if ref.is_local:  # the store that recorded it has it
+                continue
             message = f"{subject} refers to {ref.hash}, which is missing"
             yield Fault("missing", ref.hash, message)
         elif ref.cas_type is not None and not has_type(store, known[ref.hash], (ref.cas_type,)):

@@ -18,18 +18,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from casfs import referrers
+from casfs import referrers, tombstones
 from casfs.backend.derived import in_remote, repairable
 from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, Total, targets
 from casfs.errors import CasfsError
-from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type, lost_type
+from casfs.maintenance.blob_check import (
+    LOST_TYPE,
+    NO_TOMBSTONE,
+    Fault,
+    check_blob,
+    has_type,
+    lost_type,
+)
 from casfs.maintenance.head_kinds import allowed_types, mismatch
 from casfs.native import images
 from casfs.nodes import head_kinds
-from casfs.nodes.schema import Ref
+from casfs.nodes.ref_collectors import Ref
 from casfs.store import Store
+from casfs.system.clock import now_ms
+from casfs.tombstones import Tombstone
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
+NOT_PURGED = "not purged"
 BROKEN = ("corrupt", "bad node", "missing")  # kinds of faults of a damaged blob
 
 
@@ -76,6 +86,7 @@ def check(
         _fill_affected_heads(store, report)
     if quarantine:
         _quarantine(store, report)
+        _complete_purges(store, report)
     referrers.remove(store)
     return report
 
@@ -91,6 +102,9 @@ def _as_fault(report: Report) -> Iterator[None]:
 
 
 def _check_heads(store: Store) -> Iterator[Fault]:
+    for one in tombstones.parted(store):
+        message = f"{one.hash} has a tombstone, and its content is there"
+        yield Fault(NOT_PURGED, None, message)
     for name, head in store.heads.list():
         fault = head_kinds.fault(name, head) or _mismatch(store, name, head)
         if isinstance(head, DamagedHead):
@@ -178,6 +192,17 @@ def _quarantine(store: Store, report: Report) -> None:
             report.quarantined.append(fault.hash)
     if report.quarantined:
         images.evict(store, lambda total: True, Total())  # they may show the damaged bytes
+
+
+def _complete_purges(store: Store, report: Report) -> None:
+    """Makes the missing tombstones, and takes away what has one: a later run finds no fault."""
+    for fault in report.faults:
+        info = store.blobs.info([fault.hash]).get(fault.hash) if fault.hash else None
+        if fault.kind == NO_TOMBSTONE and info is not None and fault.hash is not None:
+            tombstone = Tombstone(fault.hash, info.size, now_ms(), "", info.substitute)
+            tombstones.add(store, [tombstone])
+    if any(fault.kind == NOT_PURGED for fault in report.faults):
+        tombstones.complete(store)
 
 
 def _is_broken(store: Store, hash: str) -> bool:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from casfs import graph, referrers, removals
+from casfs import graph, referrers, removals, tombstones
 from casfs.backend.capabilities import Compressing, GcRun, Tiered
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
@@ -87,6 +87,7 @@ def collect(
     before = int(time.time()) - grace
     if not dry_run:
         lifecycle.sweep(store)
+        tombstones.complete(store)
     with start_gc(store.backend) as collection:
         marker = Marker(store, collection, progress)
         files = total_stored(store.blobs).files
@@ -120,6 +121,7 @@ def _compress(store: Store) -> None:
     """Compresses the nodes anew where a type has grown enough for a new dictionary."""
     if isinstance(store.backend, Compressing):
         recompression = store.backend.recompression()
+        recompression.retire(lambda dictionary: False)  # which a killed purge has left
         if recompression.train():
             recompression.recompress()
 
@@ -181,7 +183,7 @@ class Marker:
 
     def _refs(self, hash: str) -> list[str]:
         try:
-            return graph.node_refs(self._store, hash)
+            return graph.node_refs(self._store, hash, with_local=True)
         except CasfsError as error:
             raise _stopped(str(error)) from None
 
@@ -239,7 +241,7 @@ def _cache(store: Store, keep: int) -> list[tuple[HeadName, Head]]:
 
 def _used_at(store: Store, name: HeadName, head: Head) -> int:
     """Returns when a cache head was made or last used, in ms since 1970 UTC."""
-    made = head.record.get("usedAt") or head.record.get("createdAt")
+    made = head.record.get("createdAt")
     return max(made if isinstance(made, int) else 0, last_use(store.heads, name))
 
 

@@ -1,7 +1,7 @@
 """Heads that travel between stores: what an import takes over of one, and what it refuses.
 
 A thread arrives without the processes of its old store: no process id, no token by which processes
-are found, and calls only to threads that come with it.
+are found, calls only to threads that come with it, and none of its files that are local.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
             "run": None,
             "calls": together(intent.get("calls", [])),
         }
-        record["intent"] = {**intent, **here}
+        rest = {key: value for key, value in intent.items() if key != "local"}
+        record["intent"] = {**rest, **here}
+    record.pop("ignored", None)
     if "children" in record:
         record["children"] = together(record["children"])
     if record.get("parent"):

@@ -7,7 +7,7 @@ a type that its name allows, and every hash in its record must exist.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, BinaryIO
 
 from casfs.backend.protocols import (
@@ -17,15 +17,17 @@ from casfs.backend.protocols import (
     Head,
     HeadName,
     Heads,
+    Purge,
     Staged,
     Swap,
     targets,
 )
 from casfs.digest import hash_stream
-from casfs.errors import Corrupt
+from casfs.errors import Corrupt, Refused
 from casfs.maintenance.head_kinds import allowed_types
 from casfs.nodes import head_kinds
 from casfs.nodes.registry import Registry
+from casfs.tombstones import Markable
 
 
 class DryRunBackend:
@@ -77,6 +79,18 @@ class DryRunBlobs:
             self._info[one.digest.hash] = BlobInfo(one.digest.size_bytes, one.type)
             if one.type is not None and one.data is not None and b'"$id":' in one.data:
                 self._schemas[one.digest.hash] = one.data
+
+    def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
+        """Notes what the real store would mark."""
+        if not isinstance(self._real.blobs, Markable):
+            raise Refused("this kind of store cannot take an archive with purged content")
+        for one in purges:
+            known = self.info([one.substitute]) if one.substitute else {}
+            type = known[one.substitute].type if one.substitute in known else None
+            self._info[one.hash] = BlobInfo(
+                size=one.size, type=type, purged=True, substitute=one.substitute
+            )
+        return True
 
     def get(self, hash: str) -> Blob:
         if hash in self._schemas:

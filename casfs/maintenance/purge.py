@@ -1,20 +1,27 @@
-"""Purges one blob: deletes its content for good, whatever refers to it.
+"""Purges contents: deletes their bytes for good, whatever refers to them.
 
-For what must not stay: a secret, a personal record. All that refers to the blob stays as it is,
-its hashes too; only reading that content fails, with Purged, which fsck does not call a fault.
-Putting the same bytes again brings it back. Dropped with it are derived copies: images of trees,
-and what the stat cache says of its files. Nodes are not purged: what they refer to would be lost.
+For what must not stay: a secret, a personal record. All that refers to a blob stays as it is, its
+hashes too; readers get its substitute, or Purged where there is none, which fsck does not call a
+fault. Dropped with it are derived copies: images of trees, and what the stat cache says of its
+files. Its tombstone (`casfs.tombstones`) refuses the same bytes from then on.
 """
 
 from __future__ import annotations
 
-from casfs.backend.capabilities import Purgeable
+from collections.abc import Collection
+
+from casfs import tombstones
 from casfs.backend.protocols import Total, targets
+from casfs.backend.sqlite_connection import remove_derived
 from casfs.errors import NotFound, Refused
 from casfs.native import images
 from casfs.referrers import Referrers
 from casfs.store import Store
+from casfs.system.clock import now_ms
+from casfs.tombstones import Tombstone
 from casfs.trees.snapshot import stat_cache
+
+SEARCH_INDEX = "search.db"
 
 
 def users(store: Store, hash: str) -> tuple[list[str], list[str]]:
@@ -26,15 +33,14 @@ def users(store: Store, hash: str) -> tuple[list[str], list[str]]:
 
 
 def check(store: Store, hash: str) -> int:
-    """Returns the size of a blob that can be purged. Raises NotFound, Refused."""
-    if not isinstance(store.blobs, Purgeable):
-        raise Refused("this kind of store cannot purge a blob; remove what has it, and run gc")
+    """Returns the size of a blob that can be purged whole. Raises NotFound, Refused."""
+    tombstones.purgeable(store)
     info = store.blobs.info([hash]).get(hash)
     if info is None:
         raise NotFound(f"no blob {hash} in this store")
     if info.type is not None:
         type = store.registry.name(info.type)
-        raise Refused(f"{hash} is a {type}, and only plain blobs can be purged; remove what has it")
+        raise Refused(f"{hash} is a {type}: only a part of its text can be purged, by --text")
     if info.purged:
         raise Refused(f"{hash} was purged before")
     if info.size == 0:
@@ -42,12 +48,20 @@ def check(store: Store, hash: str) -> int:
     return info.size
 
 
-def purge(store: Store, hash: str) -> bool:
-    """Purges a blob; returns False where copies may remain in the database's log for now. Raises
-    NotFound, Refused."""
-    check(store, hash)
-    assert isinstance(store.blobs, Purgeable)
-    stat_cache.forget(store, hash)
-    done = store.blobs.purge(hash)
-    images.evict(store, lambda total: True, Total())
+def purge(store: Store, hash: str, why: str = "") -> bool:
+    """Purges a blob whole. Returns as `purge_all`. Raises NotFound, Refused."""
+    size = check(store, hash)
+    return purge_all(store, [Tombstone(hash, size, now_ms(), why)])
+
+
+def purge_all(store: Store, purged: Collection[Tombstone]) -> bool:
+    """Purges blobs and nodes, whose substitutes are stored; returns False where copies may remain
+    in the database's log for now. Raises as `tombstones.add`."""
+    for one in purged:
+        stat_cache.forget(store, one.hash)
+    images.evict(store, lambda total: True, Total())  # before: a kill may come
+    done = tombstones.add(store, purged)
+    images.evict(store, lambda total: True, Total())  # one that was made meanwhile
+    if store.root is not None:
+        remove_derived(store.root / SEARCH_INDEX)  # it has the words of outputs
     return done

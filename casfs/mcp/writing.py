@@ -13,9 +13,9 @@ from pydantic import Field
 from casfs import daemon_socket, revisions
 from casfs.agents import notation
 from casfs.checkpoints import create
-from casfs.digest import TreeHash
 from casfs.errors import Invalid, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore as restore_tree
 
 Directory = Annotated[Text, Field(description="may be relative to the server's first directory")]
@@ -40,22 +40,30 @@ class Writing(Reading):
         a checkpoint records first (`savedAs`)."""
         place, saved = self._place(directory), []
 
-        def save(before: TreeHash, _: object) -> None:
+        def save(before: RecordedState, _: object) -> None:
             made = create.create_before_restore(self.store, before, place)
             saved.append(f"{made.name}@{made.id}")
 
-        root = revisions.resolve_tree(self.store, tree)
-        done = restore_tree(self.store, root, place, on_local_changes=save if force else None)
+        state = revisions.resolve(self.store, tree).state
+        done = restore_tree(
+            self.store,
+            state.full,
+            place,
+            work=state.tree,
+            on_local_changes=save if force else None,
+        )
         counts = {"files": done.files, "bytes": done.bytes, "deleted": done.outcome.deleted}
-        return {"tree": done.root, **counts, "savedAs": saved}
+        return {"tree": state.tree, **counts, "savedAs": saved}
 
     def start_thread(
         self, workflow: Text, task: Long, tree: Revision = "", agents: Agents = NO_AGENTS
     ) -> Value:
         """Starts a thread of a workflow on a task and returns at once; it works on a copy of the
         tree, by default an empty one (`create_checkpoint` records a directory)."""
-        root = revisions.resolve_tree(self.store, tree) if tree else None
-        given = {"workflow": workflow, "input": task, "workspace": root}
+        given: dict[str, Any] = {"workflow": workflow, "input": task, "workspace": None}
+        if tree:
+            state = revisions.resolve(self.store, tree).state
+            given |= {"workspace": state.tree, "local": state.local}
         return self._ask("start", agents, **given)
 
     def resume_thread(self, thread: Name, hint: Long = "", agents: Agents = NO_AGENTS) -> Value:

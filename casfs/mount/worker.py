@@ -45,7 +45,7 @@ Invalidated = Callable[[], list[Dentry]]
 @dataclass(frozen=True, slots=True)
 class MountOptions:
     """The store, the mount point (an absolute path without symlinks above it) and how it is
-    mounted."""
+    mounted. `with_local`: checkpoints and steps show private and derived files, too."""
 
     store: Path
     point: Path
@@ -53,6 +53,7 @@ class MountOptions:
     transport: str
     allow_other: bool = False
     xattr: bool = False
+    with_local: bool = False
 
 
 def load(transport: str) -> None:
@@ -121,7 +122,7 @@ def _session(
             store = stack.enter_context(Store.open(options.store))
             follow(store.backend)
             version_of(store.backend)()  # connects to the database: fails if it is damaged
-            root = make_root(stack.enter_context(_reader(store, log)), stats)
+            root = make_root(stack.enter_context(_reader(store, log, options.with_local)), stats)
             invalidated = invalidated_dentries(store.backend)
         except (Corrupt, Failed, Unreachable) as error:
             if not answered:
@@ -155,9 +156,9 @@ def _sigterm_after(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _reader(store: Store, log: Log) -> Iterator[StoreReader]:
+def _reader(store: Store, log: Log, with_local: bool) -> Iterator[StoreReader]:
     """Yields a reader whose uses a worker thread writes to the store."""
-    reader, over = StoreReader(store), threading.Event()
+    reader, over = StoreReader(store, with_local=with_local), threading.Event()
 
     def write_periodically() -> None:
         while not over.wait(USES_INTERVAL_S):

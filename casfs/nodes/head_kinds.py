@@ -14,9 +14,11 @@ from functools import cached_property
 from typing import Any
 
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Heads
+from casfs.backend.purged_contents import PURGED
 from casfs.digest import is_hash
 from casfs.errors import Corrupt, Invalid
-from casfs.nodes.schema import Ref, Schema
+from casfs.nodes.ref_collectors import Ref
+from casfs.nodes.schema import Schema
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
@@ -65,6 +67,7 @@ INTENT = _object(
     correction=_ref("content"),
     kept=_ref(),
     tree=_ref("directory"),
+    local=_ref("directory"),
     calls=_list(_id()),
     resumed=FLAG,
     rule=_count(),
@@ -160,6 +163,12 @@ KINDS = (
         _object({"createdAt": TIME, "argv0": _text()}),
     ),
     HeadKind("dictionaries/", "[1-9][0-9]{0,8}", (), _object({"type": _text(), "nodes": _count()})),
+    HeadKind(
+        PURGED,
+        "[0-9a-f]{64}",
+        (),
+        _object({"size": _count(), "at": TIME, "why": _text()}, substitute=_ref(null=True)),
+    ),
     HeadKind("keys/", "[0-9a-f]{32}", ("thread-start",), _object({"thread": _id()})),
 )
 BY_PREFIX = {kind.prefix: kind for kind in KINDS}
@@ -185,7 +194,7 @@ def fault(name: str, head: Head) -> str | None:
     rest = removed_name(name)[len(kind.prefix) :]
     first = rest.partition("/")[0]
     reserved = kind.prefix == "checkpoints/" and first in RESERVED_NAMES
-    stands_for_hash = is_hash(first) and kind.prefix != "actions/"
+    stands_for_hash = is_hash(first) and kind.prefix not in ("actions/", PURGED)
     if not re.fullmatch(kind.name, rest) or reserved or stands_for_hash:
         return "its name is not allowed"
     return record_fault(name, head)

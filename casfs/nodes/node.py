@@ -3,7 +3,7 @@ JSON and that a store has accepted. The meta-schema node alone has the type "sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from casfs.backend.protocols import MAX_NODE_BYTES, BlobInfo
 from casfs.digest import NodeHash
 from casfs.errors import Corrupt, Invalid
 from casfs.nodes import directory
+from casfs.nodes.ref_collectors import Ref
 
 # Rules that a schema cannot state, by type name.
 CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check_node}
@@ -42,6 +43,20 @@ def check_targets(
         name = type_name(found.type)
         if name not in PARENT_STATES:
             raise Invalid(f"$.parentState: refers to a {name}, and must be a step or start")
+
+
+def check_types(
+    refs: Iterable[Ref],
+    types: Mapping[str, str | None],
+    type_name: Callable[[str | None], str],
+) -> None:
+    """Raises Invalid for a ref to what is not among `types`, or to a node of another type."""
+    for ref in refs:
+        if ref.hash not in types:
+            raise Invalid(f"refers to {ref.hash}, which is not in this store; put it first")
+        found = ref.cas_type and type_name(types[ref.hash])
+        if found != ref.cas_type:
+            raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
 
 
 def encode(type_hash: str, payload: Any) -> bytes:

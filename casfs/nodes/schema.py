@@ -1,8 +1,9 @@
 """JSON Schema 2020-12 with references: validates payloads and collects their refs.
 
-Two keywords extend the standard. `"format": "cas_ref"` marks a string as the hash of a
+Three keywords extend the standard. `"format": "cas_ref"` marks a string as the hash of a
 stored blob and asserts its 64 hex characters; `"cas_type": "content"` beside it names the
-type that the target must have. References are derived from the schema and the payload
+type that the target must have; `"cas_local": true` makes it a local ref, which only the
+store that recorded it follows. References are derived from the schema and the payload
 together, never from a position, through every keyword that can apply a subschema; of
 `anyOf`, `oneOf`, `if` and `contains` only branches that validate count. An unknown keyword
 could hide a reference from gc, so a schema that has one is refused.
@@ -15,15 +16,25 @@ immutable and thread-safe.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from casfs import canonical
-from casfs.digest import HEX
 from casfs.errors import Invalid
+from casfs.nodes.ref_collectors import (
+    Collect,
+    Ref,
+    collect_array,
+    collect_if,
+    collect_object,
+    collect_ref,
+    has_key,
+    in_turn,
+    only_set,
+)
 from casfs.nodes.schema_cost import Cost
 from casfs.nodes.schema_dialect import (
     DIALECT,
@@ -38,14 +49,6 @@ from casfs.nodes.schema_dialect import (
 NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 ROOT = "casfs:///root"
 BACKTRACK_LIMIT = 10_000  # from each character
-Collect = Callable[[Any, "list[Ref]"], None]
-
-
-class Ref(NamedTuple):
-    """A reference found in a payload; `cas_type` is the type its target must have, or None."""
-
-    hash: str
-    cas_type: str | None
 
 
 class Schema:
@@ -82,8 +85,8 @@ class Schema:
             raise Invalid(self._cost.explain(self._validator, payload))
 
     def refs(self, payload: Any) -> list[Ref]:
-        """Returns the references of a valid payload in its order, with repetitions. Raises Invalid
-        where it is nested too deep to follow them."""
+        """Returns the references of a valid payload in its order, local ones too, with repetitions.
+        Raises Invalid where it is nested too deep to follow them."""
         found: list[Ref] = []
         if self._collect is not None:
             try:
@@ -122,14 +125,14 @@ class Schema:
             return None
         parts: list[Collect] = []
         if schema.get("format") == "cas_ref":
-            parts.append(_collect_ref(schema.get("cas_type")))
+            parts.append(collect_ref(schema))
         if "$ref" in schema:
             parts.append(self._follow(schema["$ref"]))
         parts += self._everywhere(schema, pointer)
         parts += self._where_valid(schema, pointer)
         parts += self._in_object(schema, pointer)
         parts += self._in_array(schema, pointer)
-        return _in_turn(parts)
+        return in_turn(parts)
 
     def _follow(self, target: str) -> Collect:
         pointer, place = target[1:], ref_target(target)
@@ -144,7 +147,7 @@ class Schema:
 
     def _everywhere(self, schema: Document, pointer: str) -> list[Collect]:
         branches = schema.get("allOf", [])
-        return _some(self._collector(s, f"{pointer}/allOf/{i}") for i, s in enumerate(branches))
+        return only_set(self._collector(s, f"{pointer}/allOf/{i}") for i, s in enumerate(branches))
 
     def _where_valid(self, schema: Document, pointer: str) -> list[Collect]:
         parts = []
@@ -152,14 +155,14 @@ class Schema:
             for index, branch in enumerate(schema.get(keyword, [])):
                 at = f"{pointer}/{keyword}/{index}"
                 if collect := self._collector(branch, at):
-                    parts.append(_if(self._compile(at).is_valid, collect))
+                    parts.append(collect_if(self._compile(at).is_valid, collect))
         if "if" in schema:
-            then = _in_turn(
-                _some(self._collector(schema.get(k), f"{pointer}/{k}") for k in ("if", "then"))
+            then = in_turn(
+                only_set(self._collector(schema.get(k), f"{pointer}/{k}") for k in ("if", "then"))
             )
             other = self._collector(schema.get("else", True), f"{pointer}/else")
             if then or other:
-                parts.append(_if(self._compile(f"{pointer}/if").is_valid, then, other))
+                parts.append(collect_if(self._compile(f"{pointer}/if").is_valid, then, other))
         return parts
 
     def _in_object(self, schema: Document, pointer: str) -> list[Collect]:
@@ -179,10 +182,10 @@ class Schema:
             schema.get("additionalProperties"), f"{pointer}/additionalProperties"
         )
         if any(named.values()) or any(collect for _, collect in patterns) or rest:
-            parts.append(_collect_object(named, patterns, rest))
+            parts.append(collect_object(named, patterns, rest))
         for name, sub in schema.get("dependentSchemas", {}).items():
             if collect := self._collector(sub, f"{pointer}/dependentSchemas/{_escape(name)}"):
-                parts.append(_if(partial(_has, name), collect))
+                parts.append(collect_if(partial(has_key, name), collect))
         return parts
 
     def _in_array(self, schema: Document, pointer: str) -> list[Collect]:
@@ -193,10 +196,10 @@ class Schema:
         ]
         rest = self._collector(schema.get("items"), f"{pointer}/items")
         if any(first) or rest:
-            parts.append(_collect_array(first, rest))
+            parts.append(collect_array(first, rest))
         if collect := self._collector(schema.get("contains"), f"{pointer}/contains"):
-            match = _if(self._compile(f"{pointer}/contains").is_valid, collect)
-            parts.append(_collect_array([], match))
+            match = collect_if(self._compile(f"{pointer}/contains").is_valid, collect)
+            parts.append(collect_array([], match))
         return parts
 
 
@@ -221,79 +224,3 @@ def check_document(document: Document) -> str:
 def _escape(name: str) -> str:
     """Returns a key as part of a JSON pointer inside a URI fragment."""
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
-
-
-# -- collectors --------------------------------------------------------------------------
-
-
-def _some(parts: Iterable[Collect | None]) -> list[Collect]:
-    return [collect for collect in parts if collect]
-
-
-def _in_turn(parts: list[Collect]) -> Collect | None:
-    if len(parts) <= 1:
-        return parts[0] if parts else None
-
-    def collect(value: Any, found: list[Ref]) -> None:
-        for part in parts:
-            part(value, found)
-
-    return collect
-
-
-def _collect_ref(cas_type: str | None) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        if isinstance(value, str) and HEX.match(value):
-            found.append(Ref(value, cas_type))
-
-    return collect
-
-
-def _if(test: Callable[[Any], bool], then: Collect | None, other: Collect | None = None) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        chosen = then if test(value) else other
-        if chosen:
-            chosen(value, found)
-
-    return collect
-
-
-def _has(name: str, value: Any) -> bool:
-    return isinstance(value, dict) and name in value
-
-
-def _collect_object(
-    named: dict[str, Collect | None],
-    patterns: list[tuple[Callable[[str], bool], Collect | None]],
-    rest: Collect | None,
-) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        if not isinstance(value, dict):
-            return
-        for key, item in value.items():
-            known = key in named
-            if known and (part := named[key]):
-                part(item, found)
-            for matches, matched in patterns:
-                if matches(key):
-                    known = True
-                    if matched:
-                        matched(item, found)
-            if rest and not known:
-                rest(item, found)
-
-    return collect
-
-
-def _collect_array(first: list[Collect | None], rest: Collect | None) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        if not isinstance(value, list | tuple):  # Python's callers may give either
-            return
-        for part, item in zip(first, value, strict=False):
-            if part:
-                part(item, found)
-        if rest:
-            for item in value[len(first) :]:
-                rest(item, found)
-
-    return collect

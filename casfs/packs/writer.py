@@ -10,7 +10,6 @@ from casfs.errors import Corrupt
 from casfs.packs.layout import (
     ALIGNMENT,
     COUNTS,
-    DICTIONARY,
     FRAME,
     FRAME_BYTES,
     HASH_BYTES,
@@ -44,17 +43,13 @@ class PackWriter:
     ) -> None:
         self._out = out
         self._aligned = aligned
-        self._level = level
         self._frame_bytes = min(frame_bytes, MAX_FRAME_BYTES)
         self._plain = Dictionary(level=level)
         self._types: dict[str, int] = {}
-        self._dictionaries: list[tuple[int, Dictionary]] = []  # the number of its member
-        self._of_type: dict[str | None, int] = {}  # 1 + place in `_dictionaries`
         self._frames: list[bytes] = []
         self._members: list[bytes] = []
         self._pending: list[bytes] = []  # of the frame that is being filled
         self._pending_bytes = 0
-        self._dictionary = 0  # of that frame
         self._at = out.write(HEADER)
 
     @property
@@ -68,15 +63,9 @@ class PackWriter:
 
     def add(self, hash: str, data: bytes, type: str | None = None) -> int:
         """Appends a blob; returns its number. `type`: as in BlobInfo."""
-        dictionary = self._of_type.get(type, 0)
         size = len(data)
-        if self._pending and (
-            self._aligned
-            or dictionary != self._dictionary
-            or self._pending_bytes + size > self._frame_bytes
-        ):
+        if self._aligned or self._pending_bytes + size > self._frame_bytes:
             self._flush()
-        self._dictionary = dictionary
         number = self._add_member(hash, size, type)
         for start in range(0, size, MAX_FRAME_BYTES):
             piece = data[start : start + MAX_FRAME_BYTES] if size > MAX_FRAME_BYTES else data
@@ -90,7 +79,6 @@ class PackWriter:
         """Appends a blob of `size` bytes in frames of its own, in constant memory. Raises Corrupt
         where `source` has another length."""
         self._flush()
-        self._dictionary = 0
         number = self._add_member(hash, size, None)
         left = size
         while piece := read_up_to(source, min(left, MAX_FRAME_BYTES)):
@@ -107,23 +95,13 @@ class PackWriter:
         salt = secrets.token_bytes(SALT_BYTES)
         self.add(hash_bytes(salt), salt)
 
-    def use_dictionary(self, type: str, hash: str, data: bytes) -> None:
-        """Compresses the nodes of a type with a dictionary from now on; it becomes a member."""
-        number = self.add(hash, data)
-        self._flush()
-        self._dictionaries.append((number, Dictionary(data, level=self._level)))
-        self._of_type[type] = len(self._dictionaries)
-
     def finish(self) -> str:
         """Writes the index and the trailer; returns the name of the pack. The caller syncs."""
         self._flush()
         self._align()  # who maps the last block of a member reads zeros behind it
         types = [bytes(HASH_BYTES) if one == META else bytes.fromhex(one) for one in self._types]
-        counts = (len(types), len(self._dictionaries), len(self._frames), len(self._members))
-        dictionaries = [DICTIONARY.pack(number) for number, _ in self._dictionaries]
-        index = b"".join(
-            (COUNTS.pack(*counts), *types, *dictionaries, *self._frames, *self._members)
-        )
+        counts = COUNTS.pack(len(types), 0, len(self._frames), len(self._members))
+        index = b"".join((counts, *types, *self._frames, *self._members))
         name = hash_bytes(index)
         self._out.write(index)
         self._out.write(TRAILER.pack(self._at, len(index), bytes.fromhex(name), MAGIC))
@@ -149,15 +127,10 @@ class PackWriter:
         stored, codec = data, RAW
         self._align()
         if not self._aligned:
-            use = self._dictionaries[self._dictionary - 1][1] if self._dictionary else self._plain
-            compressed = use.compress(data)
+            compressed = self._plain.compress(data)
             if len(compressed) < len(data):
                 stored, codec = compressed, ZSTD
-        self._frames.append(
-            FRAME.pack(
-                self._at, len(stored), len(data), codec, self._dictionary if codec == ZSTD else 0
-            )
-        )
+        self._frames.append(FRAME.pack(self._at, len(stored), len(data), codec, 0))
         self._out.write(stored)
         self._at += len(stored)
         self._pending, self._pending_bytes = [], 0

@@ -15,7 +15,7 @@ from typing import Any
 from casfs.backend.derived import note_use
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import NAME
-from casfs.digest import TreeHash, is_hash
+from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.nodes import head_kinds
 from casfs.plugins import sources
@@ -23,6 +23,7 @@ from casfs.plugins.registry import Plugin, find, get, head_name, of_head
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.paths import printable
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot.report import Progress, SnapshotOptions
 
@@ -70,7 +71,7 @@ def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
     """Restores a plugin to `target`. Raises NotFound, and as `casfs.trees.restore`."""
     found = find(store, name, version)
 
-    def refuse(_: TreeHash, changed: Sequence[bytes]) -> None:
+    def refuse(_: RecordedState, changed: Sequence[bytes]) -> None:
         raise Refused(
             f"{target}: {printable(changed[0])} was changed there; use an empty directory"
         )

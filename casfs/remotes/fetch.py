@@ -19,13 +19,16 @@ from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.lru_cache import LruCache
 from casfs.nodes import node
+from casfs.nodes.ref_collectors import Ref
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.packs.layout import Member
+from casfs.remotes import purged
 from casfs.remotes.log import NODES
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, Place
 from casfs.store import Store
+from casfs.tombstones import Tombstone
 from casfs.write_batch import Batch
 
 NODES_AT_ONCE = 256
@@ -43,12 +46,15 @@ class Missing:
 
     def __init__(self, store: Store, remote: Remote, *, whole: bool) -> None:
         self._store, self._remote = store, remote
+        self.purged = purged.of_remote(remote)
+        self._tombstones: dict[str, Tombstone] = {}  # of what is not here
         self._nodes: dict[str, set[int]] = defaultdict(set)
         self._blobs: dict[str, set[int]] = defaultdict(set)
         self._packs = {one.name: one for one in remote.state.packs(LIVE)}
         self._indexes: dict[str, PackIndex] = {}
         self._mirrored: set[str] = set()
         self._readers = LruCache(OPEN_READERS)
+        self.marked = 0  # tombstones that were taken
         self._lock = threading.Lock()
         self._batch = store.batch()
         assert store.root is not None
@@ -74,6 +80,10 @@ class Missing:
         seen, waiting = set(roots), list(roots)
         while waiting:
             part, waiting = waiting[-NODES_AT_ONCE:], waiting[:-NODES_AT_ONCE]
+            part, substitutes = self._without_purged(part)
+            new = [hash for hash in substitutes if hash not in seen]
+            seen.update(new)
+            waiting += new
             found = self._note(part)
             self._prefetch([place.pack for place in found])
             for place in sorted(found):
@@ -85,10 +95,26 @@ class Missing:
         """Notes the blobs that a lazy pull has left in the remote: those in packs that a gc there
         has given up since; or `all`."""
         live = self._remote.state.since(LIVE)
-        found = derived.in_remote(self._store.blobs, self._remote.name)
-        hashes = [hash for hash, pack in found if all or pack not in live]
+        found = [*derived.in_remote(self._store.blobs, self._remote.name)]
+        gone = [self.purged[hash] for hash, _ in found if hash in self.purged]
+        self._tombstones.update((one.hash, one) for one in gone)
+        self.find({one.substitute for one in gone if one.substitute})
+        wanted = (hash for hash, pack in found if all or pack not in live)
+        hashes = [hash for hash in wanted if hash not in self.purged]
         for place in self._remote.state.locate(hashes).values():
             self._blobs[place.pack].add(place.number)
+
+    def _without_purged(self, hashes: list[str]) -> tuple[list[str], list[str]]:
+        """Returns the hashes without those that were purged in the remote and are not here, and the
+        substitutes of these."""
+        if not self.purged:
+            return hashes, []
+        gone = [hash for hash in hashes if hash in self.purged]
+        gone = derived.find_missing(self._store.blobs, gone)
+        self._tombstones.update((hash, self.purged[hash]) for hash in gone)
+        substitutes = [self.purged[hash].substitute for hash in gone]
+        rest = [hash for hash in hashes if hash not in self._tombstones]
+        return rest, [hash for hash in substitutes if hash is not None]
 
     def _note(self, hashes: list[str]) -> list[Place]:
         """Notes where what is missing lies; returns the places of the nodes among it."""
@@ -99,6 +125,8 @@ class Missing:
             raise Corrupt(f"the remote {self._remote.name} lacks {min(lacking)}, which is in use")
         nodes = []
         for hash, place in places.items():
+            if hash in infos and infos[hash].purged:
+                continue
             if place.kind == NODES and self._member(place.pack, place.number).type is not None:
                 self._nodes[place.pack].add(place.number)
                 nodes.append(place)
@@ -115,9 +143,14 @@ class Missing:
             type_hash, payload = node.decode(member.hash, data)
             schema = self._store.registry.compiled(type_hash)[1]
             schema.check(payload)
-            return [type_hash, *dict.fromkeys(ref.hash for ref in schema.refs(payload))]
+            found = [ref.hash for ref in schema.refs(payload) if self._is_followed(ref)]
+            return [type_hash, *dict.fromkeys(found)]
         except (Invalid, NotFound) as error:
             raise self._corrupt(error) from None
+
+    def _is_followed(self, ref: Ref) -> bool:
+        """Returns whether to fetch the target: a local one only where it was pushed."""
+        return not ref.is_local or bool(self._remote.state.locate([ref.hash]))
 
     def _need_type(self, type: str) -> None:
         """Stores a type, and the type of that, before a node of it is looked at."""
@@ -179,7 +212,9 @@ class Missing:
 
     def store_nodes(self) -> None:
         """Stores the nodes in the order of their packs, in which references come first; what a gc
-        has moved out of that order waits for the next round."""
+        has moved out of that order waits for the next round, as does what refers to a purged node:
+        that gets its mark when its substitute is stored. Raises Corrupt."""
+        self._mark_purged()
         packs = [name for name in self._packs if name in self._nodes]  # the oldest first
         waiting = [
             Place(name, NODES, number) for name in packs for number in sorted(self._nodes[name])
@@ -193,9 +228,30 @@ class Missing:
                     again.append(place)
                     why = error
             if len(again) == len(waiting):
-                raise self._corrupt(why)
+                self._batch.commit()
+                if not self._mark_purged():
+                    raise self._corrupt(why)
             waiting = again
         self._batch.commit()
+        while self._tombstones and self._mark_purged():
+            pass
+        if self._tombstones:
+            hash = min(self._tombstones)
+            raise self._corrupt(f"{hash} was purged, and its substitute is missing")
+
+    def _mark_purged(self) -> bool:
+        """Notes in the store what was purged in the remote and is not here, as far as the
+        substitutes are stored. Returns whether there was any."""
+        if not self._tombstones:
+            return False
+        substitutes = [one.substitute for one in self._tombstones.values() if one.substitute]
+        missing = derived.find_missing(self._store.blobs, substitutes)
+        ready = [one for one in self._tombstones.values() if one.substitute not in missing]
+        purged.take(self._store, ready)
+        for one in ready:
+            del self._tombstones[one.hash]
+        self.marked += len(ready)
+        return bool(ready)
 
     def _put(self, batch: Batch, place: Place) -> None:
         try:

@@ -7,6 +7,9 @@ and what is reached in it copied to a new one, by the same entry. Closure holds 
 log`): all nodes of a pack of nodes that stays count as reached. The entry is appended only to the
 state that was marked; after any other entry the run begins anew. So pushes and other runs at the
 same time lose nothing.
+
+What was purged leaves at once: a pack with such a member goes without grace, by the entry that
+names the copy of its rest. A reader of the old state finds it gone, and reads the log again.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from casfs.backend.protocols import targets
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.object_storage.retrying import parallel
 from casfs.packs.layout import SALT_BYTES
-from casfs.remotes import log
+from casfs.remotes import log, purged
 from casfs.remotes.log import NODES, Entry, Pack, pack_key
-from casfs.remotes.push import PACKERS, Item, Plan, packers
+from casfs.remotes.push import PACKERS, packers
+from casfs.remotes.push_plan import Item, Plan
 from casfs.remotes.remote import MAX_TRIES, Remote
-from casfs.remotes.state import LIVE, ORPHANED
+from casfs.remotes.state import LIVE, ORPHANED, PENDING
 from casfs.remotes.view import GRACE, RemoteBlobs, opened, strays
 from casfs.store import Store
 
@@ -37,11 +41,13 @@ class _Moved(Exception):
 
 @dataclass(slots=True)
 class Collected:
-    """Names of packs. `copied`: those of `orphaned` whose rest is in new packs; `live`: that were
-    orphaned; `bytes`: of what was deleted."""
+    """Names of packs. `purged`: with purged content, which go at once; `copied`: those of
+    `orphaned` and `purged` whose rest is in new packs; `live`: that were orphaned; `bytes`: of what
+    was deleted."""
 
     packs: int = 0
     orphaned: list[str] = field(default_factory=list)
+    purged: list[str] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
     live: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -68,22 +74,24 @@ def collect(remote: Remote, *, dry_run: bool = False) -> Collected:
 def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) -> Collected:
     position = remote.state.position()
     packs = {one.name: one for one in remote.state.packs(LIVE)}
-    reached, kept = _mark(remote, store, blobs, packs)
-    done = Collected(len(packs))
-    for name in packs.keys() - kept:
+    doomed = purged.packs_with(remote, blobs.purged)
+    reached, kept = _mark(remote, store, blobs, packs, doomed)
+    done = Collected(len(packs), purged=sorted(doomed))
+    done.copied = sorted(doomed & reached.keys())
+    for name in packs.keys() - kept - doomed:
         share = _garbage(blobs, name, reached)
         if share >= MAX_GARBAGE:
             done.orphaned.append(name)
         if MAX_GARBAGE <= share < 1:
             done.copied.append(name)
-    done.live = sorted(reached.keys() - packs.keys())
-    done.deleted = _expired(remote, set(done.live))
-    done.bytes = sum(remote.state.pack(name).size for name in done.deleted)
+    done.live = sorted(reached.keys() - packs.keys() - doomed)
+    done.deleted = sorted({*_expired(remote, set(done.live)), *doomed})
+    known = remote.state.packs(LIVE, ORPHANED, PENDING)
+    done.bytes = sum(pack.size for pack in known if pack.name in done.deleted)
     if dry_run or not (done.orphaned or done.live or done.deleted):
         return done
-    new = _copy(
-        remote, store, blobs, [packs[name] for name in packs if name in done.copied], reached
-    )
+    copied = [pack for pack in known if pack.name in done.copied]
+    new = _copy(remote, store, blobs, copied, reached)
 
     def fill(entry: Entry) -> None:
         if remote.state.position() != position:
@@ -96,21 +104,22 @@ def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) ->
 
 
 def _mark(
-    remote: Remote, store: Store, blobs: RemoteBlobs, packs: dict[str, Pack]
+    remote: Remote, store: Store, blobs: RemoteBlobs, packs: dict[str, Pack], doomed: set[str]
 ) -> tuple[Reached, set[str]]:
-    """Returns what is reached, and the packs of nodes that stay as they are, garbage included."""
+    """Returns what is reached, and the packs of nodes that stay as they are, garbage included;
+    those `doomed` do not."""
     roots = {hash for _, head in store.heads.list() for hash in targets(head)}
     kept: set[str] = set()
     while True:
         reached: Reached = {}
         try:
-            for hash in graph.walk(store, roots):
+            for hash in graph.walk(store, roots, with_local=True):
                 for place in blobs.places([hash]).values():
                     reached.setdefault(place.pack, set()).add(place.number)
         except (NotFound, Corrupt) as error:
             name = remote.name
             raise Corrupt(f"nothing was deleted: {error}; run `casfs remote fsck {name}`") from None
-        nodes = {name for name, pack in packs.items() if pack.kind == NODES} - kept
+        nodes = {name for name, pack in packs.items() if pack.kind == NODES} - kept - doomed
         new = {name for name in nodes if 0 < _garbage(blobs, name, reached) < MAX_GARBAGE}
         if not new:
             return reached, kept

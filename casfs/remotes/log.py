@@ -8,7 +8,8 @@
     id, after   of this entry and of the one before, random: a writer whose answer was lost finds
                 its own entry by it, and a reader that its remote is not another one since
     refs        {name: null (deleted) or {"hash", "record", "previous": hash before, "size": bytes
-                of a checkpoint's files, else null}}; names and records are those of heads
+                of a checkpoint's files, else null}}; names and records are those of heads, and
+                of tombstones (`casfs.remotes.purged`)
     packs       {name: {"kind", "size", "offset", "index"}}: added; `offset` of the index, which is
                 here as well where it is short (base64), else null
     orphaned    packs whose content counts as not there from now on, though their files are

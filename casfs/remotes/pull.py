@@ -20,8 +20,9 @@ from casfs.maintenance.head_kinds import (
     mismatch,
     without_processes,
 )
+from casfs.maintenance.purge import purge_all
 from casfs.nodes.registry import HEADS as SCHEMAS
-from casfs.remotes import heads
+from casfs.remotes import heads, purged
 from casfs.remotes.fetch import Begin, Missing
 from casfs.remotes.remote import Remote
 from casfs.removals import label
@@ -30,7 +31,9 @@ from casfs.store import Store
 
 @dataclass(slots=True)
 class Pulled:
-    """`refs`: that moved here; `skipped`: that this casfs does not know; `bytes`: of blobs."""
+    """`refs`: that moved here; `skipped`: that this casfs does not know; `bytes`: of blobs;
+    `purged`: number of contents that were purged in the remote, and have a tombstone here now;
+    `kept`: hashes of those whose content is here, and stays."""
 
     refs: list[str] = field(default_factory=list)
     unchanged: int = 0
@@ -38,17 +41,28 @@ class Pulled:
     nodes: int = 0
     blobs: int = 0
     bytes: int = 0
+    purged: int = 0
+    kept: list[str] = field(default_factory=list)
 
 
-def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: Begin) -> Pulled:
-    """Pulls the refs that texts name (`heads.of_remote`). Raises Conflict, naming one that has
-    moved here as well: then none moves; Corrupt, NotFound, Refused."""
+def pull(
+    store: Store,
+    remote: Remote,
+    texts: list[str],
+    *,
+    lazy: bool,
+    begin: Begin,
+    purge: bool = False,
+) -> Pulled:
+    """Pulls the refs that texts name (`heads.of_remote`). `purge`: what was purged there and is
+    here is purged as well. Raises Conflict, naming one that has moved here as well: then none
+    moves; Corrupt, NotFound, Refused."""
     if lazy and isinstance(store.backend, SharedByMachines):
         raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()
     remote.load_indexes()
     done, moves = Pulled(), {}
-    refs = remote.state.refs()
+    refs = purged.without_tombstones(remote.state.refs())
     for name in heads.of_remote(refs, texts):
         try:
             head = heads.parsed(name, refs[name])
@@ -64,12 +78,19 @@ def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: B
     with closing(Missing(store, remote, whole=bool(moves) and not texts)) as missing:
         missing.find({hash for head in moves.values() for hash in targets(head)})
         missing.add_remote(all=not lazy and not texts)
+        kept = purged.kept_here(store, missing.purged)
+        gone = [missing.purged[hash] for hash in kept if purge]
+        missing.find({one.substitute for one in gone if one.substitute})
         done.nodes, done.blobs, done.bytes = missing.totals()
         if lazy:
             missing.adopt_blobs()
         else:
             missing.store_blobs(begin)
         missing.store_nodes()
+        if gone:
+            purge_all(store, gone)
+        done.purged = missing.marked + len(gone)
+        done.kept = [] if purge else kept
     previous = {name: refs[name]["previous"] for name in moves}
     with store.batch() as batch:
         known = {name for name, _ in store.heads.list(threads.HEADS)} | moves.keys()

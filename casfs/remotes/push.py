@@ -9,55 +9,45 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from casfs import graph
+from casfs import tombstones
 from casfs.backend import derived
 from casfs.backend.protocols import Head, HeadName, targets
 from casfs.errors import Conflict
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.object_storage.retrying import parallel
-from casfs.packs.index import PackIndex
 from casfs.packs.layout import TRAILER
 from casfs.packs.reader import read_index
 from casfs.packs.writer import PackWriter
-from casfs.remotes import heads
+from casfs.remotes import heads, purged, push_plan
 from casfs.remotes.log import BLOBS, NODES, Entry, Pack, pack_key
+from casfs.remotes.push_plan import Item, Plan
 from casfs.remotes.remote import Remote
-from casfs.remotes.state import LIVE, PENDING
+from casfs.remotes.state import LIVE
 from casfs.removals import label
 from casfs.store import Store
 
 PLAIN_BYTES = {NODES: 192 << 20, BLOBS: 64 << 20}  # of a pack, before compression
 HELD_BYTES = 8 << 20  # a smaller pack is made in memory
 PACKERS = 3  # at once: one uploads while others compress
-PENDING_S = 12 * 3600  # a stray pack may be deleted after a week
 MAX_INLINE_BYTES = 16 << 20  # of indexes in one entry
 
 # called with the numbers of blobs and bytes in all; then with those so far
 Begin = Callable[[int, int], AbstractContextManager[Callable[[int, int], None]]]
 
 
-class Item(NamedTuple):
-    """What is missing."""
-
-    hash: str
-    size: int
-    type: str | None
-
-
 @dataclass(slots=True)
 class Pushed:
-    """`refs`: that moved; `bytes`: before compression; `sent`: of packs that were uploaded."""
+    """`refs`: that moved; `bytes`: before compression; `sent`: of packs that were uploaded;
+    `tombstones`: that are new in the remote. `purged`: what was left out, as it was purged here or
+    there, and has no substitute here."""
 
     refs: list[str] = field(default_factory=list)
     unchanged: int = 0
@@ -66,37 +56,39 @@ class Pushed:
     bytes: int = 0
     packs: int = 0
     sent: int = 0
+    tombstones: int = 0
+    purged: list[str] = field(default_factory=list)
 
 
 class _Lost(Exception):
-    """The remote lost content since the plan was made."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """Nodes after their references, blobs in tree order; `reused`: packs uploaded before."""
-
-    live: set[str]  # packs that it relies on
-    nodes: list[Item] = field(default_factory=list)
-    blobs: list[Item] = field(default_factory=list)
-    reused: set[str] = field(default_factory=set)
+    """The remote lost content since the plan was made, or had some purged."""
 
 
 def push(
-    store: Store, remote: Remote, wanted: dict[HeadName, Head], *, dry_run: bool, begin: Begin
+    store: Store,
+    remote: Remote,
+    wanted: dict[HeadName, Head],
+    *,
+    dry_run: bool,
+    begin: Begin,
+    with_local: bool = False,
 ) -> Pushed:
-    """Pushes what `heads.of_store` returned. Raises Conflict where a ref has moved elsewhere."""
+    """Pushes what `heads.of_store` returned. `with_local`: what local refs lead to as well, that of
+    heads which are there already too. Raises Conflict where a ref has moved elsewhere."""
     remote.catch_up()
     remote.load_indexes()
-    _drop_lost_packs(remote)
+    push_plan.drop_lost_packs(remote)
     while True:
         moves = _moves(store, remote, wanted)
-        roots = [hash for head in moves.values() for hash in targets(head)]
-        plan = _plan(store, remote, [*dict.fromkeys(roots)])
+        sent = wanted if with_local else moves
+        roots = [hash for head in sent.values() for hash in targets(head)]
+        plan = push_plan.make(store, remote, [*dict.fromkeys(roots)], with_local=with_local)
         total = sum(one.size for one in (*plan.nodes, *plan.blobs))
         done = Pushed(sorted(moves), len(wanted) - len(moves))
         done.nodes, done.blobs, done.bytes = len(plan.nodes), len(plan.blobs), total
-        if dry_run or not moves:
+        done.tombstones = len(plan.tombstones)
+        done.purged = sorted(hash for hash, substitute in plan.purged.items() if not substitute)
+        if dry_run or not (moves or plan.nodes or plan.blobs or plan.reused or plan.tombstones):
             return done
         packs = [remote.state.pack(name) for name in plan.reused]
         with begin(done.nodes + done.blobs, total) as progress:
@@ -117,7 +109,8 @@ def delete(remote: Remote, texts: list[str], *, dry_run: bool) -> Pushed:
     """Deletes the refs that texts name (`heads.of_remote`); gc frees what they alone reached.
     Raises NotFound, Conflict (ambiguous)."""
     remote.catch_up()
-    done = Pushed(sorted(heads.of_remote(remote.state.refs(), texts)))
+    refs = purged.without_tombstones(remote.state.refs())  # what they stand for is gone there
+    done = Pushed(sorted(heads.of_remote(refs, texts)))
 
     def fill(entry: Entry) -> None:
         entry["refs"] = dict.fromkeys(done.refs)
@@ -133,6 +126,10 @@ def _fill(
 ) -> None:  # fmt: skip
     if not plan.live <= remote.state.since(LIVE).keys():
         raise _Lost
+    if purged.of_remote(remote).keys() != plan.purged_there:
+        raise _Lost  # what a pack here may hold was purged there since
+    for tombstone in plan.tombstones:
+        entry["refs"][tombstones.head_name(tombstone.hash)] = purged.as_ref(tombstone)
     room = MAX_INLINE_BYTES
     for pack in packs:
         room -= len(pack.data or b"")
@@ -165,66 +162,6 @@ def _is_known(head: Head, there: dict[str, Any]) -> bool:
     old, new = (one.get("updatedAt") for one in (head.record, there["record"]))
     is_older = isinstance(old, int) and isinstance(new, int) and old < new
     return bool(there["hash"] == head.hash and (is_older or head.record == there["record"]))
-
-
-# -- what is missing --------------------------------------------------------------------------
-
-
-def _plan(store: Store, remote: Remote, roots: list[str]) -> Plan:
-    """Walks from the roots, and stops at what the remote has."""
-    plan = Plan({*remote.state.since(LIVE)})
-    seen: set[str] = set()
-
-    def below(hashes: list[str]) -> Iterator[str]:
-        """Returns the nodes among them that are missing, once the blobs are noted."""
-        new = [sys.intern(hash) for hash in hashes if hash not in seen]  # a chain holds them all
-        infos = store.blobs.info(new)
-        blobs = [hash for hash in new if hash in infos and infos[hash].type is None]
-        seen.update(blobs)
-        there = remote.state.locate(blobs).keys()
-        plan.blobs += [Item(one, infos[one].size, None) for one in blobs if one not in there]
-        nodes = [hash for hash in new if hash not in seen]
-        seen.update(remote.state.locate(nodes, LIVE, NODES))
-        return iter(nodes)
-
-    trail = [("", below(roots))]
-    while trail:
-        hash, rest = trail[-1]
-        child = next((one for one in rest if one not in seen), None)
-        if child is not None:
-            seen.add(child)
-            trail.append((child, below(graph.node_refs(store, child))))
-            continue
-        trail.pop()
-        if hash:
-            plan.nodes.append(Item(hash, *store.blobs.info([hash])[hash][:2]))
-    if remote.state.packs(PENDING):
-        _reuse(remote, plan)
-    return plan
-
-
-def _reuse(remote: Remote, plan: Plan) -> None:
-    """Takes from the plan what was uploaded before. A pack of nodes counts only where all of it is
-    planned: what another of its nodes refers to may be in no live pack."""
-    places = remote.state.locate([one.hash for one in plan.blobs], PENDING, BLOBS)
-    nodes = remote.state.locate([one.hash for one in plan.nodes], PENDING, NODES)
-    counts = Counter(place.pack for place in nodes.values())
-    for name, count in counts.items():
-        pack = remote.state.pack(name)
-        if PackIndex(name, pack.data or b"", pack.offset).members == count + 1:  # the random one
-            places |= {hash: place for hash, place in nodes.items() if place.pack == name}
-    plan.reused = {place.pack for place in places.values()}
-    plan.nodes = [one for one in plan.nodes if one.hash not in places]
-    plan.blobs = [one for one in plan.blobs if one.hash not in places]
-
-
-def _drop_lost_packs(remote: Remote) -> None:
-    """Forgets packs of an interrupted push that did not arrive, or may be deleted soon."""
-    for name, since in remote.state.since(PENDING).items():
-        found = remote.storage.head(pack_key(name))
-        is_there = found is not None and found.size == remote.state.pack(name).size
-        if since < time.time() - PENDING_S or not is_there:
-            remote.state.drop_pending(name)
 
 
 # -- packs ------------------------------------------------------------------------------------

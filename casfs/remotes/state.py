@@ -48,6 +48,9 @@ SELECT m.hash, p.name, p.kind, m.number FROM members m JOIN packs p ON p.id = m.
 WHERE p.state = ? AND p.kind = coalesce(?, p.kind) AND m.hash IN ({})
 ORDER BY p.kind DESC, p.id
 """
+HOLDERS = """
+SELECT DISTINCT p.name FROM members m JOIN packs p ON p.id = m.pack WHERE m.hash IN ({})
+"""
 
 
 class Place(NamedTuple):
@@ -108,9 +111,10 @@ class State:
         orphaned = self._read("SELECT name, since FROM packs WHERE state = ?", ORPHANED)
         return {"refs": self.refs(), "packs": packs, "orphaned": dict(orphaned)}
 
-    def refs(self) -> dict[str, dict[str, Any]]:
-        """Returns name → {"hash", "record", "previous"} of all refs, sorted."""
-        found = self._read("SELECT name, ref FROM refs ORDER BY name")
+    def refs(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """Returns name → {"hash", "record", "previous"} of all refs below a prefix, sorted."""
+        sql = "SELECT name, ref FROM refs WHERE substr(name, 1, ?) = ? ORDER BY name"
+        found = self._read(sql, len(prefix), prefix)
         return {name: canonical.decode(ref.encode()) for name, ref in found}
 
     def ref(self, name: str) -> dict[str, Any] | None:
@@ -153,6 +157,16 @@ class State:
             _drop(db, [name])
 
     # -- members --------------------------------------------------------------------------
+
+    def holders(self, hashes: Collection[str]) -> set[str]:
+        """Returns the names of the packs in any state, of those with an index, that hold these."""
+        found: set[str] = set()
+        keys = [bytes.fromhex(hash) for hash in hashes]
+        for start in range(0, len(keys), BATCH):
+            part = keys[start : start + BATCH]
+            rows = self._read(HOLDERS.format(",".join("?" * len(part))), *part)
+            found.update(name for (name,) in rows)
+        return found
 
     def locate(
         self, hashes: Collection[str], state: str = LIVE, kind: str | None = None

@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, cast
 from casfs.backend.lazy_packs import LazyPack, LazyRemote
 from casfs.backend.pack_files import PieceStream
 from casfs.backend.protocols import Blob, BlobInfo, Head, HeadName, Move
-from casfs.errors import Corrupt, NotFound
+from casfs.errors import Corrupt, NotFound, Purged
 from casfs.lru_cache import LruCache
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
-from casfs.remotes import log
+from casfs.remotes import log, purged
 from casfs.remotes.log import NODES, Entry, pack_key
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, ORPHANED, PENDING, Place
@@ -38,16 +38,23 @@ class RemoteBlobs:
 
     def __init__(self, remote: Remote, lazy: LazyRemote, *, read_data: bool) -> None:
         self._remote, self._lazy, self._read_data = remote, lazy, read_data
+        self.purged = purged.of_remote(remote)
         self._indexes = LruCache(OPEN_PACKS)
         self._readers = LruCache(OPEN_PACKS)
         self._lost: dict[str, str] = {}  # packs that cannot be read, and why
 
     def places(self, hashes: Collection[str]) -> dict[str, Place]:
-        """Returns where blobs are; in a live pack, if there is one."""
+        """Returns where blobs are; in a live pack, if there is one. What was purged is nowhere."""
+        hashes = set(hashes) - self.purged.keys()
         found = self._remote.state.locate(hashes)
-        return self._remote.state.locate(set(hashes) - found.keys(), ORPHANED) | found
+        return self._remote.state.locate(hashes - found.keys(), ORPHANED) | found
 
     def _place(self, hash: str) -> Place:
+        """Returns where the bytes of a blob are, or of its substitute. Raises Purged."""
+        if tombstone := self.purged.get(hash):
+            if tombstone.substitute is None:
+                raise Purged(f"blob {hash}: its content was purged")
+            hash = tombstone.substitute
         for place in self.places([hash]).values():
             return place
         raise NotFound(f"no blob {hash} in the remote {self._remote.name}")
@@ -93,7 +100,19 @@ class RemoteBlobs:
         return BlobInfo(member.size, member.type if place.kind == NODES else None)
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        return {hash: self._info(place) for hash, place in self.places(hashes).items()}
+        found = {hash: self._info(place) for hash, place in self.places(hashes).items()}
+        for hash in self.purged.keys() & set(hashes):
+            tombstone = self.purged[hash]
+            type = None
+            if tombstone.substitute and (substitutes := self.places([tombstone.substitute])):
+                type = self._info(substitutes[tombstone.substitute]).type
+            found[hash] = BlobInfo(
+                size=tombstone.size,
+                type=type,
+                purged=True,
+                substitute=tombstone.substitute,
+            )
+        return found
 
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         places = (
@@ -103,11 +122,14 @@ class RemoteBlobs:
         )
         for position, place in enumerate(islice(places, after, None), after + 1):
             hash = self.index(place.pack).member(place.number).hash
-            yield position, hash, self._info(place)
+            if hash not in self.purged:
+                yield position, hash, self._info(place)
 
     # -- fsck -----------------------------------------------------------------------------
 
     def verify(self, hash: str) -> None:
+        if hash in self.purged:
+            raise Purged(f"blob {hash}: its content was purged")
         place = self._place(hash)
         reader = self._reader(place.pack)
         if self._read_data and self._info(place).size > WHOLE_BYTES:

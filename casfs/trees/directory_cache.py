@@ -1,38 +1,79 @@
 """The LRU of decoded directories: a directory node is parsed and checked once per process.
 
-The cache is the store's own (`Store.cache`), bounded by entries; a node never changes, so an
-entry never goes stale.
+The cache is the store's own (`Store.cache`), bounded by entries; a node never changes. A file that
+was purged since has the size and the hash of its substitute, or is left out. So
+every reader of a tree sees the size of what it will read. `PurgedContents` clears the cache.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, Invalid
 from casfs.nodes import directory
-from casfs.nodes.directory import Entry, Properties
+from casfs.nodes.directory import Entry, File, Properties
 from casfs.store import Store
 
 Entries = dict[bytes, Entry]
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`entries`: as readers see them; `purged`: the entries as the node has them, of those files
+    whose content was purged."""
+
+    entries: Entries
+    properties: Properties | None
+    purged: tuple[File, ...] = ()
+
+
 def load(store: Store, hash: TreeHash) -> Entries:
     """Returns the entries of a directory node, by name in byte order; shared, not to be changed.
     Raises NotFound where `hash` is not a directory node, Corrupt where its names are not safe."""
-    found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
-    return (found or _load(store, hash))[0]
+    return loaded(store, hash).entries
 
 
 def directory_properties(store: Store, hash: TreeHash) -> Properties | None:
     """Returns the mtime and mode that `--preserve` kept of the directory itself."""
-    found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
-    return (found or _load(store, hash))[1]
+    return loaded(store, hash).properties
 
 
-def _load(store: Store, hash: TreeHash) -> tuple[Entries, Properties | None]:
+def loaded(store: Store, hash: TreeHash) -> Loaded:
+    """Raises as `load`."""
+    replaced = store.purged.replaced()  # first: it may clear the cache
+    found: Loaded | None = store.cache.get(hash)
+    if found is not None:
+        return found
     payload = store.node(hash, "directory").payload
     try:
-        found = directory.decode(payload), directory.properties(payload)
+        entries = directory.decode(payload)
+        found = Loaded(entries, directory.properties(payload))
     except (Invalid, KeyError, TypeError) as error:
         raise Corrupt(f"directory {hash}: {error}") from None
-    store.cache.put(hash, found, len(found[0]) + 1)
+    if replaced:
+        found = _without_purged(store, found)
+    if store.purged.replaced() is replaced:
+        store.cache.put(hash, found, len(found.entries) + 1)
     return found
+
+
+def as_read(store: Store, entry: Entry | None) -> Entry | None:
+    """Returns what readers see of an entry as a node has it; None where it was purged."""
+    replaced = store.purged.replaced()
+    if not isinstance(entry, File) or entry.digest.hash not in replaced:
+        return entry
+    substitute = replaced[entry.digest.hash]
+    return None if substitute is None else replace(entry, digest=substitute)
+
+
+def _without_purged(store: Store, found: Loaded) -> Loaded:
+    entries: Entries = {}
+    purged = []
+    for name, entry in found.entries.items():
+        seen = as_read(store, entry)
+        if seen is not None:
+            entries[name] = seen
+        if seen is not entry and isinstance(entry, File):
+            purged.append(entry)
+    return replace(found, entries=entries, purged=tuple(purged))

@@ -18,11 +18,13 @@ def with_entries(
     root: TreeHash | None,
     changes: Mapping[bytes, Entry | None],
     like: TreeHash | None = None,
+    *,
+    keep_empty: bool = False,
 ) -> TreeDigest:
     """Puts the tree `root` (None: an empty one) with these entries at their paths; None deletes
-    one, and the directories that it leaves empty. A directory that `root` does not have gets the
-    properties that it has in the tree `like`."""
-    return _edited(store, batch, root, changes, like)[0]
+    one, and, unless `keep_empty`, the directories that it leaves empty. A directory that `root`
+    does not have gets the properties that it has in the tree `like`."""
+    return _edited(store, batch, root, changes, like, keep_empty)[0]
 
 
 def _edited(
@@ -31,6 +33,7 @@ def _edited(
     root: TreeHash | None,
     changes: Mapping[bytes, Entry | None],
     like: TreeHash | None,
+    keep_empty: bool,
 ) -> tuple[TreeDigest, bool]:
     """Returns (the tree, whether it is empty)."""
     entries = {} if root is None else dict(tree.load(store, root))
@@ -46,8 +49,9 @@ def _edited(
             entries[name] = entry
     for name, inner in below.items():
         here, there = tree.subtree(entries.get(name)), tree.subtree(theirs.get(name))
-        made, is_empty = _edited(store, batch, here, inner, there)
-        if not is_empty or isinstance(changes.get(name), Subdirectory):
+        made, is_empty = _edited(store, batch, here, inner, there, keep_empty)
+        stays = keep_empty and here is not None
+        if not is_empty or stays or isinstance(changes.get(name), Subdirectory):
             entries[name] = Subdirectory(name, made)
         elif here is not None:
             del entries[name]

@@ -12,14 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from casfs import tombstones
 from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Invalid, NotFound
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.paths import printable
+from casfs.tombstones import Tombstone
 from casfs.trees.directory_cache import Entries as Entries
 from casfs.trees.directory_cache import directory_properties as directory_properties
 from casfs.trees.directory_cache import load as load
+from casfs.trees.directory_cache import loaded
 
 DIRECTORY_MODE = 0o755  # of a directory whose node has none
 
@@ -64,6 +67,8 @@ def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
             at = entry.digest.hash
         entry = load(store, at).get(part)
         if entry is None:
+            if any(file.name == part for file in loaded(store, at).purged):
+                raise NotFound(f"{printable(path)}: it was purged; see `casfs purge --list`")
             raise NotFound(f"{printable(path)}: not in tree {root}")
     return entry
 
@@ -88,6 +93,20 @@ def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[byt
         yield path, entry
         if isinstance(entry, Subdirectory):
             stack.append((path + b"/", iter(load(store, entry.digest.hash).values())))
+
+
+def missing(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[bytes, Tombstone]]:
+    """Yields the path and the tombstone of each file whose content was purged, also of those that
+    have a substitute; cheap where the store has no tombstones."""
+    if not store.purged.replaced():
+        return
+    for file in loaded(store, root).purged:
+        tombstone = tombstones.get(store, file.digest.hash)
+        if tombstone is not None:
+            yield below + file.name, tombstone
+    for entry in load(store, root).values():
+        if isinstance(entry, Subdirectory):
+            yield from missing(store, entry.digest.hash, below + entry.name + b"/")
 
 
 def changes(

@@ -94,7 +94,7 @@ def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
     content, fault, root, refs = None, None, None, Refs()
     [ref] = _typed(store, [hash])
     try:
-        if info.purged:
+        if info.purged and info.substitute is None:
             fault = "Its content was purged: deleted for good."
         elif info.type is None:
             content = texts.blob(store, hash, MAX_CHARS)

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from casfs import daemon_socket, errors
 from casfs.backend.derived import newest_move
+from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Invalid, Refused
 from casfs.lru_cache import LruCache
 from casfs.store import Store
@@ -92,20 +93,24 @@ class Call:
         fields = parse_qsl(self.query_string, keep_blank_values=True, encoding="latin-1")
         return dict(fields).get(name, "").encode("latin-1")
 
+    @property
+    def version(self) -> str:
+        """What URLs of immutable fragments carry: another one after a purge, so that no browser
+        shows what it has kept."""
+        purged = self.store.purged.replaced()
+        suffix = hash_bytes("".join(sorted(purged)).encode())[:8] if purged else ""
+        return self.site.rendering.version + suffix
+
     def page(
         self, template: str, *, status: int = 200, etag: str | None = None, **values: Any
     ) -> Response:
         """Returns a page, or the block of it that `?fragment=` names. `etag`: the hash of the
         node that alone decides its content, whose URL has `v={{ version }}`."""
-        values |= {"call": self, "seq": self.seq}
+        values |= {"call": self, "seq": self.seq, "version": self.version}
         html = self.site.rendering.render(template, self.query.get("fragment"), values)
         body = html.encode("utf-8", "replace")  # surrogates, as in names that are not UTF-8
         headers = {"Cache-Control": "private, no-store"}
-        if (
-            etag is not None
-            and status == 200
-            and self.query.get("v") == self.site.rendering.version
-        ):
+        if etag is not None and status == 200 and self.query.get("v") == self.version:
             headers = {"ETag": f'"{etag}"', "Cache-Control": IMMUTABLE}
         return HTMLResponse(body, status, headers)
 

@@ -64,6 +64,7 @@ class ThreadTable:
         self._rows: dict[ThreadId, Row] = {}
         self._loaded = False
         self._tasks = LruCache(MAX_TASKS)
+        store.purged.add_cache(self._tasks)
         self._journal = JournalReader(store.backend, newest_move(store.heads))
         self._lock = threading.Lock()
 
@@ -81,6 +82,7 @@ class ThreadTable:
         """Returns the beginning of a thread's task; empty where it cannot be read."""
         if row.start is None:
             return ""
+        self._store.purged.replaced()  # clears the cache, where something was purged
         found: str | None = self._tasks.get(row.start)
         if found is None:
             found = task_line(self._store, row.start) or ""

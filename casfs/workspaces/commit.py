@@ -1,7 +1,7 @@
 """Commits a workspace: stores what it holds as a tree and moves its head there.
 
-Left out is what `.casfsignore` names, of what the last commit did not have; nothing by default: a
-workspace began as a tree, and all that is new in it was made there.
+Left out is what `.casfsignore` names, of what the last commit did not have; derived directories
+are kept here only: a workspace began as a tree, and all that is new in it was made there.
 
 A commit does not change base and upper: concurrent writes go into the next one.
 """
@@ -12,15 +12,17 @@ from dataclasses import dataclass
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.create import create_from_root
-from casfs.digest import TreeDigest, TreeHash
+from casfs.checkpoints.create import create_from_base
+from casfs.digest import TreeHash
 from casfs.store import Store
-from casfs.trees.snapshot import walker
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.scratch_store import ScratchStore
+from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules, invalid_patterns_named, read_patterns
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
-from casfs.workspaces import overlay_snapshot, placeholder, registry
+from casfs.workspaces import overlay_mount, overlay_snapshot, placeholder, registry
 from casfs.workspaces.registry import Workspace
 from casfs.write_batch import Batch
 
@@ -44,14 +46,15 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
     placeholder.check(workspace)
     report = SnapshotReport()
     with store.batch() as batch:
-        root = snapshot(store, batch, workspace, report).hash
-        if root == workspace.root:
+        state = snapshot(store, batch, workspace, report)
+        root = state.tree
+        if state == workspace.recorded:
             return Committed(root, None, report)
-        batch.commit()  # from here on the new tree can be compared; no head leads to it yet
         made, values = None, dict(workspace.record)
+        values["local"] = state.local
         if values["name"] is not None:
             base = values["checkpoint"]
-            made = create_from_root(store, batch, values["name"], base, root, message)
+            made = create_from_base(store, batch, values["name"], base, state, message)
             values["checkpoint"] = made.hash
         batch.swap(registry.head_name(workspace.id), workspace.head, Head(root, values))
     return Committed(root, made, report)
@@ -64,24 +67,46 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
         return False
     if not (workspace.upper if strategy.layered else workspace.path).exists():
         return False
-    with store.batch() as batch:
-        return snapshot(store, batch, workspace, SnapshotReport()).hash != workspace.root
+    scratch = ScratchStore(store)
+    with scratch.batch() as batch:
+        return snapshot(scratch, batch, workspace, SnapshotReport()) != workspace.recorded
 
 
 def snapshot(
     store: Store, batch: Batch, workspace: Workspace, report: SnapshotReport
-) -> TreeDigest:
-    """Store the tree that the workspace holds now; returns its root. Raises Invalid for a pattern
-    in its `.casfsignore`."""
+) -> RecordedState:
+    """Store what the workspace holds now; the batch is committed, but for the heads that it moves.
+    Raises Invalid for a pattern in its `.casfsignore`."""
     base, strategy, path = workspace.record["base"], workspace.strategy, workspace.path
+    settings = policy.load(store)
 
     def rules(patterns: bytes) -> IgnoreRules:
         with invalid_patterns_named(path):
-            return TrackedRules(IgnoreRules(patterns), store, workspace.root)
+            own = IgnoreRules(
+                patterns,
+                defaults=True,
+                keeps_derived=True,
+                keeps_git=False,
+                work=settings.work,
+                private=settings.private,
+            )
+            return TrackedRules(own, store, workspace.recorded)
 
     if strategy.layered:
-        return overlay_snapshot.snapshot(
-            store, batch, base, workspace.upper, report, strategy.markers, rules=rules
+        full = overlay_snapshot.snapshot(
+            store,
+            batch,
+            base,
+            workspace.upper,
+            report,
+            strategy.markers,
+            rules=rules,
+            scanner=settings.scanner(),
+            view=path if overlay_mount.is_mounted(path) else None,
         )
-    options = SnapshotOptions(preserve=preserved_names(store, base))
-    return walker.snapshot(batch, path, rules(read_patterns(path)), report, options=options)
+    else:
+        options = SnapshotOptions(preserved_names(store, base), scanner=settings.scanner())
+        full = walker.snapshot(batch, path, rules(read_patterns(path)), report, options=options)
+    return working_tree.divide(
+        store, batch, full.hash, path, report, workspace.recorded, is_partial=strategy.layered
+    )

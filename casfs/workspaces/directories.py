@@ -13,6 +13,7 @@ from pathlib import Path
 from casfs.digest import TreeHash
 from casfs.errors import Refused
 from casfs.store import Store
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreStates
 from casfs.trees.snapshot import working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
@@ -22,14 +23,19 @@ from casfs.workspaces.registry import Workspace
 
 @dataclass(frozen=True, slots=True)
 class KnownDirectory:
-    """`path`: the directory that held the tree `root`; `below`: the path in it that was asked
+    """`path`: the directory that held `state`; `below`: the path in it that was asked
     for; `name`: NAME@ID of the checkpoint that it was recorded as, else empty."""
 
     path: Path
-    root: TreeHash
+    state: RecordedState
     below: bytes
     workspace: Workspace | None
     name: str = ""
+
+    @property
+    def root(self) -> TreeHash:
+        """The work that it held."""
+        return self.state.tree
 
 
 def find(store: Store, directory: Path) -> KnownDirectory | None:
@@ -40,12 +46,12 @@ def find(store: Store, directory: Path) -> KnownDirectory | None:
         below = b"" if path == place else os.fsencode(place.relative_to(path))
         workspace = registry.get(store, path)
         if workspace is not None:
-            return KnownDirectory(path, workspace.root, below, workspace)
+            return KnownDirectory(path, workspace.recorded, below, workspace)
         state = RestoreStates(store.root).find(path)
         if state is not None and path.exists() and state.is_of(os.lstat(path)):
-            if len(state.roots) > 1 or state.roots[0] is None:
+            if state.state is None:
                 raise Refused(f"{path}: a restore was interrupted; run it again")
-            return KnownDirectory(path, state.roots[0], below, None, state.name)
+            return KnownDirectory(path, state.state, below, None, state.name)
     return None
 
 
@@ -57,12 +63,15 @@ def record(
     report: SnapshotReport,
     options: SnapshotOptions | None = None,
 ) -> TreeHash:
-    """Stores the tree that `directory` holds now, without a head. `base`: as for
-    `working_tree.record`. Raises as that."""
+    """Stores the work that `directory` holds now, without a head. `base`: a tree none of whose
+    paths is ignored, where nothing is `known`. Raises as `working_tree.record`."""
     workspace = None if known is None else known.workspace
     if workspace is not None and workspace.record["readOnly"]:
         return workspace.root
     if workspace is not None:
         with store.batch() as batch:
-            return commit.snapshot(store, batch, workspace, report).hash
-    return working_tree.record(store, directory, base, report, options)
+            return commit.snapshot(store, batch, workspace, report).tree
+    states = [RecordedState(base)] if base is not None else []
+    if known is not None:
+        states.insert(0, known.state)
+    return working_tree.record(store, directory, states, report, options).tree

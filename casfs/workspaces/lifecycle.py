@@ -32,6 +32,7 @@ from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.restore.write import set_directory_attributes
@@ -49,7 +50,7 @@ from casfs.workspaces.strategies import Strategy, TreeLocator
 
 def open(
     store: Store,
-    root: TreeHash,
+    state: RecordedState,
     directory: Path,
     strategy: Strategy,
     trees: TreeLocator,
@@ -58,22 +59,22 @@ def open(
     read_only: bool = False,
     verify: bool = False,
 ) -> Workspace:
-    """Make `directory`, new or empty, a workspace of the tree `root`. `origin`: the checkpoint
-    of that tree; `verify`: its content is hashed first, also where the kernel reads it without us.
+    """Make `directory`, new or empty, a workspace of `state`. `origin`: the checkpoint of that
+    state; `verify`: its content is hashed first, also where the kernel reads it without us.
 
     Opened again after a reboot or a crash, it is mounted as before, whatever `strategy` is.
     Raises Refused (the directory), Conflict (a workspace already), NotFound, Failed.
     """
-    tree.load(store, root)
+    tree.load(store, state.full)
     path = registry.absolute(directory)
     old = registry.get(store, path)
     if old is not None:
-        return _reopen(store, old, root, trees, verify)
+        return _reopen(store, old, state, trees, verify)
     if read_only and not strategy.layered:
         raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
-    overlay_markers.check_names(store, root, strategy.markers)
+    overlay_markers.check_names(store, state.full, strategy.markers)
     mode = _check_directory(store, path)
-    new = registry.new(store, path, root, strategy, origin, read_only=read_only, mode=mode)
+    new = registry.new(store, path, state, strategy, origin, read_only=read_only, mode=mode)
     with _not_swept(new):
         registry.swap(store, new.id, None, new.head)
         try:
@@ -110,11 +111,11 @@ def _check_directory(store: Store, path: Path) -> int | None:
 
 
 def _reopen(
-    store: Store, workspace: Workspace, root: TreeHash, trees: TreeLocator, verify: bool
+    store: Store, workspace: Workspace, state: RecordedState, trees: TreeLocator, verify: bool
 ) -> Workspace:
     if workspace.state != "unmounted" and not _is_disconnected(workspace):
         raise Conflict(f"{workspace.path} is a workspace already; commit or close it")
-    if root not in (workspace.root, workspace.record["base"]):
+    if state.tree != workspace.root and state.full != workspace.record["base"]:
         raise Conflict(f"{workspace.path} is a workspace of tree {workspace.root}; close it first")
     overlay_mount.unmount(workspace.path, lazy=True)
     values = {**workspace.record, "system": registry.system()}
@@ -217,7 +218,7 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
     try:
         overlay_mount.unmount(workspace.path)
         generation = workspace.record["generation"] + 1
-        values = {**workspace.record, "base": workspace.root, "generation": generation}
+        values = {**workspace.record, "base": workspace.recorded.full, "generation": generation}
         new = replace(workspace, head=Head(workspace.root, values))
         if not workspace.strategy.layered:
             rmtree.empty(workspace.path)
@@ -265,7 +266,8 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
         overlay_mount.try_namespace(workspace.layers(trees))
         placeholder.make(workspace)
     else:
-        restore(store, workspace.root, workspace.path, parents=True)
+        state = workspace.recorded
+        restore(store, state.full, workspace.path, work=state.tree, parents=True)
 
 
 def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False) -> None:

@@ -15,22 +15,27 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound, Refused
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.scanner import Scanner
+from casfs.scanner.private_names import private_names
 from casfs.store import Store
 from casfs.system import interruption
-from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_top, printable
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory, open_top, printable
 from casfs.trees import tree
+from casfs.trees.snapshot.derived import Surroundings
+from casfs.trees.snapshot.file_reader import ReadContent, scanned_stream
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules, check_size
+from casfs.trees.snapshot.listing import BY_NAME, keeps
 from casfs.trees.snapshot.properties import preserved_names, properties
 from casfs.trees.snapshot.report import SnapshotReport
-from casfs.trees.snapshot.secret_names import secret_names
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
 from casfs.workspaces import overlay_markers
@@ -50,9 +55,13 @@ def snapshot(
     markers: MarkerFormat = overlay_markers.TRUSTED,
     limit: int | None = None,
     rules: Callable[[bytes], IgnoreRules] | None = None,
+    scanner: Scanner | None = None,
+    view: Path | None = None,
 ) -> TreeDigest:
     """Store the tree that an overlay of `upper` over the tree `base` shows; returns its root.
-    `rules`: makes of the overlay's `.casfsignore` what decides about the entries of the upper.
+    `rules`: makes of the overlay's `.casfsignore` what decides about the entries of the upper;
+    `scanner`: looks for secrets in its files; `view`: where the overlay is mounted, in which the
+    evidence of derived directories is looked for.
 
     Raises NotFound (no such tree or upper), Failed naming the file that could not be read,
     Corrupt where the upper redirects to a path that the tree does not have, Refused where the
@@ -62,13 +71,18 @@ def snapshot(
     fd = open_top(upper)
     merge = _Merge(store, batch, base, upper, report or SnapshotReport(), markers)
     merge.limit = limit
-    if rules is not None:
+    merge.scanner = scanner
+    with ExitStack() as stack:
         try:
-            merge.rules = rules(merge.ignore_file(fd))
+            if view is not None:
+                merge.view = open_top(view)
+                stack.callback(os.close, merge.view)
+            if rules is not None:
+                merge.rules = rules(merge.ignore_file(fd))
         except BaseException:
             os.close(fd)
             raise
-    return merge.directory(fd, b"", base)
+        return merge.directory(fd, b"", base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,8 @@ class _Subdirectory:
 class _Merge:
     limit: int | None = None
     rules: IgnoreRules | None = None
+    scanner: Scanner | None = None
+    view: int | None = None  # a descriptor
 
     def __init__(
         self,
@@ -185,7 +201,7 @@ class _Merge:
         """Returns None for a whiteout, for what the rules leave out, and for kinds that a tree
         cannot hold."""
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if self._is_left_out(found.st_mode, path[1:], name):
+        if self._is_left_out(found.st_mode, path[1:], name, fd, below):
             return None
         self._report.count_not_kept(found, self._user, self._preserve)
         if stat.S_ISDIR(found.st_mode):
@@ -199,11 +215,38 @@ class _Merge:
             self._warn(path, "left out, it is a socket, a fifo or a device")
         return None
 
-    def _is_left_out(self, mode: int, path: bytes, name: bytes) -> bool:
-        if self.rules is None or stat.S_ISCHR(mode):
+    def _is_left_out(self, mode: int, path: bytes, name: bytes, fd: int, below: Entries) -> bool:
+        """Also notes what is no work."""
+        if stat.S_ISCHR(mode):
             return False
-        reason = self.rules.reason(path, name, directory=stat.S_ISDIR(mode))
-        return reason is not None and self._report.exclude(path, reason)
+        is_directory = stat.S_ISDIR(mode)
+        verdict = None
+        if self.rules is not None and is_directory:
+            with self._surroundings(path, fd, below) as at:
+                verdict = self.rules.verdict(path, name, directory=True, at=at)
+        elif self.rules is not None:
+            verdict = self.rules.verdict(path, name, directory=False)
+        if verdict is not None:
+            return not keeps(self._report, path, verdict)
+        is_said_work = self.rules is not None and self.rules.is_work(path, name)
+        if not is_directory and not is_said_work and private_names([name]):
+            self._report.private[path] = BY_NAME
+        return False
+
+    @contextmanager
+    def _surroundings(self, path: bytes, fd: int, below: Entries) -> Iterator[Surroundings]:
+        """Yields where an entry of the upper's directory `fd` is: in the overlay, where that is
+        mounted, since the evidence may be in the lower layer."""
+        names = {*below, *map(os.fsencode, os.listdir(fd))}
+        if self.view is None:
+            yield Surroundings(fd, fd, names)
+            return
+        above = filter(None, path.split(b"/")[:-1])
+        merged = open_directory(self.view, above)
+        try:
+            yield Surroundings(self.view, merged, names)
+        finally:
+            os.close(merged)
 
     def _open_subdirectory(
         self, fd: int, path: bytes, name: bytes, below: Entries
@@ -234,18 +277,30 @@ class _Merge:
                 if self.limit is not None and self._report.bytes + found.st_size > self.limit:
                     raise Refused(f"{self._show(path)}: more than {self.limit} bytes were written")
                 interruption.check()
-                digest = self._report.read_once(found, lambda: self._batch.put_stream(source))
+                content = self._report.read_once(found, lambda: self._read(source))
+                digest = content.digest
+                if self._is_purged(digest):
+                    self._report.purged[path[1:]] = digest.hash
+                    return None
+                if content.hits:
+                    self._report.findings[path[1:]] = content.hits
             else:
                 redirect = self._marker(opened, "redirect")
                 digest = self._content(below, path, name, redirect, found.st_size)
             found = os.fstat(opened)
-        if secret_names(fd, [name]):
-            self._report.secrets.append(path[1:])
         self._report.files += 1
         self._report.bytes += digest.size_bytes
         return File(
             name, digest, bool(found.st_mode & stat.S_IXUSR), properties(found, self._preserve)
         )
+
+    def _read(self, source: FileIO) -> ReadContent:
+        hits, digest = scanned_stream(source, self.scanner, self._batch.put_stream)
+        return ReadContent(digest, hits)
+
+    def _is_purged(self, digest: Digest) -> bool:
+        info = self._store.blobs.info([digest.hash]).get(digest.hash)
+        return info is not None and info.purged
 
     def _content(
         self, below: Entries, path: bytes, name: bytes, redirect: bytes | None, size: int

@@ -8,6 +8,7 @@ workspaces. Its record:
     way          its strategy (`Strategy.way` in `casfs.workspaces.strategies`)
     base         the tree below the upper: what a commit is computed from
     generation   which upper: `workspaces/<id>/<generation>/{upper,work}` in the store
+    local        the whole directory as it was committed last, where not all of it is work
     name, checkpoint    of the checkpoint that it was opened from, or recorded last; else null
     readOnly, made (we made the directory), openedAt (ms since 1970 UTC)
     mode         of a directory that was there before
@@ -38,6 +39,7 @@ from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.clock import now_ms
 from casfs.system.locks import lock_file
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import overlay_mount, strategies
 from casfs.workspaces.overlay_mount import OverlayLayers
 from casfs.workspaces.strategies import Strategy, TreeLocator
@@ -64,8 +66,13 @@ class Workspace:
 
     @property
     def root(self) -> TreeHash:
-        """The tree that was committed last."""
+        """The work that was committed last."""
         return TreeHash(self.head.hash)
+
+    @property
+    def recorded(self) -> RecordedState:
+        """What was committed last."""
+        return RecordedState(self.root, self.record.get("local"))
 
     @property
     def path(self) -> Path:
@@ -128,7 +135,7 @@ def head_name(id: str) -> HeadName:
 def new(
     store: Store,
     path: Path,
-    root: TreeHash,
+    state: RecordedState,
     strategy: Strategy,
     origin: Checkpoint | None,
     *,
@@ -140,7 +147,8 @@ def new(
     record = {
         "path": _text(path),
         "way": strategy.way,
-        "base": root,
+        "base": state.full,
+        "local": state.local,
         "generation": 0,
         "name": origin.name if origin else None,
         "checkpoint": origin.hash if origin else None,
@@ -150,7 +158,7 @@ def new(
         "openedAt": now_ms(),
         "system": system(),
     }
-    return _workspace(store, id_of(path), Head(root, record))
+    return _workspace(store, id_of(path), Head(state.tree, record))
 
 
 def system() -> str:

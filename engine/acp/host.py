@@ -119,7 +119,7 @@ class Host:
                 return {"terminalId": id}
             case "terminal/output":
                 output = self._terminal(params).output()
-                return {**output, "output": self._context.secrets.redact(output["output"])}
+                return {**output, "output": self._context.secrets.redact_values(output["output"])}
             case "terminal/wait_for_exit":
                 await (terminal := self._terminal(params)).ended.wait()
                 return terminal.exit_status()

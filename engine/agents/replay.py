@@ -18,6 +18,7 @@ from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.store import Store
+from casfs.trees import recorded_state
 
 package_descriptor = {
     "name": "replay",
@@ -52,11 +53,15 @@ def _replay(context: AgentContext, thread: str, role: str) -> AgentResult:
     step = store.node(recorded[before], "thread-step").payload
     content = store.node(step["content"], "content").payload
     size = store.blobs.info([step["detail"]])[step["detail"]].size
+    state = None
+    if context.workspace is not None:
+        state = recorded_state.of_payload(store, step, "workspace")
     return AgentResult(
         content["text"],
         Digest(step["detail"], size),
         tuple(content["artifacts"]),
-        None if context.workspace is None else step["workspace"],
+        workspace=None if state is None else state.tree,
+        local=None if state is None else state.local,
     )
 
 

@@ -95,7 +95,8 @@ class PackageProcess:
         context = {name: getattr(given, name) for name in CONTEXT}
         context["workspace"] = None if given.workspace is None else str(given.workspace)
         path, root = [os.path.abspath(one) for one in sys.path], str(given.store.root)
-        more = {"path": path, "root": root, "secrets": given.secrets.values, "context": context}
+        secrets = messages.from_secrets(given.secrets)
+        more = {"path": path, "root": root, "secrets": secrets, "context": context}
         await self._peer.notify("start", {**message, **more})
 
     async def ask(self, context: AgentContext) -> AgentResult:

@@ -100,7 +100,8 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         else:
             blocks = await trio.to_thread.run_sync(_known_blocks, context, done)
         output = "\n\n".join([done[-1].output.strip(), *blocks]).strip() + "\n"
-        return AgentResult(output, detail, workspace=done[-1].workspace)
+        last = done[-1]
+        return AgentResult(output, detail, workspace=last.workspace, local=last.local)
 
     return agent
 
@@ -112,6 +113,7 @@ def _call(context: AgentContext, one: Mapping[str, Any], done: list[Called]) -> 
         one["agents"],
         done[-1].workspace if done else None,
         one.get("maxRounds", Call.max_steps),
+        local=done[-1].local if done else None,
     )
 
 

@@ -77,12 +77,13 @@ def available_tools(context: AgentContext, names: list[str] | None) -> list[Tool
 
 
 async def call_tool(toolbox: Toolbox, tools: list[Tool], name: str, arguments: str) -> str:
-    """Returns the result or error of a call, redacted."""
+    """Returns the result or error of a call, without the values of secrets. The scanner has its say
+    where it is stored: a file that is read with a mark in it might be written back with it."""
     try:
         text = await _run_tool(toolbox, {tool.name: tool for tool in tools}, name, arguments)
     except CasfsError as error:
         text = f"error: {error}"
-    return truncate(toolbox.context.secrets.redact(text))
+    return truncate(toolbox.context.secrets.redact_values(text))
 
 
 async def _run_tool(toolbox: Toolbox, tools: Mapping[str, Tool], name: str, arguments: str) -> str:
@@ -172,7 +173,7 @@ def _search(toolbox: Toolbox, given: Arguments) -> str:
             continue
         for number, line in enumerate(data.split(b"\n"), 1):
             if wanted in line:
-                text = toolbox.context.secrets.redact(line.decode("utf-8", "replace"))
+                text = toolbox.context.secrets.redact_values(line.decode("utf-8", "replace"))
                 hits.append(f"{path}:{number}:{text[:MAX_HIT_LINE_CHARS]}")
                 if len(hits) == MAX_HITS:
                     return _printable("\n".join([*hits, f"[only the first {MAX_HITS}]"]))
@@ -202,7 +203,7 @@ async def _run_command(toolbox: Toolbox, given: Arguments) -> str:
         started=context.started,
     )
     said = (text.decode("utf-8", "replace") for text in (outcome.stdout, outcome.stderr))
-    out, err = map(context.secrets.redact, said)  # before they are cut
+    out, err = map(context.secrets.redact_values, said)  # before they are cut
     parts = [f"exit code {outcome.exit_code}", truncate(out, MAX_RESULT_CHARS // 2).rstrip("\n")]
     if err:
         parts += ["stderr:", truncate(err, MAX_RESULT_CHARS // 3).rstrip("\n")]

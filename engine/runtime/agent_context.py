@@ -12,11 +12,12 @@ from typing import Any, cast
 
 from casfs.agents import AgentContext
 from casfs.agents.prompt import Prompt
-from casfs.digest import NodeHash, TreeHash
+from casfs.digest import NodeHash
 from casfs.errors import CasfsError
 from casfs.store import Store
 from casfs.system.log import Log
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 from engine import content, processes
 from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
@@ -41,9 +42,10 @@ class AgentContextBuilder:
     workspace: Workspace
     log: Log
 
-    async def context(self, intent: Intent, prompt: Prompt, tree: TreeHash | None) -> AgentContext:
-        """Returns the context of an attempt; `tree`: root of the tree that the step starts
-        from."""
+    async def context(
+        self, intent: Intent, prompt: Prompt, state: RecordedState | None
+    ) -> AgentContext:
+        """Returns the context of an attempt; `state`: what the step starts from."""
         hash: str | None = self.head.thread.record["answer"]
         answer = hash and await blocking(lambda: content.text(self.store, hash))
         return AgentContext(
@@ -51,14 +53,14 @@ class AgentContextBuilder:
             role=intent["role"],
             step=intent["index"],
             prompt=replace(prompt, answer=answer) if answer else prompt,
-            workspace=None if tree is None else self.workspace.path,
+            workspace=None if state is None else self.workspace.path,
             store=self.store,
             depth=self.config.start["depth"],
             run=intent["run"],
             env=self.env,
             started=self._report_process,
             turn=self._report_turn,
-            call=ThreadCalls(self.store, self.env, self.head, self.run_child, tree),
+            call=ThreadCalls(self.store, self.env, self.head, self.run_child, state),
             answer=answer,
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
@@ -66,21 +68,24 @@ class AgentContextBuilder:
             parent=self.config.start["parentState"],
             agent=self.config.agents[intent["role"]],
             secrets=self.config.secrets,
-            **self._record_tree(intent, tree),
+            **self._record_tree(intent, state),
         )
 
-    def _record_tree(self, intent: Intent, tree: TreeHash | None) -> dict[str, Any]:
+    def _record_tree(self, intent: Intent, state: RecordedState | None) -> dict[str, Any]:
         """Returns that field, where the agent has trees of turns. A failure never ends its work."""
         agent = self.store.node(self.config.agents[intent["role"]], "agent").payload
-        if tree is None or not (agent["config"].get(TURN_TREES) and self.config.has_turn_trees):
+        if state is None or not (agent["config"].get(TURN_TREES) and self.config.has_turn_trees):
             return {}
-        last: TreeHash = intent.get("tree", tree)
+        last = intent.get("tree", state.tree)
 
         async def record(turn: dict[str, str]) -> Mapping[str, str]:
             nonlocal last
             before = last
+            turn.pop("local", None)
             try:
-                turn["workspace"] = last = await blocking(self.workspace.record_turn)
+                recorded = await blocking(self.workspace.record_turn)
+                last = recorded.tree
+                turn |= {"workspace": last, **recorded.fields}
             except CasfsError as error:
                 self.log("no tree of a turn", thread=self.head.thread.id, error=str(error))
                 turn.pop("workspace", None)
@@ -91,7 +96,9 @@ class AgentContextBuilder:
 
         return {"record_tree": record}
 
-    def step_inputs(self, intent: Intent, prompt: Prompt, tree: TreeHash | None) -> StepInputs:
+    def step_inputs(
+        self, intent: Intent, prompt: Prompt, state: RecordedState | None
+    ) -> StepInputs:
         """Returns the same inputs for the key of the step cache."""
         return StepInputs(
             self.config.flow.roles[intent["role"]],
@@ -100,7 +107,7 @@ class AgentContextBuilder:
             self.config.start["depth"],
             self.config.agents[intent["role"]],
             prompt,
-            tree,
+            None if state is None else state.full,
             self.env,
         )
 

@@ -27,6 +27,7 @@ from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 from engine import containment
 from engine.blocking import blocking
 from engine.llm.llm_extractor import Extractor
@@ -74,7 +75,7 @@ class RoleAgent:
 @dataclass
 class StepResult:
     """An agent's result to `prompt` and the meta extracted from it. `extraction`: by which method;
-    `workspace`: root of the tree that the agent left, None for what the directory holds;
+    `workspace`: the state that the agent left, None for what the directory holds;
     `changes`: the patch to that tree; `cached`: the step's field of that name on a cache hit, else
     None; `tokens`: spent by the attempt before this result; `duration_ms`: of the attempt;
     `containment`: how its processes were held."""
@@ -83,7 +84,7 @@ class StepResult:
     extracted: Extracted
     prompt: Prompt
     extraction: str
-    workspace: TreeHash | None = None
+    workspace: RecordedState | None = None
     changes: bytes | None = None
     cached: Mapping[str, Any] | None = None
     tokens: int = 0
@@ -147,11 +148,11 @@ class Attempt:
         context = self._context
         for corrections in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
-            tree = cast("TreeHash | None", result.workspace)
+            state = _given_state(result)
             found = await self._extract(result.output)
             if isinstance(found, Extracted):
                 method = "correction" if corrections else "block"
-                return StepResult(result, found, context.prompt, method, tree)
+                return StepResult(result, found, context.prompt, method, state)
             if not isinstance(found, DanglingRef) and (
                 step := await self._extract_by_model(context, result, corrections)
             ):
@@ -221,8 +222,8 @@ class Attempt:
             return None
         result = replace(result, artifacts=(*result.artifacts, answer.turn))
         method = "correction" if corrections else "model"
-        tree = cast("TreeHash | None", result.workspace)
-        return StepResult(result, answer.extracted, context.prompt, method, tree)
+        state = _given_state(result)
+        return StepResult(result, answer.extracted, context.prompt, method, state)
 
     def _note_interrupted(self, detail: str) -> None:
         self._head.interrupted = detail
@@ -238,6 +239,13 @@ class Attempt:
         if self._budget.wall_ms is None:
             return None
         return max(0, self._budget.wall_ms - self._spent()["wallMs"]) / 1000
+
+
+def _given_state(result: AgentResult) -> RecordedState | None:
+    """Returns the state that an agent gives, as one does that calls other threads."""
+    if result.workspace is None:
+        return None
+    return RecordedState(cast("TreeHash", result.workspace), cast("TreeHash | None", result.local))
 
 
 def detail_tokens(store: Store, detail: str | None) -> int:

@@ -20,6 +20,8 @@ from casfs.errors import CasfsError, Failed
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread
+from casfs.trees import recorded_state
+from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
 from engine.content import text
 from engine.runtime.thread_head import ThreadHead
@@ -35,7 +37,7 @@ ThreadRunner = Callable[[Thread], Awaitable[Thread]]
 
 class ThreadCalls:
     """The calls of one attempt. `run` runs a thread until it ends or is suspended; `workspace`:
-    root of the tree that the step starts from."""
+    what the step starts from."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class ThreadCalls:
         env: Mapping[str, str],
         head: ThreadHead,
         run: ThreadRunner,
-        workspace: TreeHash | None,
+        workspace: RecordedState | None,
     ) -> None:
         self._store = store
         self._env = env
@@ -72,11 +74,16 @@ class ThreadCalls:
 
     def _request(self, call: Call) -> ThreadRequest:
         start = threads.start(self._store, self._head.thread).payload
+        state = self._workspace
+        if call.workspace is not None:
+            state = RecordedState(
+                cast(TreeHash, call.workspace), cast("TreeHash | None", call.local)
+            )
         return ThreadRequest(
             workflows.find(self._store, call.workflow),
             call.input,
             bindings(call.agents),
-            self._workspace if call.workspace is None else cast(TreeHash, call.workspace),
+            state,
             call.max_steps,
             Budget(Budget.of(start["budget"]).tokens),
         )
@@ -92,9 +99,8 @@ class ThreadCalls:
             raise Failed(f"thread {child.id}, which it called, {says(child)} and does not run")
         last = end.payload["lastStep"]
         step = self._store.node(last, "thread-step").payload if last else {}
-        workspace = (
-            step["workspace"] if step else threads.start(self._store, child).payload["workspace"]
-        )
+        payload = step or threads.start(self._store, child).payload
+        state = recorded_state.of_payload(self._store, payload, "workspace")
         return Called(
             thread=child.id,
             end=end.hash,
@@ -102,7 +108,8 @@ class ThreadCalls:
             summary=end.payload["summary"],
             output=text(self._store, step["content"]) if step else "",
             meta=step.get("meta", {}),
-            workspace=workspace,
+            workspace=None if state is None else state.tree,
+            local=None if state is None else state.local,
             tokens=child.record["spent"]["tokens"],
         )
 

@@ -20,12 +20,13 @@ import trio
 from casfs import revisions, threads
 from casfs.agents.notation import AgentSpec
 from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.create import create_of_tree
+from casfs.checkpoints.create import create_of_state
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Conflict, Refused
 from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread, ThreadId
+from casfs.trees.recorded_state import RecordedState
 from engine import containment, content
 from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
@@ -86,6 +87,8 @@ class DaemonApi:
         input: str,
         agents: dict[str, Any],
         workspace: TreeHash | Literal[False] | None = None,
+        local: TreeHash | None = None,
+        ignored: str | None = None,
         max_steps: int = lifecycle.MAX_STEPS,
         tokens: int | None = None,
         wall_ms: int | None = None,
@@ -96,9 +99,11 @@ class DaemonApi:
         every: dict[str, Any] | None = None,
         profiles: dict[str, AgentSpec] | None = None,
         turn_trees: bool = False,
+        allow_secret: bool = False,
     ) -> Answer:
         """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of
-        a tree, None for the empty one, False for no workspace; `compact`: {above, agent};
+        a tree, None for the empty one, False for no workspace; `local`: with it, the root of the
+        whole directory; `ignored`: as of ThreadRequest; `compact`: {above, agent};
         `profiles`: in addition to those of `config.toml`."""
 
         def create() -> tuple[Thread, bool]:
@@ -107,20 +112,28 @@ class DaemonApi:
             defaults = workflows.default_agents(self._store, workflow)
             specs = names.for_roles(flow.roles, agents, every, defaults)
             bound = names.bindings(specs, **({TURN_TREES: True} if turn_trees else {}))
-            role_agents.check_programs(self._store, flow, bound, workspace or None, self._env)
+            state = None
+            if workspace is not False:
+                state = RecordedState(workspace or self._empty_tree(), local)
+            full = None if state is None else state.full
+            role_agents.check_programs(self._store, flow, bound, full, self._env)
             request = ThreadRequest(
                 flow.hash,
                 input,
                 bound,
-                self._empty_tree() if workspace is None else workspace or None,
+                state,
                 max_steps,
                 Budget(tokens, wall_ms),
                 _compact(compact, names),
                 key,
                 on_limit,
                 name,
+                ignored,
+                allow_secret,
             )
-            store = agent_binding.redacting_store(self._store, request.all_agents, self._env)
+            store = agent_binding.redacting_store(
+                self._store, request.all_agents, self._env, allow_secret
+            )
             thread = lifecycle.create(store, request)
             return thread, thread.status == RUNNING and thread.record["intent"] is None
 
@@ -173,8 +186,6 @@ class DaemonApi:
         agents: dict[str, Any] | None = None,
         every: dict[str, Any] | None = None,
     ) -> Answer:
-        check = not self._supervisor.extracts
-
         def resume() -> Thread:
             thread = threads.get(self._store, id)
             others = self._replacements(thread, agents, every)
@@ -182,6 +193,7 @@ class DaemonApi:
                 return held
             store = redacting_store(self._store, thread, self._env)
             store = agent_binding.redacting_store(store, others, self._env)
+            check = not self._supervisor.extracts
             return suspension.resume(store, thread, input, hint, check, others)
 
         self._supervisor.launch((await blocking(resume)).id)
@@ -208,9 +220,7 @@ class DaemonApi:
         if above is None or self._store.heads.get(threads.head_name(above)) is None:
             return thread
         caller = threads.get(self._store, above)
-        if caller.status != RUNNING:
-            return thread
-        return self._held(caller)
+        return self._held(caller) if caller.status == RUNNING else thread
 
     async def _stop(self, action: stop_thread.Action, id: ThreadId) -> Answer:
         await self._supervisor.stop(id, action)
@@ -249,9 +259,8 @@ class DaemonApi:
             packages = agent_binding.resolve(bound)
             with redacting.batch() as batch:
                 agent = agent_binding.put_agents(batch, packages, bound)[SUMMARISER]
-            start = threads.start(store, thread).payload
             past = history.prompt_history(store, thread)
-            task = content.text(store, start["input"])
+            task = content.text(store, threads.start(store, thread).payload["input"])
             step = past.steps[-1].index + 1 if past.steps else 1
             return agent, CompactionInput(thread.id, step, secrets.token_hex(16), task, past)
 
@@ -263,8 +272,8 @@ class DaemonApi:
         """Makes a checkpoint of a stored tree; `tree`: a revision."""
 
         def create() -> Checkpoint:
-            root = revisions.resolve_tree(self._store, tree)
-            return create_of_tree(self._store, name, root, message)
+            state = revisions.resolve(self._store, tree).state
+            return create_of_state(self._store, name, state, message)
 
         made = await blocking(create)
         return {"name": made.name, "id": made.id, "hash": made.hash}

@@ -29,7 +29,9 @@ from casfs.native import images
 from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
+from casfs.trees.snapshot import working_tree
 from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import (
     image_mount,
@@ -72,17 +74,20 @@ class OverlayWorkspace(Workspace):
     def _upper(self) -> Path:
         return self._folder / "upper"
 
-    def reset(self, root: TreeHash) -> None:
-        """Replaces its content by the tree `root`, with an empty upper layer. Raises as
-        `casfs.trees.restore`."""
-        if not self.root == root == self._base:
+    def reset(self, state: RecordedState) -> None:
+        """Replaces its content by `state`, with an empty upper layer but for what is ignored.
+        Raises as `casfs.trees.restore`."""
+        if not (self.state == state and state.full == self._base):
             self.remove()
-            if self._mount(root):
-                self._base = root
+            if self._mount(state.full):
+                self._base = state.full
+                self.ignored.place(self.path)
             else:
-                super().reset(root)
+                super().reset(state)
         self._empty_upper = self._stat_empty_upper() if self._base is not None else None
-        self.root, self._known = None, {}
+        self._begun = state
+        self.state = None
+        self._known = {}
 
     def _mount(self, root: TreeHash) -> bool:
         """Mounts an overlay by the first strategy that works; False where none does."""
@@ -117,17 +122,35 @@ class OverlayWorkspace(Workspace):
         self._image = root
         return below, None
 
-    def _record(self, report: SnapshotReport) -> TreeHash:
-        if self._base is None:
+    def _record(self, report: SnapshotReport) -> RecordedState:
+        if self._base is None or self._begun is None:
             return super()._record(report)
         if not overlay_mount.is_mounted(self.path):
             raise Failed(f"the workspace {self.path} was unmounted by another process")
         if self._empty_upper is not None and self._empty_upper == self._stat_empty_upper():
-            return self._base  # nothing was written: the cost does not depend on the tree
+            return self._begun  # nothing was written: the cost does not depend on the tree
         with self._store.batch() as batch:
-            return overlay_snapshot.snapshot(
-                self._store, batch, self._base, self._upper, report, limit=self.max_bytes
+            full = overlay_snapshot.snapshot(
+                self._store,
+                batch,
+                self._base,
+                self._upper,
+                report,
+                limit=self.max_bytes,
+                rules=lambda _: self._rules(),
+                scanner=self._scanner(),
+                view=self.path,
             ).hash
+            return working_tree.divide(
+                self._store,
+                batch,
+                full,
+                self.path,
+                report,
+                self._begun,
+                above=False,
+                is_partial=True,
+            )
 
     def _stat_empty_upper(self) -> tuple[int, ...] | None:
         """Returns what every change of the upper directory changes; None where it is not empty."""
@@ -138,7 +161,8 @@ class OverlayWorkspace(Workspace):
 
     def remove(self) -> None:
         """Unmounts and deletes it. A process that still works in it keeps its files."""
-        self.root = self._base = None
+        self.state = None
+        self._base = None
         overlay_mount.unmount(self.path, lazy=True)
         rmtree.delete(self._folder)
         Target(self._store, self.path).forget()

@@ -34,6 +34,7 @@ from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.system.log import Log
+from casfs.trees.recorded_state import LOCAL, RecordedState
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
@@ -46,7 +47,8 @@ EMPTY_DIRECTORY: dict[str, Any] = {"files": [], "directories": [], "symlinks": [
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of a pending step. `agent`: its node; `workspace`: root of the tree before."""
+    """The inputs of a pending step. `agent`: its node; `workspace`: root of the whole directory
+    before, private and derived files included."""
 
     role: Role
     name: str
@@ -120,7 +122,9 @@ def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> Step
     if result is None or result.detail is None:
         return None
     try:
-        store.node(result.outputs, "directory")
+        state = RecordedState(result.outputs, result.local)
+        store.node(state.tree, "directory")
+        store.node(state.full, "directory")
         output = store.get(result.stdout).decode()
         extracted = extract(output, schema, store)
         detail = Digest(result.detail, store.blobs.info([result.detail])[result.detail].size)
@@ -133,7 +137,7 @@ def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> Step
         extracted,
         prompt,
         "block",
-        None if action.payload["inputRoot"] is None else result.outputs,
+        None if action.payload["inputRoot"] is None else state,
         cached={"action": action.hash, "savedMs": max(0, saved)},
     )
 
@@ -167,6 +171,7 @@ def save(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int
             "artifacts": output["artifacts"],
             "durationMs": duration_ms,
             "createdAt": step["completedAt"],
+            **{name: step[name] for name in (LOCAL,) if name in step},
         }
         result = batch.put_node("action-result", payload).hash
     retry_on_conflict(lambda: actions.publish(store, action, result))

@@ -15,13 +15,16 @@ from typing import Any
 import trio
 
 from casfs import canonical, threads
+from casfs.agents.secrets import put_work
 from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.clock import now_ms
 from casfs.system.log import Log
+from casfs.system.paths import printable
 from casfs.threads import Thread
 from casfs.trees.diff import unified_diff
+from casfs.trees.recorded_state import RecordedState
 from casfs.write_batch import Batch
 from engine import content
 from engine.blocking import blocking
@@ -72,7 +75,7 @@ class StepCommitter:
     async def record(self, result: StepResult) -> None:
         """Adds to a result the tree that the agent left and its changes; cancels children that the
         agent did not wait for. A cancelled task gives it up."""
-        before = self.history.tree
+        before = self.history.state
         if self.head.thread.record["intent"]["calls"]:
             await blocking(self._cancel_children)
         if before is not None or result.workspace is not None:
@@ -81,17 +84,19 @@ class StepCommitter:
     def _cancel_children(self) -> None:
         calls.cancel_children(self.store, self.head.thread, self.workspaces)
 
-    def _record(self, before: TreeHash | None, result: StepResult) -> None:
+    def _record(self, before: RecordedState | None, result: StepResult) -> None:
         with interruption.interruptible(trio.from_thread.check_cancelled):
             if result.workspace is None:
                 result.workspace = self.workspace.record()
-                self._log_secret_names()
-            after = result.workspace
-            self._log_files_with_secrets(before, after)
-            if after != before:
-                result.changes = unified_diff.patch(self.store, before, after)
+                self._log_report()
+            old = None if before is None else before.tree
+            after = result.workspace.tree
+            self._log_files_with_secrets(old, after)
+            if after != old:
+                result.changes = unified_diff.patch(self.store, old, after)
                 if self.head.is_shared and len(result.changes or b"") > LARGE_BYTES:
-                    self.store.put(result.changes or b"")
+                    with self.store.batch() as batch:
+                        put_work(batch, result.changes or b"")
 
     def build(self, result: StepResult) -> UncommittedStep:
         """Builds the pending step from its recorded result. In a worker thread."""
@@ -126,11 +131,12 @@ class StepCommitter:
         """The payload of a thread-step; puts its content and its changes into `batch`."""
         thread, intent = self.head.thread, self.head.thread.record["intent"]
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
+        meta = self.config.secrets.redact_json(dict(step.extracted.meta))
         payload: dict[str, Any] = {
             "index": intent["index"],
             "role": intent["role"],
             # as it is read back: the prompts of a restarted daemon must be the same
-            "meta": canonical.decode(canonical.encode(dict(step.extracted.meta))),
+            "meta": canonical.decode(canonical.encode(meta)),
             "content": content.put(batch, step.result.output, artifacts),
             "detail": step.result.detail.hash,
             "agent": self.config.put_step_agent(batch, intent["role"]),
@@ -140,11 +146,13 @@ class StepCommitter:
             "childThreads": calls.child_ends(self.store, thread) if intent["calls"] else [],
             "attempts": list(thread.record["attempts"]),
             "extraction": step.extraction,
-            "workspace": step.workspace,
-            "changes": batch.put(step.changes).hash if step.changes else None,
+            "workspace": None if step.workspace is None else step.workspace.tree,
+            "changes": put_work(batch, step.changes).hash if step.changes else None,
             "startedAt": intent["since"],
             "completedAt": now_ms(),
         }
+        if step.workspace is not None:
+            payload |= step.workspace.fields
         if "prompt" in self.config.step_fields:
             payload["prompt"] = self._prompt(intent["role"], step)
         if step.containment and "containment" in self.config.step_fields:
@@ -162,11 +170,15 @@ class StepCommitter:
         found = {"hash": digest.hash, "size": digest.size_bytes}
         return found | {name: hash for name, hash in parts.items() if hash}
 
-    def _log_secret_names(self) -> None:
-        """Log recorded files that look like secrets, each once."""
-        paths = self.workspace.new_secrets()
-        if paths:
-            self.log("recorded, and may be secret", thread=self.head.thread.id, paths=paths)
+    def _log_report(self) -> None:
+        """Logs which files are private, and which secrets are in the work."""
+        report, thread = self.workspace.take_report(), self.head.thread.id
+        for path, why in report.local.items():
+            self.log("private", thread=thread, path=printable(path), reason=why)
+        for path, hits in report.exposed.items():
+            self.log("secret in workspace", thread=thread, path=printable(path), found=str(hits[0]))
+        for path in report.purged:
+            self.log("purged content left out", thread=thread, path=printable(path))
 
     def _log_files_with_secrets(self, before: TreeHash | None, after: TreeHash) -> None:
         """Logs the changed files that contain a secret: files are recorded unredacted. At the

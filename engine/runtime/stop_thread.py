@@ -18,6 +18,7 @@ from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.workspaces import ignored_files
 from engine.runtime import overlay_workspace
 from engine.runtime.thread_head import end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
@@ -32,7 +33,8 @@ def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequ
     programs. Raises NotFound, Conflict."""
     for one in _end_processes(store, id, (RUNNING, SUSPENDED)):
         thread_workspace(store, one, workspaces).remove()
-    transitions.cancel(store, threads.get(store, id), interrupted)
+    ended = transitions.cancel(store, threads.get(store, id), interrupted)
+    ignored_files.release(store, ended.record.get(ignored_files.FIELD))
 
 
 def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:

@@ -12,10 +12,13 @@ from contextlib import suppress
 from casfs import prompts, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
+from casfs.agents.secret_marks import SecretMarks
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.trees import recorded_state
+from casfs.trees.recorded_state import RecordedState
 from casfs.write_batch import Batch
 from engine.agents import loader
 from engine.agents.loader import Package
@@ -27,7 +30,7 @@ from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
 from engine.threads import call_stack
 from engine.threads.history import ThreadHistory
-from engine.threads.record import Budget, Intent
+from engine.threads.record import ALLOWS_SECRETS, Budget, Intent
 from engine.workflow import registry as workflows
 
 
@@ -52,7 +55,10 @@ class ThreadConfig:
         names = secret_names(store, thread)
         if extractor is not None and extractor.key_env is not None:
             names.add(extractor.key_env)
-        self.secrets = redaction.from_env(names, env)
+        private: list[str] = []
+        if not allows_secrets(store, thread):
+            private = redaction.values_in_private_files(store, _last_state(store, thread))
+        self.secrets = redaction.from_env(names, env, marks_of(store, thread, env), private)
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
         schema = store.registry.document(store.registry.current("thread-step"))
         self.step_fields = frozenset(schema["properties"])  # a store of an older casfs has fewer
@@ -107,6 +113,11 @@ class ThreadConfig:
         return RoleAgent(agent, self.schemas[role], part.timeout, self._extractor, limits)
 
 
+def _last_state(store: Store, thread: Thread) -> RecordedState | None:
+    last = threads.last_step(store, thread) or thread.record["start"]
+    return recorded_state.of_payload(store, store.node(last).payload, "workspace")
+
+
 def secret_names(store: Store, thread: Thread) -> set[str]:
     """Returns the variables that the agents of a thread name as secrets, and those of its
     callers: children inherit their caller's secrets."""
@@ -129,7 +140,22 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
     names: set[str] = set()
     for one in (thread, *call_stack.open_children(store, thread)):
         names |= secret_names(store, one)
-    return redaction.redacting_store(store, redaction.from_env(names, env))
+    marks = marks_of(store, thread, env)
+    return redaction.redacting_store(store, redaction.from_env(names, env, marks))
+
+
+def marks_of(store: Store, thread: Thread, env: Mapping[str, str]) -> SecretMarks:
+    return redaction.new_marks(store, env, allows_all=allows_secrets(store, thread))
+
+
+def allows_secrets(store: Store, thread: Thread) -> bool:
+    """Returns whether a thread, or its caller, was started with `--allow-secret`."""
+    if thread.record.get(ALLOWS_SECRETS):
+        return True
+    caller = thread.record.get("parent")
+    if caller is None or store.heads.get(threads.head_name(caller)) is None:
+        return False
+    return allows_secrets(store, threads.get(store, caller))
 
 
 def load_agent(store: Store, agent: str) -> tuple[AgentFn, Package]:

@@ -20,11 +20,12 @@ from typing import Any
 
 from casfs.agents import Waiting
 from casfs.agents.prompt import Prompt
-from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.store import Store
 from casfs.system.log import Log, silent
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees.recorded_state import RecordedState
+from casfs.workspaces import ignored_files
 from engine.blocking import blocking
 from engine.llm.llm_extractor import Extractor
 from engine.moderator import decision as moderator
@@ -41,7 +42,7 @@ from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import Guard, ThreadHead, end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.secrets.redaction import redacting_store
-from engine.threads import call_stack, history, suspension, transitions
+from engine.threads import call_stack, history, record, suspension, transitions
 from engine.threads.history import ThreadHistory
 from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent, spent, step_limit
 
@@ -95,6 +96,8 @@ class ThreadRun:
             await self._suspend(FAILURE, str(error))
         if self.thread.status == ENDED:
             await blocking(self._workspace.remove)
+            token = self.thread.record.get(ignored_files.FIELD)
+            await blocking(partial(ignored_files.release, self._raw_store, token))
         return self.thread
 
     async def _run_child_inline(self, child: Thread) -> Thread:
@@ -162,7 +165,7 @@ class ThreadRun:
         if not role.cacheable:
             result = await self._attempt(intent, prompt)
             return None if result is None else await self._commit(result)
-        inputs = self._contexts.step_inputs(intent, prompt, self._history.tree)
+        inputs = self._contexts.step_inputs(intent, prompt, self._history.state)
         action = await blocking(lambda: step_cache.identify(self._store, inputs))
         async with self._single_flight.lock(action.hash):
             place = {"thread": self.thread.id, "index": intent["index"]}
@@ -189,18 +192,18 @@ class ThreadRun:
         thread is suspended."""
         retries = self._config.flow.roles[intent["role"]].retries
         while True:
-            context = await self._contexts.context(intent, prompt, self._history.tree)
+            before = record.pending_state(intent) or self._history.state
+            context = await self._contexts.context(intent, prompt, self._history.state)
             agent = self._config.role_agent(intent["role"])
             attempt = Attempt(self._store, self.head, agent, context, self._config.budget)
             try:
-                before = intent.get("tree", self._history.tree)
                 if before is not None:
                     await self.head.patiently(partial(self._workspace.reset, before))
                 return await attempt()
             except Waiting as why:
                 keeps = why.keeps_workspace and before is not None
-                tree = await blocking(self._workspace.record) if keeps else None
-                await self._suspend(why.cause, str(why), None, attempt.tokens, why.question, tree)
+                state = await blocking(self._workspace.record) if keeps else None
+                await self._suspend(why.cause, str(why), None, attempt.tokens, why.question, state)
                 return None
             except BudgetExceeded as why:
                 await self._suspend(BUDGET, str(why), None, attempt.tokens)
@@ -278,11 +281,11 @@ class ThreadRun:
         detail: str | None = None,
         tokens: int = 0,
         question: str | None = None,
-        tree: TreeHash | None = None,
+        state: RecordedState | None = None,
     ) -> None:
         if cause in (FAILURE, TIMEOUT):
             await blocking(self._cancel_children)
-        more = ([detail] if detail else [], cause, tokens, question, tree)
+        more = ([detail] if detail else [], cause, tokens, question, state)
 
         def suspend(now: Thread) -> Thread:
             moved = suspension.suspend(self._store, now, reason, *more)

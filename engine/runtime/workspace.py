@@ -1,8 +1,10 @@
 """A thread's workspace: the private directory `workspaces/<thread>` in which its agents work.
 
 It is derived from the store at any time: `reset` makes it hold exactly a given tree, so a
-step that is run again starts where the first attempt started. It is recorded whole, `.git`
-and derived files included. Only the thread's own agents may write to it.
+step that is run again starts where the first attempt started. It is recorded as a work and a local
+tree (`casfs.trees.recorded_state`): `.git` is work, derived directories are local. What is ignored
+is recorded in neither; a copy of it lies beside the store's workspaces
+(`casfs.workspaces.ignored_files`). Only the thread's own agents may write to it.
 
 Here it is a copy; `engine.runtime.overlay_workspace` makes it an overlay where possible.
 """
@@ -16,18 +18,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs import threads
-from casfs.digest import Digest, TreeHash
-from casfs.errors import Failed
+from casfs.errors import Failed, Refused
+from casfs.scanner import Scanner
 from casfs.store import Store
 from casfs.system import rmtree
-from casfs.system.paths import printable
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
-from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot import policy, walker, working_tree
+from casfs.trees.snapshot.file_reader import ReadContent
+from casfs.trees.snapshot.ignore import BY_PATTERN, IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import StatCache
+from casfs.trees.snapshot.tracked_rules import TrackedRules
+from casfs.workspaces import ignored_files
+from casfs.workspaces.ignored_files import NOTHING_IGNORED, IgnoredFiles
+from engine.threads.record import ALLOWS_SECRETS
 
 FOLDER = "workspaces"
 # The workspace of a thread, or a staging directory beside it.
@@ -36,61 +43,95 @@ FINISHED = (threads.ENDED, threads.CANCELLED)
 
 
 class Workspace:
-    """`root`: the tree that it holds, None as soon as agents may have changed it; `max_bytes`:
-    limit of what `record` stores."""
+    """`state`: what it holds, None as soon as agents may have changed it; `max_bytes`: limit of
+    what `record` stores; `ignored`: the files that lie in it without being recorded;
+    `allows_secrets`: no file is scanned."""
 
     max_bytes: int | None = None
+    allows_secrets = False
+    ignored: IgnoredFiles = NOTHING_IGNORED
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
+        self._policy = policy.load(store)
         self.path = path
-        self.root: TreeHash | None = None
-        self._report = SnapshotReport()  # of all that was recorded
+        self.state: RecordedState | None = None
+        self._begun: RecordedState | None = None  # what the last reset made of it
+        self._report = SnapshotReport()  # of what was recorded since `take_report`
         self._named: set[bytes] = set()
         self._stats = StatCache()
-        self._known: dict[bytes, Digest] = {}  # files of turns, by stat
+        self._known: dict[bytes, ReadContent] = {}  # files of turns, by stat
 
-    def reset(self, root: TreeHash) -> None:
-        """Replaces its content by the tree `root`. Raises as `casfs.trees.restore`."""
-        if self.root != root:
+    def reset(self, state: RecordedState) -> None:
+        """Replaces its content by `state`. Raises as `casfs.trees.restore`."""
+        if self.state != state:
             self.remove()
-            restore(self._store, root, self.path, parents=True)
-        self.root = None  # an agent may write from now on
+            restore(self._store, state.full, self.path, work=state.tree, parents=True)
+            self.ignored.place(self.path)
+        self._begun = state
+        self.state = None  # an agent may write from now on
 
-    def record(self) -> TreeHash:
-        """Stores its content as a tree; returns the root. Raises Failed and Refused
-        (over `max_bytes`) as `casfs.trees.snapshot`."""
-        self.root = self._record(self._report)
-        return self.root
+    def record(self) -> RecordedState:
+        """Stores its content. Raises Failed and Refused (over `max_bytes`) as
+        `casfs.trees.snapshot`."""
+        self.state = self._record(self._report)
+        return self.state
 
-    def record_turn(self) -> TreeHash:
+    def record_turn(self) -> RecordedState:
         """Stores its content while its agent works: neither `record` nor `reset` depends on it, and
         no file is read again. Raises as `record`, and where a file changes its kind meanwhile."""
         report, self._known = SnapshotReport(known=self._known), {}  # which a failure leaves
-        root, self._known = self._record(report), report.known or {}
-        return root
+        state = self._record(report)
+        self._known = report.known or {}
+        return state
 
-    def _record(self, report: SnapshotReport) -> TreeHash:
-        options = SnapshotOptions(limit=self.max_bytes)
+    def _record(self, report: SnapshotReport) -> RecordedState:
+        options = SnapshotOptions(limit=self.max_bytes, scanner=self._scanner())
+        rules = self._rules()
         with self._store.batch() as batch:
-            rules = IgnoreRules()
-            root = walker.snapshot(
+            full = walker.snapshot(
                 batch, self.path, rules, report, options=options, cache=self._stats
             ).hash
+            state = working_tree.divide(
+                self._store, batch, full, self.path, report, self._begun, above=False
+            )
         self._stats.advance()
-        return root
+        return state
 
-    def new_secrets(self) -> list[str]:
-        """Returns the recorded files that look like secrets and were not returned before."""
-        found = set(self._report.secrets) - self._named
-        self._named |= found
-        self._report = SnapshotReport()
-        return sorted(map(printable, found))
+    def _scanner(self) -> Scanner | None:
+        return None if self.allows_secrets else self._policy.scanner()
+
+    def _rules(self) -> IgnoreRules:
+        """Ignored is what was ignored when the thread began: an agent may have changed
+        `.casfsignore` since. Raises Refused for an invalid pattern."""
+        try:
+            own = IgnoreRules(
+                self.ignored.patterns,
+                defaults=True,
+                keeps_derived=True,
+                work=self._policy.work,
+                private=self._policy.private,
+            )
+        except ValueError as error:
+            raise Refused(f"{self.path}: an invalid pattern: {error}") from None
+        own.excluded = dict.fromkeys(self.ignored.paths, BY_PATTERN)
+        # What the thread has is not deleted by a pattern that matches it.
+        return own if self._begun is None else TrackedRules(own, self._store, self._begun)
+
+    def take_report(self) -> SnapshotReport:
+        """Returns what `record` reported since the last call; a file is named once."""
+        report, self._report = self._report, SnapshotReport()
+        named = frozenset(self._named)
+        self._named.update(report.local, report.exposed)
+        for paths in (report.local, report.exposed):
+            for path in named.intersection(paths):
+                del paths[path]
+        return report
 
     def remove(self) -> None:
         """Deletes it, write-protected directories included, and the restore state of it.
         Raises Failed."""
-        self.root, self._stats = None, StatCache()
+        self.state, self._stats = None, StatCache()
         rmtree.delete(self.path)
         Target(self._store, self.path).forget()
 
@@ -98,7 +139,7 @@ class Workspace:
 class NoWorkspace(Workspace):
     """A store in memory has no place for a workspace; a thread without one needs none."""
 
-    def reset(self, root: TreeHash) -> None:
+    def reset(self, state: RecordedState) -> None:
         raise Failed("a store in memory has no place for workspaces")
 
     def remove(self) -> None:
@@ -126,6 +167,8 @@ def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPY
         return NoWorkspace(store, Path(os.devnull))
     found = workspaces.open(store, store.root / FOLDER / thread.id)
     found.max_bytes = workspaces.max_bytes
+    found.allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
+    found.ignored = ignored_files.of_thread(store, thread)
     return found
 
 
@@ -137,6 +180,7 @@ def sweep(store: Store) -> int:
     """
     if store.root is None:
         return 0
+    ignored_files.sweep(store)
     folder = store.root / FOLDER
     try:
         found = [name for name in os.listdir(folder) if THREAD_DIRECTORY.match(name)]

@@ -14,22 +14,65 @@ that contains a secret is named in the log (`files_with_secrets`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from casfs import config
+from casfs.agents.secret_marks import SecretMarks
 from casfs.agents.secrets import Secrets, redacting_store, secrets_of
 from casfs.digest import TreeHash
+from casfs.errors import CasfsError
 from casfs.nodes.directory import File
+from casfs.scanner import Scanner
+from casfs.scanner.private_names import is_private
+from casfs.scanner.private_values import private_values
 from casfs.store import Store
 from casfs.system.paths import printable
-from casfs.trees import tree
+from casfs.trees import recorded_state, tree
+from casfs.trees.recorded_state import RecordedState
 from engine.secrets.config_marks import ENV, marked_values
+
+ALLOWED = "snapshot.allow"
+MAX_PRIVATE_BYTES = 64 << 10  # of a file whose values are looked for
 
 __all__ = ["files_with_secrets", "from_env", "redacting_store", "secret_variables", "secrets_of"]
 
 
-def from_env(names: Iterable[str], env: Mapping[str, str]) -> Secrets:
-    """Returns the secrets of the variables that are set."""
-    return Secrets({name: env[name] for name in names if env.get(name)})
+def from_env(
+    names: Iterable[str],
+    env: Mapping[str, str],
+    marks: SecretMarks | None = None,
+    private: Iterable[str] = (),
+) -> Secrets:
+    """Returns the secrets of the variables that are set. `marks`: as `new_marks`; `private`: values
+    of private files."""
+    values = {name: env[name] for name in names if env.get(name)}
+    return Secrets(values, private, marks)
+
+
+def values_in_private_files(store: Store, state: RecordedState | None) -> list[str]:
+    """Returns the values in the private files of a state, which an agent may print."""
+    values: list[str] = []
+    if state is None:
+        return values
+    for path, entry in recorded_state.local_paths(store, state.tree, state.full):
+        if not isinstance(entry, File) or entry.digest.size_bytes > MAX_PRIVATE_BYTES:
+            continue
+        if not is_private(path.rpartition(b"/")[2]):
+            continue
+        with suppress(CasfsError):  # purged, or damaged
+            data = store.get(entry.digest.hash)
+            values += private_values(data.decode("utf-8", "replace"))
+    return values
+
+
+def new_marks(store: Store, env: Mapping[str, str], allows_all: bool = False) -> SecretMarks:
+    """Returns the marks of all that the scanner finds, but for what the store's settings allow;
+    of nothing where all is allowed. Raises Invalid for faulty settings."""
+    if allows_all:
+        return SecretMarks(None)
+    settings = {} if store.root is None else config.values(store.root, env)
+    return SecretMarks(Scanner(settings.get(ALLOWED, ())))
 
 
 def secret_variables(schema: Any, config: Any) -> set[str]:

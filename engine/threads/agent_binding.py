@@ -51,14 +51,21 @@ def option(role: str) -> str:
     return f"--agent {role}" if role else "--compact-by"
 
 
-def redacting_store(store: Store, bound: Mapping[str, Binding], env: Mapping[str, str]) -> Store:
+def redacting_store(
+    store: Store,
+    bound: Mapping[str, Binding],
+    env: Mapping[str, str],
+    allows_secrets: bool = False,
+) -> Store:
     """Returns the store in which to create a thread with these agents: their secrets are
-    redacted from its first node on. Faults of packages are left to `resolve`."""
+    redacted from its first node on, and unless they are allowed, what the scanner finds. Faults of
+    packages are left to `resolve`."""
     names: set[str] = set()
     for one in bound.values():
         with suppress(CasfsError):
             names |= loader.load(one.name).secret_names(one.config)
-    return redaction.redacting_store(store, redaction.from_env(names, env))
+    marks = redaction.new_marks(store, env, allows_all=allows_secrets)
+    return redaction.redacting_store(store, redaction.from_env(names, env, marks))
 
 
 def check_replacements(thread: Thread, roles: Collection[str], new: Mapping[str, Binding]) -> None:

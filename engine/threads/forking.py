@@ -16,6 +16,7 @@ from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.workspaces import ignored_files
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
@@ -25,6 +26,7 @@ from engine.threads.lifecycle import check_roles, new_thread
 from engine.workflow import registry as workflows
 
 MAX_FORKS = 1000  # of one publication
+INHERITED = ("rounds", "onLimit", "definition", record.ALLOWS_SECRETS, ignored_files.FIELD)
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ class ForkPoint:
         fork = {"thread": thread.id, "step": self.index}
         if self.turn is None:
             return {"fork": fork}
-        step, turns, tree = revisions.turn_tree(store, thread, self.index + 1, self.turn)
+        step, turns, state = revisions.turn_state(store, thread, self.index + 1, self.turn)
         agent = threads.agents(store, thread)[step["role"]]
         package = store.node(agent, "agent").payload["package"]
         continues = "continue" in loader.load(package).descriptor.get("capabilities", ())
         intent = record.new_intent(step["role"], self.index + 1, 1)
-        intent |= {"tree": tree, "begun": False, "resumed": True}
+        intent |= {**record.state_fields(state), "begun": False, "resumed": True}
         if continues := continues and package == new.get(step["role"], Binding(package)).name:
             session = store.node(step["detail"]).payload if "detail" in step else {}
             kept = {"agent": agent, "session": session.get("sessionId", ""), "turn": self.turn}
@@ -79,8 +81,8 @@ def fork(
         raise Invalid(f"cannot create {count} forks: 1 to {MAX_FORKS} at once, 1 with a name")
     origin = _fork_point(store, thread, at)
     kept, agents = threads.agents(store, thread), [thread.record.get("agents")]
-    flow_name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
-    fields = {key: thread.record[key] for key in inherited if key in thread.record}
+    flow_name = thread.record["workflow"]
+    fields = {key: thread.record[key] for key in INHERITED if key in thread.record}
     fields |= {key: one for key, one in (("rounds", max_steps), ("hint", hint)) if one is not None}
     flow = None if workflow is None else workflows.load(store, workflow)
     if flow is not None:

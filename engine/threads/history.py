@@ -14,10 +14,12 @@ from typing import Any, overload
 
 from casfs import prompts, threads
 from casfs.agents.prompt import EarlierStep
-from casfs.digest import NodeHash, TreeHash
+from casfs.digest import NodeHash
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.trees import recorded_state
+from casfs.trees.recorded_state import RecordedState
 
 CHARS_PER_TOKEN = 4  # an estimate; the server's count is known only afterwards
 
@@ -71,13 +73,14 @@ class PromptHistory:
 
 class ThreadHistory:
     """The steps of a running thread. `steps`: the payloads, for the moderator; `hashes`: of
-    their nodes; `prompt_history`: the part that prompts show; `tree`: root of the tree that the
-    next step starts from."""
+    their nodes; `prompt_history`: the part that prompts show; `state`: what the next step starts
+    from."""
 
     def __init__(self, store: Store, thread: Thread, start: Mapping[str, Any]) -> None:
         nodes = list(threads.backwards(store, thread))[::-1]
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
-        self.tree: TreeHash | None = (self.steps[-1] if self.steps else start)["workspace"]
+        self._store = store
+        self.state = _state_of(store, self.steps[-1] if self.steps else start)
         self.prompt_history = prompt_history(store, thread, nodes[::-1])
         self.hashes = [node.hash for node in nodes]
 
@@ -88,9 +91,13 @@ class ThreadHistory:
         after its last step; `summary`: the text of the step's `compact`."""
         self.hashes.append(hash)
         self.steps.append(step)
-        self.tree = step["workspace"]
+        self.state = _state_of(self._store, step)
         shown = EarlierStep(step["index"], step["role"], output, step["meta"])
         self.prompt_history = self.prompt_history.then(shown, summary)
+
+
+def _state_of(store: Store, payload: Mapping[str, Any]) -> RecordedState | None:
+    return recorded_state.of_payload(store, payload, "workspace")
 
 
 def prompt_history(

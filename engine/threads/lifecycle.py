@@ -16,12 +16,14 @@ from casfs import removals, threads
 from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
-from casfs.digest import NodeHash, TreeHash, hash_bytes
+from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid
 from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import BROKEN, CANCELLED, ENDED, Thread
+from casfs.trees.recorded_state import RecordedState
+from casfs.workspaces import ignored_files
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
@@ -49,20 +51,24 @@ class CompactPolicy:
 
 @dataclass(frozen=True)
 class ThreadRequest:
-    """A request to create a thread. `workflow`: a workflow node; `workspace`: root of a tree or
-    None; `on_limit`: at the step limit, one of ON_LIMIT; `key`: idempotency key, a repeated request
-    with it returns the same thread; `name`: no other thread has it."""
+    """A request to create a thread. `workflow`: a workflow node; `workspace`: what it begins with,
+    or None; `on_limit`: at the step limit, one of ON_LIMIT; `key`: idempotency key, a repeated
+    request with it returns the same thread; `name`: no other thread has it; `ignored`: the token of
+    ignored files that its workspace gets a copy of; `allow_secret`: what a scanner of secrets finds
+    in its texts is recorded."""
 
     workflow: NodeHash
     input: str
     agents: Mapping[str, Binding]
-    workspace: TreeHash | None = None
+    workspace: RecordedState | None = None
     max_steps: int = MAX_STEPS
     budget: Budget = UNLIMITED
     compact: CompactPolicy | None = None
     key: str | None = None
     on_limit: str = SUSPEND_ON_LIMIT
     name: str | None = None
+    ignored: str | None = None
+    allow_secret: bool = False
 
     @property
     def all_agents(self) -> dict[str, Binding]:
@@ -102,7 +108,11 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
             return _thread_of_key(store, known, start)
         ends = valid.request.on_limit == END_ON_LIMIT
         more: dict[str, Any] = {"onLimit": END_ON_LIMIT} if ends else {}
+        if valid.request.allow_secret:
+            more[record.ALLOWS_SECRETS] = True
         more |= naming.fields(store, valid.request.name)
+        if valid.request.ignored is not None:
+            more[ignored_files.FIELD] = valid.request.ignored
         created = new_thread(start, valid.name, key=key, **more)
         batch.swap(created.name, None, created.head)
         if key is not None:
@@ -131,7 +141,10 @@ def call(
                 return parent, child
         if len(intent["calls"]) >= record.MAX_CALLS:
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
-        child = new_thread(start, valid.name, parent=parent.id)
+        inherited = {
+            key: parent.record[key] for key in (ignored_files.FIELD,) if key in parent.record
+        }
+        child = new_thread(start, valid.name, parent=parent.id, **inherited)
         batch.swap(child.name, None, child.head)
         children = [*parent.record["children"], child.id][-threads.MAX_CHILDREN :]
         changed = {
@@ -194,10 +207,12 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
         "input": content.put(batch, request.input),
         **valid.caller,
         "agents": agents,
-        "workspace": request.workspace,
+        "workspace": None,
         "maxRounds": request.max_steps,
         "budget": request.budget.payload(),
     }
+    if request.workspace is not None:
+        payload |= {"workspace": request.workspace.tree, **request.workspace.fields}
     if request.compact is not None:
         payload["compact"] = {"above": request.compact.above, "agent": summariser}
     return batch.put_node("thread-start", payload).hash

@@ -17,15 +17,17 @@ from typing import Any
 from casfs.digest import NodeHash
 from casfs.system.clock import now_ms
 from casfs.threads import RUNNING
+from casfs.trees.recorded_state import RecordedState
 
 MAX_REASON_BYTES = 600  # as JSON
 MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # length of a list
-KEPT = ("kept", "tree")  # from attempt to attempt
+KEPT = ("kept", "tree", "local")  # from attempt to attempt
 MAX_LOST_ATTEMPTS = 3  # attempts of one step that ended with the daemon
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
 CALLER = "caller"  # its caller is suspended
 ROUNDS = "rounds"  # the step limit is reached
+ALLOWS_SECRETS = "allowsSecrets"
 ON_LIMIT = (SUSPEND_ON_LIMIT, END_ON_LIMIT) = ("suspend", "end")
 
 Intent = dict[str, Any]
@@ -109,6 +111,19 @@ def new_intent(
         "turnCount": 0,
         "calls": list(calls),
     }
+
+
+def state_fields(state: RecordedState) -> dict[str, str]:
+    """Returns the fields of an intent whose next attempt begins with `state`."""
+    return {"tree": state.tree, **state.fields}
+
+
+def pending_state(intent: Mapping[str, Any]) -> RecordedState | None:
+    """Returns what the next attempt begins with, where that is not what was there before the
+    step."""
+    if "tree" not in intent:
+        return None
+    return RecordedState(intent["tree"], intent.get("local"))
 
 
 def lost_attempts(intent: Mapping[str, Any]) -> int:

@@ -13,11 +13,11 @@ from typing import Any
 from casfs import threads
 from casfs.agents import HUMAN
 from casfs.conflict_retry import retry_on_conflict
-from casfs.digest import TreeHash
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.trees.recorded_state import RecordedState
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import human
@@ -37,7 +37,7 @@ def suspend(
     cause: str = FAILURE,
     tokens: int = 0,
     question: str | None = None,
-    tree: TreeHash | None = None,
+    state: RecordedState | None = None,
 ) -> Thread:
     """Suspends a thread until `resume`. `failed`: details of failed attempts to record;
     `tokens`: spent by the attempt; `question`: a content node. Children that still run are
@@ -56,8 +56,9 @@ def suspend(
                 finished = call_stack.finished_children(store, thread)
                 calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = {**record.without_turns(intent), "calls": calls}
-            if intent is not None and tree is not None:
-                intent = {**intent, "tree": tree}
+            if intent is not None and state is not None:
+                rest = {key: value for key, value in intent.items() if key != "local"}
+                intent = {**rest, **record.state_fields(state)}
             return move_head(
                 batch,
                 thread,

@@ -15,8 +15,8 @@ from casfs.backend.protocols import INLINE_MAX_BYTES, Backend, Head, Staged, Swa
 from casfs.backend.sqlite_statements import TOUCH_RESOLUTION_S
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound
-from casfs.testing import blobs_contract, heads_contract, journal_contract
-from casfs.testing.contract import ABSENT, Check, create, put
+from tests.contracts import blobs_contract, heads_contract, journal_contract, purge_contract
+from tests.contracts.contract import ABSENT, Check, create, put
 from tests.support.helpers import LARGE, private_files
 
 
@@ -45,7 +45,7 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
         backend.close()
 
 
-SUITES = [blobs_contract, heads_contract, journal_contract]
+SUITES = [blobs_contract, heads_contract, journal_contract, purge_contract]
 CHECKS = [check for suite in SUITES for check in suite.CONTRACT]
 
 

@@ -1,4 +1,4 @@
-"""Compressed node rows: what is stored, dictionaries, and the conversion of a store of format 1."""
+"""Compressed node rows: what is stored, dictionaries, and how gc writes rows anew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from casfs.backend.disk import DiskBackend
-from casfs.backend.protocols import Staged, Swap
+from casfs.backend.protocols import Staged
 from casfs.backend.recompression import MIN_NODES
 from casfs.backend.row_compression import MAGIC
 from casfs.cli.output_schemas import output_schema
@@ -70,32 +70,17 @@ def sentence(words: random.Random) -> str:
     )
 
 
-def downgrade(root: Path) -> None:
-    """Makes a store as casfs with format 1 left it: every row as it is, no tables of ours."""
+def decompress(root: Path) -> None:
+    """Writes every row as it is without compression, for the next run to compress."""
     with Store.open(root) as store:
         rows = [
             (store.blobs.get(hash).data, bytes.fromhex(hash))
             for _, hash, info in store.blobs.iterate()
             if info.type is not None
         ]
-        for name in [name for name, _ in store.heads.list("dictionaries/")]:
-            store.backend.publish([], [Swap(name, store.heads.get(name), None)])
         with backend(store)._db.write() as db:
             db.executemany("UPDATE blobs SET data = ? WHERE hash = ?", rows)
-            db.execute("DROP TABLE recompressed")
-    drop_packs(root)
-    (root / "format").write_text("casfs 1\n")
-
-
-def drop_packs(root: Path) -> None:
-    """Makes a store as casfs with format 2 left it."""
-    with sqlite3.connect(root / "store.db") as db:
-        db.execute("DROP TABLE packs")
-        db.execute("DROP INDEX blobs_by_pack")
-        for column in ("pack", "member"):
-            db.execute(f"ALTER TABLE blobs DROP COLUMN {column}")
-    db.close()
-    (root / "format").write_text("casfs 2\n")
+            db.execute("DELETE FROM recompressed")
 
 
 def test_a_long_node_is_compressed_and_read_back(store: Store) -> None:
@@ -182,55 +167,24 @@ def test_a_dictionary_outlives_the_nodes_it_was_trained_on(store: Store) -> None
         assert other.get(new)
 
 
-def test_a_store_of_format_1_is_converted(root: Path) -> None:
-    with Store.init(root) as store:
-        hashes = put_many(store, MIN_NODES)
-        content = {hash: store.get(hash) for hash in hashes}
-    downgrade(root)
-    with pytest.raises(Refused, match="casfs init"):
-        Store.open(root)
-    casfs("init", root=root)
-    assert (root / "format").read_text().strip() == FORMAT
-    with Store.open(root) as store:
-        assert {hash: store.get(hash) for hash in hashes} == content
-        assert row(store, hashes[0])[:1] == MAGIC
-        assert fsck.check(store).faults == []
+@pytest.mark.parametrize("old", ["casfs 1", "casfs 2"])
+def test_a_store_of_an_earlier_format_is_refused(root: Path, old: str) -> None:
+    Store.init(root).close()
+    (root / "format").write_text(f"{old}\n")
+    before = stored_files(root)
+    for refused in (Store.open, Store.init, Store.check_init):
+        with pytest.raises(Refused, match=f"has format '{old}'.*; export it with the casfs that"):
+            refused(root)
+    assert stored_files(root) == before
 
 
-def test_a_store_of_format_2_is_converted(root: Path) -> None:
-    with Store.init(root) as store:
-        hash = store.put(b"x" * 5000).hash
-        (node,) = put_many(store, 1)
-    drop_packs(root)
-    with pytest.raises(Refused, match="casfs init"):
-        Store.open(root)
-    casfs("init", root=root)
-    assert (root / "format").read_text().strip() == FORMAT
-    with Store.open(root) as store:
-        assert store.get(hash) == b"x" * 5000
-        assert store.node(node).type == "content"
-        with store.batch() as batch:
-            many = [batch.put(os.urandom(2000)).hash for _ in range(100)]
-        assert len(list((root / "packs").iterdir())) == 1
-        assert all(map(store.get, many))
-        assert fsck.check(store).faults == []
-
-
-def test_a_dry_run_says_what_a_conversion_would_do(root: Path) -> None:
-    with Store.init(root) as store:
-        put_many(store, 10)
-    downgrade(root)
+def test_a_dry_run_changes_nothing(root: Path) -> None:
+    Store.init(root).close()
     before = stored_files(root)
     found = json.loads(casfs("init", "--dry-run", "--json", root=root))
     Draft202012Validator(output_schema("init")).validate(found)
+    assert found == {"store": str(root), "dryRun": True, "format": FORMAT}
     assert stored_files(root) == before
-    assert (found["dryRun"], found["format"]) == (True, "casfs 1")
-    assert found["nodes"] > 10
-    assert found["bytes"] > 10 * 150
-    assert found["roomBytes"] == 2 * (root / "store.db").stat().st_size
-    casfs("init", root=root)
-    found = json.loads(casfs("init", "--dry-run", "--json", root=root))
-    assert found["format"] == FORMAT
 
 
 def test_a_dry_run_makes_no_store_and_refuses_what_init_refuses(root: Path) -> None:
@@ -260,8 +214,8 @@ def test_a_row_whose_new_form_is_not_proved_stays_as_it_was(
     """The old bytes are kept until the new ones decode to them."""
     with Store.init(root) as store:
         hashes = put_many(store, 20)
-    downgrade(root)
-    with Store.init(root) as store:
+    decompress(root)
+    with Store.open(root) as store:
         rows = backend(store).blobs.rows
         encode = rows.encode
         wrong = encode(b"x" * 500, "any") if new == "another node" else MAGIC + b"\0\0\0\0"
@@ -275,52 +229,65 @@ def test_a_row_whose_new_form_is_not_proved_stays_as_it_was(
 def test_a_damaged_row_is_left_to_fsck(root: Path) -> None:
     with Store.init(root) as store:
         (hash,) = put_many(store, 1)
-    downgrade(root)
+    decompress(root)
     damaged = b'{"payload":{"text":"' + b"not what was stored " * 20
     with sqlite3.connect(root / "store.db") as db:
         db.execute("UPDATE blobs SET data = ? WHERE hash = ?", (damaged, bytes.fromhex(hash)))
     db.close()
-    casfs("init", root=root)
     with Store.open(root) as store:
+        backend(store).recompression().recompress()
         assert row(store, hash) == damaged
         (fault,) = fsck.check(store).faults
         assert fault.hash == hash
 
 
-def test_a_store_that_is_open_elsewhere_is_not_converted(root: Path) -> None:
-    Store.init(root).close()
-    downgrade(root)
-    with sqlite3.connect(root / "store.db") as other:
-        other.execute("SELECT count(*) FROM blobs").fetchone()
-        for refused in (Store.init, Store.check_init):
-            with pytest.raises(Refused, match="daemon"):
-                refused(root)
-    other.close()
-    assert (root / "format").read_text() == "casfs 1\n"
-    Store.init(root).close()
-
-
-def test_a_conversion_that_is_killed_loses_nothing(root: Path) -> None:
+def test_gc_that_is_killed_loses_nothing(root: Path) -> None:
     with Store.init(root) as store:
         hashes = put_many(store, 4 * MIN_NODES)
         content = {hash: store.get(hash) for hash in hashes}
-    downgrade(root)
+    decompress(root)
     rng = random.Random(7)
     for _ in range(6):
         process = subprocess.Popen(
-            [sys.executable, "-m", "casfs", "--store", str(root), "init"],
+            [sys.executable, "-m", "casfs", "--store", str(root), "gc"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         time.sleep(rng.uniform(0.05, 0.6))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    casfs("init", root=root)
     with Store.open(root) as store:
+        recompression = backend(store).recompression()
+        recompression.train()  # if no run has come so far
+        recompression.recompress()
         assert {hash: store.get(hash) for hash in hashes} == content
+        assert row(store, hashes[0])[:1] == MAGIC
         assert fsck.check(store).faults == []
 
 
 def casfs(*arguments: str, root: Path) -> bytes:
     command = [sys.executable, "-m", "casfs", "--store", str(root), *arguments]
     return subprocess.run(command, check=True, timeout=120, stdout=subprocess.PIPE).stdout
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_row_whose_dictionary_goes_while_it_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    nodes = put_many(store, MIN_NODES + 10)
+    gc.collect(store, grace=3600)
+    hash = nodes[0]
+    data, recompression = store.get(hash), backend(store).recompression()
+    rows = backend(store).blobs.rows
+    decode = rows.decode
+
+    def decode_late(row: bytes) -> bytes:
+        monkeypatch.undo()
+        assert recompression.retire(lambda dictionary: True) >= 1
+        rows._loaded.clear()  # as in a process that has not used it yet
+        return decode(row)
+
+    monkeypatch.setattr(rows, "decode", decode_late)
+    read = next(iter(store.blobs.get_many([hash]))) if many else store.get(hash)
+    assert read == data
+    assert fsck.check(store).faults == []

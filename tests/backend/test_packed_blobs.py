@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs import tombstones
 from casfs.backend.disk import DiskBackend
 from casfs.backend.frame_mirror import mirror_path
 from casfs.backend.hot_packs import MIN_BLOBS
@@ -18,6 +19,7 @@ from casfs.errors import CorruptBlob, NotFound, Purged
 from casfs.maintenance import fsck, gc, purge
 from casfs.packs.writer import PackWriter
 from casfs.store import Store
+from casfs.tombstones import Tombstone
 from tests.support.helpers import private_files, set_head
 from tests.support.lazy import make_pack
 
@@ -139,13 +141,18 @@ def test_packed_bytes_that_become_a_node_are_a_row(store: Store) -> None:
         assert fsck.check(other).faults == []
 
 
-def test_a_purged_blob_is_in_no_pack_until_it_is_put_again(store: Store) -> None:
+def test_a_purged_blob_is_in_no_pack_until_it_is_allowed_again(store: Store) -> None:
     blobs = contents(MIN_BLOBS)
     hashes = put_all(store, blobs)
-    disk(store).blobs.purge(hashes[3])
+    tombstones.add(store, [Tombstone(hashes[3], len(blobs[3]), 1)])
     with pytest.raises(Purged):
         store.get(hashes[3])
     check(store, hashes[4:], blobs[4:])
+    assert put_all(store, [blobs[3], *contents(2 * MIN_BLOBS)[MIN_BLOBS:]])[0] == hashes[3]
+    with pytest.raises(Purged):
+        store.get(hashes[3])
+    assert not any(blobs[3][:512] in one.read_bytes() for one in packs(store))
+    tombstones.remove(store, hashes[3])
     assert store.put(blobs[3]).hash == hashes[3]
     check(store, hashes, blobs)
 

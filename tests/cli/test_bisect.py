@@ -14,6 +14,7 @@ import pytest
 
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import strategies, strategy_choice
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
@@ -280,7 +281,7 @@ def test_in_the_turns_of_a_step(cli: Cli, opened: Store, check: tuple[str, ...])
         config = {"baseUrl": model.url, "model": "m", "turnTrees": True}
         hash, _ = workflows.add(opened, ONE)
         agents = {"a": Binding("react", config)}
-        request = ThreadRequest(hash, "Do it.", agents, put_tree(opened, tree(1)))
+        request = ThreadRequest(hash, "Do it.", agents, RecordedState(put_tree(opened, tree(1))))
         thread = run_thread(opened, lifecycle.create(opened, request))
     assert thread.status == "ended", thread.record
     value = cli("thread", "bisect", thread.id, "--json", *check).json

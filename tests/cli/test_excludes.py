@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support import planted
 from tests.support.engine import Cli, spawn
 from tests.support.helpers import write_tree
 
@@ -43,21 +46,23 @@ def test_a_run_says_what_it_left_out(cli: Cli, work: Path, verb: tuple[str, ...]
     os.link(work / "a.txt", work / "same.txt")
     made = cli(*verb, work)
     found = set(made.err.splitlines())
-    keeps = "; --no-default-excludes keeps them"
-    (left_out,) = (line for line in found if "left out" in line)
-    assert left_out.startswith("casfs: left out: ")
-    assert left_out.endswith(keeps)
-    names = left_out.removeprefix("casfs: left out: ").removesuffix(keeps)
+    (line,) = (line for line in found if "left out" in line)
+    private, left_out = line.split("; ")
+    assert private == (
+        "casfs: private, kept in this store only: .env (work by the setting snapshot.work)"
+    )
+    records = " (--no-default-excludes records them)"
+    assert left_out.startswith("left out: ")
+    assert left_out.endswith(records)
+    names = left_out.removeprefix("left out: ").removesuffix(records)
     assert set(names.split(", ")) == {".git", "node_modules", "__pycache__ (2)"}
-    assert found - {left_out} == {
-        "casfs: not kept: 2 hard links",
-        "casfs: recorded, and may be secret: .env",
-    }
+    assert found - {line} == {"casfs: not kept: 2 hard links"}
     shown = cli(*verb, work, "--json")
     assert shown.err == ""
     assert reasons(shown.json) == EXCLUDED
     assert shown.json["notKept"] == {"hardLinks": 2}
-    assert shown.json["secrets"] == [".env"]
+    assert shown.json["private"] == [{"path": ".env", "reason": "its name"}]
+    assert shown.json["secrets"] == shown.json["purged"] == []
     assert cli(*verb, work, "--no-default-excludes", "--json").json["excluded"] == []
 
 
@@ -79,12 +84,49 @@ def test_a_dry_run_stores_nothing(cli: Cli, work: Path, verb: tuple[str, ...]) -
     before = cli("stats", "--json").json
     shown = cli(*verb, work, "--dry-run")
     assert shown.text == "would record 4 files, 11 bytes\n"
-    assert "casfs: left out: " in shown.err
+    assert "left out: .git" in shown.err
+    assert "private, kept in this store only: .env" in shown.err
     found = cli(*verb, work, "--dry-run", "--json").json
     assert (found["dryRun"], found["files"], reasons(found)) == (True, 4, EXCLUDED)
     assert cli("stats", "--json").json == before
     assert cli("checkpoint", "list", "--json").json == []
     cli.refused(*verb, work / "none", "--dry-run", code=3)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_secrets_in_the_work_are_named_once_with_their_line(
+    cli: Cli, work: Path, verb: tuple[str, ...]
+) -> None:
+    """Without git nobody can tell whether such a file is work. The remedies work."""
+    shutil.rmtree(work / ".git")
+    (work / "conf").write_bytes(planted.settings_file())
+    lines = [line for line in cli(*verb, work).err.splitlines() if "with a secret" in line]
+    assert len(lines) == 1
+    assert f"conf: recorded with a secret ({planted.TOKEN_KIND} in line 2)" in lines[0]
+    assert planted.token().decode() not in lines[0]
+    found = cli(*verb, work, "--json").json
+    assert found["secrets"] == [{"path": "conf", "kind": planted.TOKEN_KIND, "line": 2}]
+    assert "--exclude conf" in lines[0]
+    assert cli(*verb, work, "--exclude", "conf", "--json").json["secrets"] == []
+
+
+def test_allowed_secrets_are_not_named(cli: Cli, work: Path) -> None:
+    shutil.rmtree(work / ".git")
+    (work / "conf").write_bytes(planted.settings_file())
+    made = cli("checkpoint", "create", "work", work, "--allow-secret", "--json").json
+    assert made["secrets"] == []
+    assert [one["path"] for one in made["private"]] == [".env"], "a name is no alarm"
+
+
+def test_an_untracked_file_with_a_secret_is_private(cli: Cli, work: Path) -> None:
+    shutil.rmtree(work / ".git")
+    subprocess.run(["git", "init", "-q", work], check=True)
+    (work / "conf").write_bytes(planted.settings_file())
+    made = cli("checkpoint", "create", "work", work, "--json").json
+    assert {one["path"] for one in made["private"]} == {".env", "conf"}
+    assert made["secrets"] == []
+    assert cli("ls", "work", "--json").json
+    assert {"conf", ".env"}.isdisjoint(one["name"] for one in cli("ls", "work", "--json").json)
 
 
 def test_evidence_comes_and_goes(cli: Cli, work: Path) -> None:

@@ -62,7 +62,7 @@ def test_gc_takes_its_grace_period_from_the_flag_the_environment_or_the_file(
 def test_gc_evicts_cache_to_a_limit(cli: Cli, opened: Store, option: str) -> None:
     for number in range(3):
         hash = opened.put(bytes([number]) * (200 << 10)).hash
-        set_head(opened, f"actions/{number}", hash, usedAt=number)
+        set_head(opened, f"actions/{number}", hash, createdAt=number)
     age(opened)
     limit = "500K" if option == "--max-size" else "2"
     found = value(cli, "gc", option, limit, "--dry-run")

@@ -87,5 +87,5 @@ def test_purge_and_export_of_packed_files(
     cli("export", "work", "-o", tmp_path / "cold.tar")
     assert (tmp_path / "hot.tar").read_bytes() == (tmp_path / "cold.tar").read_bytes()
     cli("gc", "--purge", "work:a/f7", "--force")
-    assert "was purged" in cli.refused("cat", "work:a/f7", code=1)
+    assert "was purged" in cli.refused("cat", "work:a/f7", code=3)
     assert cli("cat", "work:a/f8").out == (tree / "a/f8").read_bytes()

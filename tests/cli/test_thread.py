@@ -14,6 +14,7 @@ import trio
 
 from casfs import threads
 from casfs.store import Store
+from casfs.trees.recorded_state import RecordedState
 from engine.moderator.decision import Next
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
@@ -59,7 +60,9 @@ def test_a_page_has_all_that_happened(cli: Cli, disk_store: Store, tmp_path: Pat
             "a": Binding("llm", {"baseUrl": model.url, "model": "m"}),
             "b": Binding("command", says({"status": "fine"}, script)),
         }
-        made = lifecycle.create(disk_store, ThreadRequest(hash, "Do it.", bound, tree))
+        made = lifecycle.create(
+            disk_store, ThreadRequest(hash, "Do it.", bound, RecordedState(tree))
+        )
         trio.run(carry_on, disk_store, made)
     suspended = cli("thread", "show", made.id).text
     assert "  suspended\nreason: b: sh exited with 1: no output\n" in suspended

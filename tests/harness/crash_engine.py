@@ -45,6 +45,7 @@ from casfs.store import Store
 from casfs.system import processes
 from casfs.system.log import silent
 from casfs.threads import ENDED, RUNNING, Thread, ThreadId
+from casfs.trees.recorded_state import RecordedState
 from engine.runtime import commit_queue, daemon
 from engine.threads import lifecycle, record
 from engine.threads.agent_binding import Binding
@@ -125,7 +126,14 @@ class OneRun:
             tree = store.put_node("directory", {"files": [], "directories": [], "symlinks": []})
             for pause in self._pauses:
                 bound = {"a": self.binding(pause)}
-                request = ThreadRequest(hash, "Do it.", bound, tree.hash, LENGTH, on_limit="end")
+                request = ThreadRequest(
+                    hash,
+                    "Do it.",
+                    bound,
+                    workspace=RecordedState(tree.hash),
+                    max_steps=LENGTH,
+                    on_limit="end",
+                )
                 lifecycle.create(store, request)
 
     def binding(self, pause: str) -> Binding:

@@ -3,7 +3,7 @@
     python tests/harness/crash_store.py --kills 500 [--seed N] [--minutes M]
 
 A generation is one store, first made by an `init` that is killed a few times. A round lets
-six writers (`crash_writers`) loose on it, kills them one after the other at random
+seven writers (`crash_writers`) loose on it, kills them one after the other at random
 instants and starts new ones, and in the end kills all. Then a fresh process checks that
 
 - opening the store sweeps what the dead left in `tmp/`;
@@ -13,12 +13,14 @@ instants and starts new ones, and in the end kills all. Then a fresh process che
 - of each batch whose commit shared a transaction with those of other threads, all is there, or
   nothing where it was not acknowledged;
 - every acknowledged blob is there, unless a gc with a short grace has run since;
+- nothing that was acknowledged as purged can be read, though other writers put it again;
 - a file in `objects/` without a row is not served, and not taken for the content either.
 
 One writer packs and warms; gc rewrites packs and punches holes into them.
 
 A generation ends with a gc of all that no head reaches; what is left are the heads'
-closures and nothing else. Exit 1 on any loss, with the seed; the store is kept then.
+closures and nothing else, and no purged text is in any file of the store. Exit 1 on any loss, with
+the seed; the store is kept then.
 Writers are forked, so a new one writes within milliseconds and the kills fall on writes.
 """
 
@@ -29,14 +31,15 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import sqlite3
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Collection
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,15 +48,15 @@ from casfs.backend.derived import repairable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from casfs import graph, threads
+from casfs import graph, threads, tombstones
 from casfs.digest import Digest
-from casfs.errors import NotFound
+from casfs.errors import NotFound, Purged
 from casfs.maintenance import fsck, gc
 from casfs.store import Store
 from tests.harness.crash_writers import KINDS, Setup, Writer
 
 FORK = multiprocessing.get_context("fork")
-SLOTS = ("put", "checkpoint", "thread", "group", "tier", "put")
+SLOTS = ("put", "checkpoint", "thread", "group", "tier", "purge", "put")
 GRACES = ((), (0, 1, 2), (3600,))  # of a round's gc; () is none
 ROUNDS = 4  # a generation
 KILLS = 10  # a round, besides those at its end
@@ -70,6 +73,8 @@ class Account:
     steps: dict[str, set[str]] = field(default_factory=dict)
     batches: dict[str, set[str]] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
+    purged: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
     losses: list[str] = field(default_factory=list)
     acked: int = 0
 
@@ -85,6 +90,9 @@ class Account:
         self.acked += "drop" not in said and "batch" not in said
         if "error" in said:
             self.losses.append(said["error"])
+        elif "purged" in said:
+            self.purged |= set(said["purged"])
+            self.texts |= {said["text"]} - {""}
         elif "drop" in said:
             self.dropped.add(said["drop"])
         elif "batch" in said:
@@ -113,7 +121,7 @@ class Harness:
             for _ in range(ROUNDS):
                 if self.kills < kills and time.monotonic() < until and not self.losses:
                     self._round(root)
-            self._apart(lambda: clean(root))
+            self._apart(lambda: clean(root, self.account.texts))
             self.acked += self.account.acked
             if not self.losses:
                 shutil.rmtree(self.folder)
@@ -207,7 +215,9 @@ def verify(root: Path, account: Account) -> None:
         found = fsck.check(store, quarantine=False)
         assert not found.faults, found.faults
         heads = dict(store.heads.list())
-        for _ in graph.walk(store, [hash for head in heads.values() for hash in gc.targets(head)]):
+        for _ in graph.walk(
+            store, [hash for head in heads.values() for hash in gc.targets(head)], with_local=True
+        ):
             pass
         for name, hash in account.heads.items():
             if name not in account.dropped:
@@ -219,8 +229,19 @@ def verify(root: Path, account: Account) -> None:
         for id, steps in account.steps.items():
             lost = steps - set(_chain(store, id))
             assert not lost, f"thread {id} was told to have {lost}"
+        _check_purged(store, account.purged)
         lost = account.blobs - store.blobs.info(account.blobs).keys()
         assert not lost, f"acknowledged blobs are not there: {lost}"
+
+
+def _check_purged(store: Store, purged: set[str]) -> None:
+    infos = store.blobs.info(purged)
+    for hash in purged:
+        assert hash in infos, f"the row of the purged {hash} is gone"
+        assert infos[hash].purged, f"the purged {hash} came back"
+        assert tombstones.get(store, hash), f"the purged {hash} has no tombstone"
+        with suppress(Purged):
+            assert Digest.of(store.get(hash)).hash != hash, f"the purged {hash} can be read"
 
 
 def _check_swept(root: Path) -> None:
@@ -252,13 +273,13 @@ def _chain(store: Store, id: str) -> list[str]:
     return [thread.hash, *steps, str(thread.record["start"])]
 
 
-def clean(root: Path) -> None:
+def clean(root: Path, texts: Collection[str] = ()) -> None:
     """Collect all that no head reaches: nothing else is lost, and nothing else is left."""
     with Store.open(root) as store:
         gc.collect(store)  # trains dictionaries, which have heads of their own
         before = dict(store.heads.list())
         roots = [hash for head in before.values() for hash in gc.targets(head)]
-        reached = set(graph.walk(store, roots))
+        reached = set(graph.walk(store, roots, with_local=True))
         real = time.time
         time.time = lambda: real() + 10  # so that even what was touched just now is old
         gc.collect(store, grace=0)
@@ -271,6 +292,16 @@ def clean(root: Path) -> None:
         found = fsck.check(store)
         assert not found.faults, found.faults
     assert not [*(root / "tmp").iterdir()]
+    _check_erased(root, texts)
+
+
+def _check_erased(root: Path, texts: Collection[str]) -> None:
+    if not texts:
+        return
+    pattern = re.compile("|".join(texts).encode())
+    for path in root.rglob("*"):
+        found = pattern.search(path.read_bytes()) if path.is_file() else None
+        assert found is None, f"the purged {found and found[0]!r} is in {path}"
 
 
 def known_packs(root: Path) -> set[str]:

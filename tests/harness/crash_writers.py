@@ -6,6 +6,7 @@ returned, appends what was acknowledged as durable to a file, a JSON object per 
     {"drop": name}                 said before the head is dropped, so either is right then
     {"step": hash, "thread": id}   a step (or the start, or the end) of a thread
     {"batch": name, "hashes": [hash]}  said before a batch of these and a head is committed
+    {"purged": [hash], "text": text}   contents that were purged; the text is in no file after a gc
     {"error": text}                what may never happen
 
 `Conflict` is right wherever two writers meet. `NotFound` is right only beside a gc with a
@@ -27,25 +28,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs import threads, write_batch
+from casfs import threads, tombstones, write_batch
 from casfs.backend import disk_gc, hot_packs, tiers, wal_checkpoints
 from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.checkpoints import checkpoint, create
-from casfs.digest import NodeHash
+from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.maintenance import cold, gc
+from casfs.maintenance import cold, gc, grep, purge
+from casfs.maintenance.needle import Needle
+from casfs.maintenance.redact import redact
 from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.threads import Thread
+from casfs.tombstones import Tombstone
 from engine.moderator.decision import End, Next
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 
+SHARED_SECRETS = 8  # contents that all writers put, and one purges
 SHARED = 40  # contents that all writers put again and again
 ROUNDS = 10_000
 GROUP_THREADS = 6
@@ -112,12 +117,18 @@ class Writer:
             raise
 
     def content(self) -> bytes:
-        """Small and large, new and put before, by this writer or by others."""
+        """Small and large, new and put before, by this writer or by others; some were purged."""
+        if self.random.random() < 0.05:
+            return shared_secret(self.random.randrange(SHARED_SECRETS))
         if self.random.random() < 0.4:
             number = self.random.randrange(SHARED)
             return (b"shared %d " % number) * (1 + number % 4 * 300)
         size = self.random.choice((0, 10, 300, 1024, 1025, 5000, 70_000, 300_000, 1_100_000))
         return self.random.randbytes(size)
+
+
+def shared_secret(number: int) -> bytes:
+    return (b"shared secret %d " % number) * (1, 100, 6000, 90_000)[number % 4]
 
 
 # -- blobs, and heads that come and go ------------------------------------------------------
@@ -203,6 +214,7 @@ def _change(writer: Writer, folder: Path) -> None:
                 shutil.rmtree(below)
             below.mkdir(parents=True, exist_ok=True)
             (below / f"{chance.randrange(20)}").write_bytes(writer.content())
+            (below / ".env").write_bytes(b"PASSWORD=" + writer.content()[:40].hex().encode())
             (below / f"{chance.randrange(20)}").unlink()
 
 
@@ -347,7 +359,58 @@ def _warm(writer: Writer, store: Store) -> None:
     store.backend.tiers.warm(writer.random.sample(plain, len(plain) // 2))
 
 
+# -- purges -----------------------------------------------------------------------------------
+
+
+def purge_all(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    """Purges what it has just put, and what all writers put; puts some of it again."""
+    while True:
+        yield lambda: _purge_content(writer, store)
+        yield lambda: _purge_text(writer, store)
+        yield lambda: _purge_shared(writer, store)
+        yield lambda: writer.ack(blob=store.put(writer.content()).hash)
+
+
+def _put_secret(writer: Writer, store: Store) -> tuple[str, str]:
+    """Puts a text in a file, a node and a record; returns it and the hash of the file."""
+    text, name = f"secret-{writer.random.getrandbits(64):016x}", _fresh(writer)
+    size = writer.random.choice((0, 1000, 5000, 1_100_000))
+    with store.batch() as new:
+        many = [new.put(b"%d" % number + writer.random.randbytes(3000)) for number in range(4)]
+        blob = new.put(text.encode() + writer.random.randbytes(size))
+        files = [File(b"%d" % number, one) for number, one in enumerate([*many, blob])]
+        tree = new.put_node("directory", directory.encode(files))
+        payload = {"text": f"said {text}", "artifacts": [blob.hash, tree.hash]}
+        head = new.put_node("content", payload)
+        new.swap(name, None, Head(head.hash, {"message": text}))
+    writer.ack(head=name, hash=head.hash)
+    return text, blob.hash
+
+
+def _purge_content(writer: Writer, store: Store) -> None:
+    _, hash = _put_secret(writer, store)
+    purge.purge(store, hash)
+    writer.ack(purged=[hash], text="")
+
+
+def _purge_text(writer: Writer, store: Store) -> None:
+    text, hash = _put_secret(writer, store)
+    needle = Needle(text)
+    done = redact(store, needle, grep.search(store, needle), "")
+    hashes = [one.hash for one in done.purged]
+    assert hash in hashes
+    writer.ack(purged=hashes, text=text)
+
+
+def _purge_shared(writer: Writer, store: Store) -> None:
+    data = shared_secret(writer.random.randrange(SHARED_SECRETS))
+    hash = hash_bytes(data)
+    tombstones.add(store, [Tombstone(hash, len(data), now_ms())])
+    writer.ack(purged=[hash], text="")
+
+
 KINDS = {
+    "purge": purge_all,
     "tier": tier,
     "put": put,
     "checkpoint": check,

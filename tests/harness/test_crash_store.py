@@ -17,7 +17,7 @@ TOOL = Path(__file__).parent / "crash_store.py"
 
 def test_killed_writers_lose_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, TOOL, "--kills", "18"], capture_output=True, text=True, timeout=120
+        [sys.executable, TOOL, "--kills", "24"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "losses 0" in done.stdout

@@ -166,7 +166,7 @@ def test_a_running_thread_does_not_travel(source: Store, tmp_path: Path) -> None
 
 
 def test_cache_does_not_travel(source: Store) -> None:
-    set_head(source, "actions/a", source.put(b"x").hash, usedAt=1)
+    set_head(source, "actions/a", source.put(b"x").hash, createdAt=1)
     with pytest.raises(Refused, match="actions/a"):
         names.roots(source, ["actions/a"])
 

@@ -49,7 +49,7 @@ def reachable(store: Store) -> set[str]:
 def cached(store: Store, name: str, data: bytes, used_at: int, **record: object) -> str:
     """A cache head on a blob of its own; returns the blob."""
     hash = store.put(data).hash
-    set_head(store, name, hash, usedAt=used_at, **record)
+    set_head(store, name, hash, createdAt=used_at, **record)
     return hash
 
 
@@ -65,7 +65,7 @@ def test_everything_that_a_root_reaches_survives(any_store: Store) -> None:
     with store.batch() as batch:
         batch.put_schema(NOTE)
     set_head(store, "workspaces/7", put_tree(store, {"open": b"workspace"}))
-    set_head(store, "actions/a", store.put(b"cached").hash, usedAt=1, output={"x": [ABSENT[:9]]})
+    set_head(store, "actions/a", store.put(b"cached").hash, createdAt=1, output={"x": [ABSENT[:9]]})
     needed = reachable(store)
     assert failed in needed
     garbage = {content(store, "garbage", store.put(LARGE + b"!").hash)} | (blobs(store) - needed)
@@ -292,8 +292,8 @@ def test_a_limit_on_files(disk_store: Store) -> None:
 def test_what_a_kept_head_shares_survives(any_store: Store) -> None:
     shared = any_store.put(LARGE).hash
     old, new = content(any_store, "old", shared), content(any_store, "new", shared)
-    set_head(any_store, "actions/old", old, usedAt=1)
-    set_head(any_store, "actions/new", new, usedAt=2)
+    set_head(any_store, "actions/old", old, createdAt=1)
+    set_head(any_store, "actions/new", new, createdAt=2)
     age(any_store)
     kept = total_stored(any_store.blobs).bytes - 10
     assert collect(any_store, limits=Limits(kept)).evicted == ["actions/old"]
@@ -317,7 +317,7 @@ def test_a_cache_head_that_is_used_meanwhile_stays_whole(any_store: Store) -> No
     age(any_store)
 
     def use(blobs_done: int, bytes_done: int) -> None:
-        set_head(any_store, "actions/a", hash, usedAt=2, output=output)
+        set_head(any_store, "actions/a", hash, createdAt=2, output=output)
 
     result = collect(any_store, limits=Limits(0), progress=use)
     assert result.evicted == []

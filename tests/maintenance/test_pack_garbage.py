@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs import tombstones
 from casfs.backend import tiers
 from casfs.backend.protocols import HeadName, Swap
 from casfs.digest import Digest
@@ -210,6 +211,10 @@ def test_purge(disk_store: Store, kind: str, blobs: list[bytes]) -> None:
     assert not disk_store.root or [*(disk_store.root / "packs").iterdir()] == [path]
     check_readable(disk_store, [one for one in blobs if one != secret])
     assert fsck.check(disk_store).faults == []
+    disk_store.put(secret)
+    with pytest.raises(Purged):
+        disk_store.get(hash)
+    tombstones.remove(disk_store, hash)
     disk_store.put(secret)
     check_readable(disk_store, blobs)
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from casfs.checkpoints.create import create_of_tree
+from casfs.checkpoints.create import create_of_state
 from casfs.mcp.reading import TOOLS, Reading
 from casfs.mcp.writing import Writing
 from casfs.store import Store
 from casfs.trees.diff import unified_diff
+from casfs.trees.recorded_state import RecordedState
 from tests.support.helpers import put_tree
 from tests.support.mcp import connected
 from tests.support.thread_example import TASK, make_thread
@@ -106,7 +107,7 @@ async def test_trees_files_and_diffs(disk_store: Store, mode: str) -> None:
     old = put_tree(disk_store, {b"src": {b"a.py": b"one\n"}, b"bin": b"\0\1\2", b"gone": b"x"})
     new = put_tree(disk_store, {b"src": {b"a.py": "ä\n".encode() * 10}, b"bin": b"\0\1\2"})
     for root in (old, new):
-        create_of_tree(disk_store, "work", root, "a message")
+        create_of_state(disk_store, "work", RecordedState(root), "a message")
     async with connected(Reading(disk_store), mode) as agent:
         found = await agent.call("list_checkpoints", name="work", limit=1)
         assert found["nextOffset"] == 1
@@ -174,7 +175,7 @@ async def test_resources(disk_store: Store, mode: str) -> None:
     thread = make_thread(disk_store)
     thread.step("planner", "Said.")
     root = put_tree(disk_store, {b"src": {b"a b.py": b"one\n"}, b"bin": b"\0\1"})
-    create_of_tree(disk_store, "work", root)
+    create_of_state(disk_store, "work", RecordedState(root))
 
     async with connected(Reading(disk_store), mode) as agent:
         client = agent.client

@@ -18,6 +18,7 @@ from casfs.checkpoints.create import Content
 from casfs.digest import Digest
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Subdirectory
+from casfs.trees.recorded_state import RecordedState
 from tests.support.lasting import CACHES, ROOT_ONLY, inodes
 from tests.support.served import Mount
 
@@ -45,7 +46,9 @@ def checkpoints(mount: Mount) -> dict[str, list[Path]]:
             for number in range(CHECKPOINTS):
                 own: Digest = batch.put(b"of number %d\n" % number)
                 root = batch.put_node("directory", directory.encode([File(b"own", own), *folders]))
-                last = create.put(batch, name, last, Content(root.hash, "", stats, []))
+                last = create.put(
+                    batch, name, last, Content(RecordedState(root.hash), "", stats, [])
+                )
                 made.setdefault(name, []).append(mount.path / "trees" / name / last.id)
     return made
 

@@ -20,6 +20,7 @@ from casfs.store import Store
 from casfs.store_mounts import mounted
 from casfs.system import mounts, rmtree
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot import stat_cache
 from casfs.workspaces import overlay_snapshot, strategies
@@ -55,8 +56,8 @@ SAMPLE: dict[str, Any] = {
 
 
 @pytest.fixture
-def root(mount: Mount) -> str:
-    return put_tree(mount.store, SAMPLE)
+def state(mount: Mount) -> RecordedState:
+    return RecordedState(put_tree(mount.store, SAMPLE))
 
 
 @pytest.fixture(params=MOUNTED)
@@ -82,17 +83,19 @@ def points(store: Store | Path) -> list[Path]:
     return mounts.mounted_below(folder / "workspaces")
 
 
-def test_it_holds_and_records_trees(mount: Mount, workspace: OverlayWorkspace, root: str) -> None:
-    workspace.reset(root)
+def test_it_holds_and_records_trees(
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+) -> None:
+    workspace.reset(state)
     assert points(mount.store) == [workspace.path]
-    assert read_tree(workspace.path) == read_tree(mount.path / "trees" / root)
-    assert workspace.record() == workspace.root == root
+    assert read_tree(workspace.path) == read_tree(mount.path / "trees" / state.full)
+    assert workspace.record() == workspace.state == state
     write_tree(workspace.path / "a", {"f": b"new", "h": b"more"})
     (workspace.path / "run").unlink()
     second = workspace.record()
-    assert second == take(mount.store, workspace.path) != root
-    workspace.reset(root)
-    assert workspace.record() == root
+    assert second == RecordedState(take(mount.store, workspace.path)) != state
+    workspace.reset(state)
+    assert workspace.record() == state
     workspace.remove()
     workspace.remove()
     assert points(mount.store) == []
@@ -100,9 +103,9 @@ def test_it_holds_and_records_trees(mount: Mount, workspace: OverlayWorkspace, r
 
 
 def test_every_step_begins_with_an_empty_upper(
-    mount: Mount, workspace: OverlayWorkspace, root: str
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
 ) -> None:
-    workspace.reset(root)
+    workspace.reset(state)
     write_tree(workspace.path / "a", {"f": b"new"})
     after = workspace.record()
     workspace.reset(after)
@@ -115,7 +118,7 @@ def test_every_step_begins_with_an_empty_upper(
 
 
 def test_a_step_that_wrote_nothing_does_not_read_the_tree(
-    workspace: OverlayWorkspace, root: str, monkeypatch: pytest.MonkeyPatch
+    workspace: OverlayWorkspace, state: RecordedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, snapshots = overlay_snapshot.snapshot, []
 
@@ -125,14 +128,14 @@ def test_a_step_that_wrote_nothing_does_not_read_the_tree(
 
     monkeypatch.setattr(overlay_workspace.overlay_snapshot, "snapshot", counted)
     for _ in range(2):
-        workspace.reset(root)
+        workspace.reset(state)
         (workspace.path / "a/f").read_bytes()
-        assert workspace.record() == root
+        assert workspace.record() == state
     assert snapshots == []
-    workspace.reset(root)
+    workspace.reset(state)
     workspace.path.chmod(0o700)
     private = workspace.record()
-    assert private != root
+    assert private != state
     workspace.reset(private)
     assert workspace.record() == private
     (workspace.path / "new").write_bytes(b"1")
@@ -141,14 +144,14 @@ def test_a_step_that_wrote_nothing_does_not_read_the_tree(
 
 
 def test_a_process_that_stays_behind_keeps_nothing(
-    mount: Mount, workspace: OverlayWorkspace, root: str
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
 ) -> None:
-    workspace.reset(root)
+    workspace.reset(state)
     with (workspace.path / "a/f").open("r+") as held:
-        workspace.reset(root)
+        workspace.reset(state)
         held.write("too late")
         held.flush()
-        assert workspace.record() == root
+        assert workspace.record() == state
 
 
 def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None:
@@ -163,10 +166,10 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
     workspace = OverlayWorkspace(
         disk_store, folder, none, lambda event, **more: said.append(more["strategy"])
     )
-    workspace.reset(root)
+    workspace.reset(RecordedState(root))
     (workspace.path / "a/f").write_text("changed")
     assert points(disk_store) == []
-    assert workspace.record() == take(disk_store, workspace.path) != root
+    assert workspace.record().full == take(disk_store, workspace.path) != root
     assert said[-1] == strategies.OVERLAY
     workspace.remove()
     assert os.listdir(folder.parent) == []
@@ -184,13 +187,13 @@ def test_steps_are_what_a_plain_copy_holds(
     workspace = of_thread(mount, strategy)
     try:
         for step in range(12):
-            workspace.reset(root)
+            workspace.reset(RecordedState(root))
             assert take(mount.store, workspace.path) == root
             plain = tmp_path / str(step)
             restore(mount.store, root, plain, parents=True)
             for operation in operations.script(step, 20, str(plain)):
                 operations.play(str(workspace.path), operation)
-            root = workspace.record()
+            root = workspace.record().full
             assert root == take(mount.store, plain)
     finally:
         workspace.remove()
@@ -200,26 +203,26 @@ def test_steps_are_what_a_plain_copy_holds(
 
 
 def test_unmounted_by_somebody_it_is_not_recorded(
-    mount: Mount, workspace: OverlayWorkspace, root: str
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
 ) -> None:
     """An empty directory is not what the agent left."""
-    workspace.reset(root)
+    workspace.reset(state)
     mounts.unmount(workspace.path)
     with pytest.raises(Failed, match="unmounted by another process"):
         workspace.record()
 
 
 def test_what_a_killed_daemon_left_is_unmounted(
-    mount: Mount, workspace: OverlayWorkspace, root: str
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
 ) -> None:
     assert mount.store.root is not None
-    workspace.reset(root)
+    workspace.reset(state)
     with (workspace.path / "a/f").open():
         assert overlay_workspace.unmount_all(mount.store.root) == 1
     assert points(mount.store) == []
     assert overlay_workspace.unmount_all(mount.store.root) == 0
-    workspace.reset(root)
-    assert workspace.record() == root
+    workspace.reset(state)
+    assert workspace.record() == state
 
 
 # -- the daemon ---------------------------------------------------------------------------
@@ -337,28 +340,29 @@ def test_a_mount_that_dies_costs_one_try(place: tuple[Path, str], tmp_path: Path
 
 
 def test_trees_of_turns_change_nothing_of_what_comes_after(
-    mount: Mount, workspace: OverlayWorkspace, root: str
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
 ) -> None:
-    workspace.reset(root)
-    assert workspace.record_turn() == root
+    workspace.reset(state)
+    assert workspace.record_turn() == state
     (workspace.path / "a/f").write_bytes(b"three")
     first = workspace.record_turn()
-    assert first == put_tree(mount.store, {**SAMPLE, "a": {**SAMPLE["a"], "f": b"three"}})
-    assert workspace.root is None, "the agent may write from now on too"
+    assert first.tree == put_tree(mount.store, {**SAMPLE, "a": {**SAMPLE["a"], "f": b"three"}})
+    assert workspace.state is None, "the agent may write from now on too"
     (workspace.path / "a/g").unlink()
     (workspace.path / "new").mkdir()
     (workspace.path / "new/.env").write_bytes(b"x")
     second = workspace.record_turn()
     assert workspace.record() == second != first
-    assert workspace.new_secrets() == ["new/.env"], "named once, by the step"
-    workspace.reset(root)
-    assert workspace.record() == root, "nothing is left of them"
+    assert tree.find(mount.store, second.tree, b"new/.env") is None, "it is private"
+    assert list(workspace.take_report().local) == [b"new/.env"], "named once, by the step"
+    workspace.reset(state)
+    assert workspace.record() == state, "nothing is left of them"
 
 
 def test_a_turn_does_not_read_files_again(
-    mount: Mount, workspace: OverlayWorkspace, root: str, monkeypatch: pytest.MonkeyPatch
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace.reset(root)
+    workspace.reset(state)
     file = workspace.path / "large"
     file.write_bytes(b"l" * 100_000)
     monkeypatch.setattr(stat_cache, "RACY_WINDOW_NS", 0)
@@ -374,15 +378,16 @@ def test_a_turn_does_not_read_files_again(
     assert workspace.record() == second != first
     file.write_bytes(b"m" * 100_000)
     third = workspace.record_turn()
-    assert tree.find(mount.store, third, b"/large") != tree.find(mount.store, second, b"/large")
+    large = [tree.find(mount.store, turn.tree, b"/large") for turn in (second, third)]
+    assert large[0] != large[1]
     assert workspace.record() == third
 
 
 def test_a_tree_of_a_turn_while_others_write(
-    mount: Mount, workspace: OverlayWorkspace, root: str
+    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
 ) -> None:
     """Files come, go and become directories meanwhile: there is a tree, or a CasfsError."""
-    workspace.reset(root)
+    workspace.reset(state)
     script = "while :; do echo $$ >x; mkdir d; echo 1 >d/y; rm x; mkdir x; rm -r d x; done"
     with subprocess.Popen(["sh", "-c", script], cwd=workspace.path) as busy:
         try:
@@ -393,13 +398,13 @@ def test_a_tree_of_a_turn_while_others_write(
         finally:
             busy.kill()
     assert made
-    for hash in made:
-        list(tree.walk(mount.store, hash))
+    for turn in made:
+        list(tree.walk(mount.store, turn.full))
 
     def is_restored() -> bool:
         """A child of the script may have outlived it."""
         for name in ("d", "x"):
             rmtree.delete(workspace.path / name)
-        return workspace.record() == root
+        return workspace.record() == state
 
     until(is_restored, "the tree as it was")

@@ -14,6 +14,7 @@ from casfs.maintenance import gc
 from casfs.native import images
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
 from casfs.workspaces.commit import commit_workspace
 from casfs.workspaces.registry import Workspace
@@ -45,7 +46,7 @@ def nowhere(hash: str) -> Path:
 
 def opened(store: Store, point: Path, tree: Tree = TREE, *, read_only: bool = True) -> Workspace:
     root = put_tree(store, tree)
-    return lifecycle.open(store, root, point, NATIVE, nowhere, read_only=read_only)
+    return lifecycle.open(store, RecordedState(root), point, NATIVE, nowhere, read_only=read_only)
 
 
 # -- beside gc ----------------------------------------------------------------------------
@@ -95,7 +96,9 @@ def test_an_image_that_goes_before_it_is_mounted_is_made_again(
 def test_images_that_a_crash_has_left_mounted(disk_store: Store, place: Path) -> None:
     """Killed between the mount of the image and that of the overlay."""
     root = put_tree(disk_store, TREE)
-    new = registry.new(disk_store, place / "m", root, NATIVE, None, read_only=True, mode=None)
+    new = registry.new(
+        disk_store, place / "m", RecordedState(root), NATIVE, None, read_only=True, mode=None
+    )
     registry.swap(disk_store, new.id, None, new.head)
     (place / "m").mkdir()
     spot = new.upper.with_name("lower-0")

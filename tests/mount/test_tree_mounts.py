@@ -15,6 +15,7 @@ from casfs.errors import NotFound
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, registry, strategies
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE, Program, put_tree, read_tree, write_tree
@@ -154,7 +155,9 @@ def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
 
 def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path) -> None:
     root, strategy = put_tree(disk_store, SAMPLE), strategies.STRATEGIES[strategies.NATIVE]
-    new = registry.new(disk_store, tmp_path / "m", root, strategy, None, read_only=True, mode=None)
+    new = registry.new(
+        disk_store, tmp_path / "m", RecordedState(root), strategy, None, read_only=True, mode=None
+    )
     lock = registry.lock(new, inherited=False)
     registry.swap(disk_store, new.id, None, new.head)
     assert lifecycle.sweep(disk_store) == []

@@ -17,6 +17,7 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.system import mounts, processes
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
 from tests.support.engine import Cli
@@ -39,7 +40,9 @@ def work(mount: Mount, tmp_path: Path) -> Iterator[Path]:
 
 def opened(mount: Mount, work: Path, strategy: str, root: str) -> lifecycle.Workspace:
     chosen = strategies.STRATEGIES[strategy]
-    return lifecycle.open(mount.store, root, work, chosen, lambda hash: mount.path / "trees" / hash)
+    return lifecycle.open(
+        mount.store, RecordedState(root), work, chosen, lambda hash: mount.path / "trees" / hash
+    )
 
 
 @VISIBLE
@@ -131,9 +134,11 @@ def test_a_namespace_that_cannot_work_is_not_opened(mount: Mount, work: Path) ->
         raise Failed("no access to /dev/fuse")
 
     with pytest.raises(Failed, match="no access to /dev/fuse"):
-        lifecycle.open(mount.store, root, work, namespace, denied)
+        lifecycle.open(mount.store, RecordedState(root), work, namespace, denied)
     with pytest.raises(Failed, match="cannot mount an overlay"):
-        lifecycle.open(mount.store, root, work, namespace, lambda hash: work / "none")
+        lifecycle.open(
+            mount.store, RecordedState(root), work, namespace, lambda hash: work / "none"
+        )
     assert not work.exists()
 
 

@@ -19,6 +19,7 @@ from casfs.nodes.directory import File, Properties
 from casfs.store import Store
 from casfs.store_mounts import mounted
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
 from casfs.workspaces.commit import commit_workspace, is_dirty
 from casfs.workspaces.registry import Workspace
@@ -72,7 +73,12 @@ def opened(
 ) -> Workspace:
     root = root or put_tree(mount.store, SAMPLE)
     return lifecycle.open(
-        mount.store, root, path, strategies.STRATEGIES[strategy], trees(mount), **more
+        mount.store,
+        RecordedState(root),
+        path,
+        strategies.STRATEGIES[strategy],
+        trees(mount),
+        **more,
     )  # type: ignore[arg-type]
 
 
@@ -272,7 +278,9 @@ def test_what_cannot_be_mounted_leaves_nothing(mount: Mount, work: Path) -> None
     root = put_tree(mount.store, SAMPLE)
     strategy = strategies.STRATEGIES[strategies.OVERLAY]
     with pytest.raises(Failed, match="cannot mount"):
-        lifecycle.open(mount.store, root, work / "w", strategy, lambda hash: work / "none")
+        lifecycle.open(
+            mount.store, RecordedState(root), work / "w", strategy, lambda hash: work / "none"
+        )
     assert left(mount) == []
     assert os.listdir(work) == []
 

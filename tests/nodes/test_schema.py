@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from casfs.errors import Invalid
-from casfs.nodes.schema import DIALECT, Ref, Schema, check_document
+from casfs.nodes.ref_collectors import Ref
+from casfs.nodes.schema import DIALECT, Schema, check_document
 from tests.support.schema_payloads import h
 
 A, B, C, D = h("a"), h("b"), h("c"), h("d")
@@ -190,6 +191,11 @@ def test_a_pattern_beside_a_ref_still_counts() -> None:
         schema.check("b" * 64)
 
 
+def test_a_local_ref_says_so() -> None:
+    schema = Schema(obj(a={**REF, "cas_local": True}, b={**REF, "cas_local": False}))
+    assert schema.refs({"a": A, "b": B}) == [Ref(A, None, is_local=True), Ref(B, None)]
+
+
 def test_what_looks_like_a_ref_in_data_is_none() -> None:
     document = obj(a={"const": {"format": "cas_ref"}}, b={"enum": [{"format": "cas_ref"}]})
     payload = {"a": {"format": "cas_ref"}, "b": {"format": "cas_ref"}}
@@ -233,6 +239,8 @@ def test_what_looks_like_a_ref_in_data_is_none() -> None:
         ),
         ({"type": "string", "cas_type": "content"}, 'cas_type stands only beside "format"'),
         (obj(a={**REF, "cas_type": 5}), "$.properties.a.cas_type: must be the name"),
+        ({"type": "string", "cas_local": True}, 'cas_local stands only beside "format"'),
+        (obj(a={**REF, "cas_local": "yes"}), "$.properties.a.cas_local: must be true or false"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "is understood"),
         ({"items": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "is understood"),
         ({"properties": {"a": 5}}, "$.properties.a: a schema must be an object or a boolean"),

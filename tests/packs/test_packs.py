@@ -13,7 +13,20 @@ from hypothesis import strategies as st
 from casfs.digest import hash_bytes
 from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.packs.index import PackIndex
-from casfs.packs.layout import ALIGNMENT, MAX_FRAME_BYTES, META, RAW, TRAILER, ZSTD
+from casfs.packs.layout import (
+    ALIGNMENT,
+    COUNTS,
+    DICTIONARY,
+    FRAME,
+    HEADER,
+    MAGIC,
+    MAX_FRAME_BYTES,
+    MEMBER,
+    META,
+    RAW,
+    TRAILER,
+    ZSTD,
+)
 from casfs.packs.reader import PackReader, open_pack, read_index, verify
 from casfs.packs.writer import PackWriter
 from casfs.system import zstd
@@ -33,6 +46,26 @@ def made(blobs: Blobs, **options: bool | int) -> bytes:
     writer.finish()
     assert writer.size == len(out.getvalue())
     return out.getvalue()
+
+
+def with_dictionary(trained: bytes, blobs: Blobs) -> bytes:
+    """A pack whose nodes are compressed with the member `trained`, which the writer never does."""
+    out = bytearray(HEADER)
+    dictionary = zstd.Dictionary(trained)
+    frames, members = [], []
+    for data, type in blobs:
+        hash, is_node = bytes.fromhex(hash_bytes(data)), int(type is not None)
+        members.append(MEMBER.pack(hash, len(data), len(frames), 0, is_node))
+        for start in range(0, len(data), MAX_FRAME_BYTES):
+            piece = data[start : start + MAX_FRAME_BYTES]
+            stored = dictionary.compress(piece) if is_node else piece
+            frame = (len(out), len(stored), len(piece), ZSTD if is_node else RAW, is_node)
+            frames.append(FRAME.pack(*frame))
+            out += stored
+    table = (bytes.fromhex(TYPE), DICTIONARY.pack(blobs.index((trained, None))))
+    index = b"".join((COUNTS.pack(1, 1, len(frames), len(members)), *table, *frames, *members))
+    name = bytes.fromhex(hash_bytes(index))
+    return bytes(out + index + TRAILER.pack(len(out), len(index), name, MAGIC))
 
 
 def reader_of(data: bytes) -> PackReader:
@@ -99,17 +132,11 @@ def test_neighbours_share_a_frame_until_it_is_full() -> None:
     assert {index.member(number).frame for number in range(500)} == set(range(index.frames))
 
 
-def test_nodes_compress_with_the_dictionary_of_their_type() -> None:
+def test_nodes_may_be_compressed_with_the_dictionary_of_their_type() -> None:
     trained = zstd.train(NODES, 2000)
     assert trained is not None
-    out = io.BytesIO()
-    writer = PackWriter(out, frame_bytes=1)
-    writer.use_dictionary(TYPE, hash_bytes(trained), trained)
-    for node in NODES[:50]:
-        writer.add(hash_bytes(node), node, TYPE)
-    writer.finish()
     blobs: Blobs = [(trained, None), *((node, TYPE) for node in NODES[:50])]
-    index = check(out.getvalue(), blobs).index
+    index = check(with_dictionary(trained, blobs), blobs).index
     assert index.frame(index.member(1).frame).dictionary == 1
 
 
@@ -189,15 +216,12 @@ def test_a_program_without_casfs_reads_it(tmp_path: Path) -> None:
     assert trained is not None
     large = bytes(range(256)) * 9000
     path = tmp_path / "pack"
-    with path.open("wb") as out:
-        writer = PackWriter(out)
-        writer.add(hash_bytes(large), large)
-        writer.use_dictionary(TYPE, hash_bytes(trained), trained)
-        for node in NODES:
-            writer.add(hash_bytes(node), node, TYPE)
-        name = writer.finish()
+    data = with_dictionary(
+        trained, [(large, None), (trained, None), *((node, TYPE) for node in NODES)]
+    )
+    path.write_bytes(data)
     pack = foreign_reader.Pack(path)
-    assert pack.name.hex() == name
+    assert pack.name.hex() == reader_of(data).index.name
     assert pack.content(0) == large
     assert pack.content(5) == NODES[3]
     command = [sys.executable, foreign_reader.__file__, str(path)]

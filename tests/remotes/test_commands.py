@@ -14,6 +14,7 @@ from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, says, spawn, start_thread, until, workflow
 from tests.support.engine import rule as edge
 from tests.support.helpers import read_tree, write_tree
+from tests.support.remotes import remote_bytes
 from tests.support.s3_servers import S3Server
 
 
@@ -153,3 +154,27 @@ def test_a_thread_goes_on_in_another_store(tmp_path: Path, url: str) -> None:
     refused = spawn("--store", here, "push", "origin", id)
     assert refused.returncode == 4
     assert "has moved in origin" in refused.stderr
+
+
+def test_what_was_purged_is_named_and_leaves_the_remote(
+    filled: Cli, url: str, tmp_path: Path
+) -> None:
+    write_tree(tmp_path / "src", {".config": b"TOKEN=hunter2hunter2"})
+    filled("checkpoint", "create", "secret", tmp_path / "src")
+    filled("push", "backup", "--all")
+    filled("purge", "secret:.config", "--force")
+    again = filled("push", "backup", "--all")
+    assert "1 tombstones went along; `casfs remote gc backup` deletes the bytes" in again.text
+    cleaned = filled("remote", "gc", "backup")
+    assert "1 packs with purged content deleted at once" in cleaned.text
+    assert b"hunter2hunter2" not in remote_bytes(tmp_path / "bucket")
+    assert "purged/" not in filled("remote", "ls", "backup").text
+    archive = filled("export", "secret", "-o", tmp_path / "secret.tar")
+    assert archive.err.count(":.config: purged; left out") == 1
+    write_tree(tmp_path / "src", {"new": b"file"})
+    filled("remote", "add", "other", (tmp_path / "other").as_uri())
+    assert ":.config: purged; left out" in filled("push", "other", "secret").err
+    there = tmp_path / "clone"
+    cloned = filled("clone", url, there)
+    assert "purged in origin: 1 contents; see `casfs purge --list`" in cloned.err
+    assert filled("--store", there, "fsck").code == 0

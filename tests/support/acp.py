@@ -11,6 +11,7 @@ import acp.schema
 
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -60,7 +61,9 @@ def start(
     hash, _ = workflows.add(store, definition)
     bound = {role: Binding("acp", config) for role in definition["roles"]}
     tree = put_tree(store, {"a.txt": b"one\n"})
-    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, tree, **more))
+    return lifecycle.create(
+        store, ThreadRequest(hash, "Do it.", bound, RecordedState(tree), **more)
+    )
 
 
 def session(store: Store, hash: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

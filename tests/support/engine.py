@@ -20,8 +20,10 @@ import pytest
 
 from casfs import daemon_socket, threads
 from casfs.cli.main import main
+from casfs.digest import TreeHash
 from casfs.store import FORMAT, Store
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 from engine.runtime.thread_run import ThreadRun
 from engine.threads import forking, lifecycle, suspension
 from engine.threads.agent_binding import NO_BINDINGS, Binding
@@ -90,13 +92,16 @@ def begin(
     store: Store,
     definition: dict[str, Any],
     agents: Mapping[str, dict[str, Any]],
-    workspace: str | None = None,
+    workspace: str | RecordedState | None = None,
     max_steps: int = lifecycle.MAX_STEPS,
 ) -> Thread:
     """Add a workflow and create a thread of it with command agents; nothing runs yet."""
     hash, _ = workflows.add(store, definition)
     bound = {name: Binding("command", config) for name, config in agents.items()}
-    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace, max_steps))
+    state = RecordedState(TreeHash(workspace)) if isinstance(workspace, str) else workspace
+    return lifecycle.create(
+        store, ThreadRequest(hash, "Do it.", bound, workspace=state, max_steps=max_steps)
+    )
 
 
 def fork(

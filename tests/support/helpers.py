@@ -85,7 +85,9 @@ def write_tree(root: Path, tree: Tree) -> Path:
 def read_tree(root: Path) -> dict[bytes, Any]:
     """A host directory as a literal tree; what it does not expect becomes its mode."""
     found: dict[bytes, Any] = {}
-    for entry in os.scandir(os.fsencode(root)):
+    with os.scandir(os.fsencode(root)) as entries:
+        listed = list(entries)
+    for entry in listed:
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
             found[entry.name] = Link(os.readlink(entry.path))

@@ -64,13 +64,20 @@ def fork(thread: Example, id: str, hash: str, **record: Any) -> str:
 
 
 def put_checkpoint(
-    store: Store, tree: dict[str, Any], name: str = "work", at: int = 0, message: str = ""
+    store: Store,
+    tree: dict[str, Any],
+    name: str = "work",
+    at: int = 0,
+    message: str = "",
+    local: dict[str, Any] | None = None,
 ) -> str:
-    """A checkpoint of a literal tree; returns its head's name."""
+    """A checkpoint of a literal tree, `local` with what is private; returns its head's name."""
     root = put_tree(store, tree)
     stats = {"files": 1, "bytes": 1, "added": 1, "modified": 0, "deleted": 0}
     record = {"root": root, "createdAt": CREATED + at, "message": message}
     more: dict[str, Any] = {"previous": None, "name": name, "stats": stats, "changed_files": []}
+    if local is not None:
+        more["local"] = put_tree(store, local)
     node = store.put_node("checkpoint", {**record, **more}).hash
     head = f"checkpoints/{name}/{moment_id(CREATED + at, node)}"
     set_head(store, head, node, **record)
@@ -101,8 +108,15 @@ def fill(store: Store) -> Example:
 
 
 def export(
-    store: Store, path: Path, *roots: str, have: set[str] | None = None, zstd: bool = False
+    store: Store,
+    path: Path,
+    *roots: str,
+    have: set[str] | None = None,
+    zstd: bool = False,
+    with_local: bool = False,
 ) -> Exported:
     hashes, heads = names.roots(store, list(roots))
     with path.open("wb") as out:
-        return archive.export(store, hashes, heads, out, have=have or set(), compress=zstd)
+        return archive.export(
+            store, hashes, heads, out, have=have or set(), compress=zstd, with_local=with_local
+        )

@@ -11,12 +11,15 @@ from typing import Any
 from casfs import graph
 from casfs.backend.protocols import targets
 from casfs.checkpoints import create as checkpoints
+from casfs.packs.reader import open_pack
 from casfs.remotes import heads, pull, push
 from casfs.remotes import remote as remotes
+from casfs.remotes.log import MAX_ENTRY_BYTES
 from casfs.remotes.pull import Pulled
 from casfs.remotes.push import Pushed
 from casfs.remotes.remote import Remote, Settings
 from casfs.store import Store
+from casfs.system.zstd import Dictionary
 from tests.support.helpers import Tree, write_tree
 
 NAME = "origin"
@@ -43,14 +46,17 @@ class Site:
         with Remote.open(self.root, NAME) as opened:
             yield opened
 
-    def push(self, *texts: str, dry_run: bool = False) -> Pushed:
+    def push(self, *texts: str, dry_run: bool = False, with_local: bool = False) -> Pushed:
         with self.remote() as remote:
             wanted = heads.of_store(self.store, texts)
-            return push.push(self.store, remote, wanted, dry_run=dry_run, begin=quiet)
+            return push.push(
+                self.store, remote, wanted, dry_run=dry_run, begin=quiet, with_local=with_local
+            )
 
-    def pull(self, *texts: str, lazy: bool = False) -> Pulled:
+    def pull(self, *texts: str, lazy: bool = False, purge: bool = False) -> Pulled:
         with self.remote() as remote:
-            return pull.pull(self.store, remote, list(texts), lazy=lazy, begin=quiet)
+            names = list(texts)
+            return pull.pull(self.store, remote, names, lazy=lazy, begin=quiet, purge=purge)
 
     def refs(self) -> dict[str, Any]:
         with self.remote() as remote:
@@ -73,6 +79,24 @@ class Site:
         head = self.store.heads.get(name)  # type: ignore[arg-type]
         assert head is not None
         return {one: self.store.get(one) for one in graph.walk(self.store, targets(head))}
+
+    def contents_but(self, name: str, hash: str) -> dict[str, bytes]:
+        """As `contents`, of what was purged nothing."""
+        head = self.store.heads.get(name)  # type: ignore[arg-type]
+        assert head is not None
+        found = graph.walk(self.store, targets(head))
+        return {one: self.store.get(one) for one in found if one != hash}
+
+
+def remote_bytes(folder: Path) -> bytes:
+    """All that the files of a directory remote hold: log entries and members of packs, unpacked."""
+    found = [path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()]
+    for path in sorted((folder / "log").glob("0*")):
+        found.append(Dictionary().decompress(path.read_bytes(), MAX_ENTRY_BYTES))
+    for path in sorted((folder / "packs").glob("*.pack")):
+        pack = open_pack(path)
+        found += [pack.read(number) for number in range(pack.index.members)]
+    return b"\n".join(found)
 
 
 def site(root: Path, settings: Settings) -> Site:

@@ -15,6 +15,7 @@ from casfs.nodes.directory import File, Properties
 from casfs.revisions import Revision
 from casfs.store import Store
 from casfs.trees.diff import unified_diff
+from casfs.trees.recorded_state import RecordedState
 from casfs.web import compare as compares
 from casfs.web.compare import Comparison, compare
 from tests.support.helpers import Link, Program, put_tree, write_tree
@@ -39,7 +40,8 @@ NEW = {
 def compared(
     store: Store, old: TreeHash, new: TreeHash, path: bytes = b"", **more: object
 ) -> Comparison:
-    return compare(store, Revision(old), Revision(new), path, **more)  # type: ignore[arg-type]
+    revisions = (Revision(RecordedState(old)), Revision(RecordedState(new)))
+    return compare(store, *revisions, path, **more)  # type: ignore[arg-type]
 
 
 def both(store: Store) -> tuple[TreeHash, TreeHash]:
@@ -225,14 +227,14 @@ def test_names_that_are_not_utf8_lead_to_their_files(web: Web, disk_store: Store
     assert "no differences" in web.get(f"{base}&path=%EF%BF%BD").text
 
 
-def test_what_is_purged_is_said_in_its_place(disk_store: Store) -> None:
+def test_what_is_purged_is_in_neither_tree(disk_store: Store) -> None:
     old, new = both(disk_store)
     purge.purge(disk_store, disk_store.put(b"one\ntwo\nthree\n").hash)
     found = {
         one.change.path: one.diff for one in compared(disk_store, old, new, view="split").files
     }
-    lost, kept = found[b"src/a.py"], found[b"src/new.py"]
-    assert lost is not None
-    assert "its content was purged" in str(lost.why)
+    changed, kept = found[b"src/a.py"], found[b"src/new.py"]
+    assert changed is not None
+    assert all(line.old is None for hunk in changed.hunks for line in hunk), "it is new"
     assert kept is not None
     assert kept.hunks

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from casfs import tombstones
 from casfs.maintenance import purge
 from casfs.referrers import Referrers
 from casfs.store import Store
+from casfs.tombstones import Tombstone
 from casfs.web import node as nodes
 from casfs.web.node import page, why
 from casfs.web.rendering import Rendering
@@ -84,6 +86,21 @@ def test_why_it_is_kept(store: Store) -> None:
         (text, "content"),
     ]
     assert why(store, store.put(b"garbage").hash) == nodes.Reason()
+
+
+def test_a_purged_node_shows_its_substitute(disk_store: Store, web: Web) -> None:
+    """Also in a browser that has kept the node: no page asks for it by its old URL again."""
+    texts = ["the secret", "the rest"]
+    first, second = (
+        disk_store.put_node("content", {"text": one, "artifacts": []}).hash for one in texts
+    )
+    path = f"/nodes/{first}?fragment=content&v={Rendering().version}"
+    assert "immutable" in web.get(path).headers["cache-control"]
+    size = disk_store.blobs.info([first])[first].size
+    tombstones.add(disk_store, [Tombstone(first, size, 1, "", second)])
+    after = web.get(path)
+    assert "the rest" in after.text
+    assert after.headers["cache-control"] == "private, no-store"
 
 
 def test_what_is_purged_damaged_or_unknown_is_said(disk_store: Store) -> None:

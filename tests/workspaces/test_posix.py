@@ -17,6 +17,7 @@ import pytest
 
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, strategies
 from tests.support.helpers import Link, put_tree, write_tree
 from tests.support.programs import needs_device
@@ -173,7 +174,13 @@ def test_calls_end_as_on_the_file_system_below(
     work = tmp_path / "work"
     chosen = strategies.STRATEGIES[strategy]
     root = put_tree(mount.store, TREE)
-    lifecycle.open(mount.store, root, work, chosen, lambda hash: mount.path / "trees" / hash)
+    lifecycle.open(
+        mount.store,
+        RecordedState(root),
+        work,
+        chosen,
+        lambda hash: mount.path / "trees" / hash,
+    )
     try:
         wanted = dict(enumerate(outcomes(CASES[case], plain)))
         wanted |= DEVIATIONS.get((case, strategy), {})

@@ -12,7 +12,8 @@ from typing import BinaryIO, cast
 
 from casfs.backend.pack_files import PieceStream
 from casfs.backend.postgres.connection import Pool, Row
-from casfs.backend.sqlite_statements import BATCH_ROWS, key_of, parse_hash, verified
+from casfs.backend.purge_marks import verified
+from casfs.backend.sqlite_statements import BATCH_ROWS, key_of, parse_hash
 from casfs.digest import BlobHash, Digest, hash_stream
 from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound
 from casfs.object_storage.interface import ObjectStorage

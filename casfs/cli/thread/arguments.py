@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +15,11 @@ from casfs import config, threads
 from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
 from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
-from casfs.revisions import resolve_tree
-from casfs.trees.snapshot import exclusions, walker
-from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.revisions import resolve
+from casfs.trees.snapshot import exclusions, policy, working_tree
+from casfs.trees.snapshot.ignore import BY_PATTERN, read_patterns
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.workspaces import ignored_files
 
 if TYPE_CHECKING:
     from casfs.agents.notation import AgentSpec
@@ -47,6 +49,7 @@ def start_options(
     idempotency_key: str | None,
     on_limit: str,
     turn_trees: bool,
+    allow_secret: bool,
     name: str | None,
 ) -> dict[str, Any]:
     """Returns the optional fields of a start request, under the daemon's names."""
@@ -66,6 +69,7 @@ def start_options(
         "key": idempotency_key,
         "on_limit": on_limit,
         "turn_trees": turn_trees,
+        "allow_secret": allow_secret,
         "name": name,
     }
 
@@ -179,18 +183,30 @@ def parse_agent(text: str, where: str) -> AgentSpec:
         raise Usage(f"{where}: {error}") from None
 
 
-def record_workspace(ctx: click.Context, text: str) -> str:
-    """Returns the root of a recorded directory, or of the tree that `text` names."""
+def record_workspace(
+    ctx: click.Context, text: str, patterns: Sequence[str] = (), *, allow_secret: bool = False
+) -> dict[str, str | None]:
+    """Returns the fields of a start request: what a directory holds, recorded, or the tree that
+    `text` names. `patterns`: what else of the directory is ignored."""
     with open_store(ctx) as store:
-        if not Path(text).is_dir():
+        directory = Path(text)
+        if not directory.is_dir():
             try:
-                return resolve_tree(store, text)
+                state = resolve(store, text).state
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
-        refuse_home_or_root(Path(text), force=None)
-        ignore, report = IgnoreRules(), SnapshotReport()
-        exclusions.exclude_stores(store, Path(text), ignore, report)
+            return {"workspace": state.tree, "local": state.local}
+        refuse_home_or_root(directory, force=None)
+        report, options = SnapshotReport(), SnapshotOptions()
+        if not allow_secret:
+            options.scanner = policy.load(store).scanner()
+        rules = exclusions.ignore_rules(
+            store, directory, report, patterns=patterns, keeps_derived=True
+        )
         with store.batch() as batch:
-            tree = walker.snapshot(batch, Path(text), ignore, report)
+            state = working_tree.snapshot(store, batch, directory, rules, report, options)
+        ignored = [path for path, reason in report.excluded if reason == BY_PATTERN]
+        lines = [read_patterns(directory), *map(os.fsencode, patterns)]
+        token = ignored_files.keep(store, directory, ignored, b"\n".join(filter(None, lines)))
     print_notes(report)
-    return tree.hash
+    return {"workspace": state.tree, "local": state.local, "ignored": token}

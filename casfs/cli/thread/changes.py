@@ -20,6 +20,7 @@ from casfs.errors import Usage
 from casfs.revisions import step_tree
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 
 STEPS = re.compile(r"(?P<id>@last|[^@]+)(@((?P<first>\d*)\.\.(?P<last>\d*)|(?P<upto>\d+)))?")
 
@@ -65,7 +66,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
         thread, old, new = _steps(store, id)
         name = f"thread {thread.id}"
 
-        def save(here: TreeHash) -> None:
+        def save(here: RecordedState) -> None:
             saved.append(create_before_restore(store, here, Path(directory), name))
 
         done = apply_changes(

@@ -13,6 +13,7 @@ from casfs import thread_lookup, threads
 from casfs.cli.bisect import bisect
 from casfs.cli.common import Count, json_option, open_store, store_root
 from casfs.cli.output import echo_lines, echo_result
+from casfs.cli.snapshot_options import allow_secret_option
 from casfs.cli.thread.arguments import (
     agent_fields,
     agent_option,
@@ -89,6 +90,14 @@ thread.add_command(bisect)
 )
 @click.option("--compact-by", metavar="NAME[:JSON]", help="Agent that summarises earlier steps.")
 @click.option("--turn-trees", is_flag=True, help="Record the files after each tool call.")
+@click.option(
+    "--exclude",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Record nowhere what matches, as .casfsignore; agents get a copy.",
+)
+@allow_secret_option
 @name_option
 @click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
 @wait_option
@@ -104,6 +113,7 @@ def start(
     agents: tuple[str, ...],
     file: str | None,
     max_steps: int,
+    patterns: tuple[str, ...],
     wait: bool,
     as_json: bool,
     **more: Any,
@@ -121,8 +131,10 @@ def start(
     options = {**start_options(**more), **agent_fields(agents, file), "input": text_or_file(text)}
     root = store_root(ctx)
     daemon_socket.request(root, "status")  # fails before a large workspace is read
-    tree = None if workspace is None else record_workspace(ctx, workspace)
-    options |= {"workspace": False if no_workspace else tree, "max_steps": max_steps}
+    options |= {"workspace": False if no_workspace else None, "max_steps": max_steps}
+    if workspace is not None:
+        allow_secret = options["allow_secret"]
+        options |= record_workspace(ctx, workspace, patterns, allow_secret=allow_secret)
     made = daemon_socket.request(root, "start", workflow=workflow, **options)
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])

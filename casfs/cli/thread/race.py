@@ -19,7 +19,7 @@ from casfs import canonical, removals, thread_lookup, threads
 from casfs.backend.derived import version_of
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.create import create_of_tree
+from casfs.checkpoints.create import create_of_state
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_json, echo_line
 from casfs.cli.run_on_tree import tree_runner
@@ -30,7 +30,7 @@ from casfs.cli.thread.show import COLOURS
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Conflict, Usage
 from casfs.nodes import head_kinds
-from casfs.revisions import step_tree
+from casfs.revisions import step_state, step_tree
 from casfs.store import Store
 from casfs.thread_state import SUCCEEDED, state
 from casfs.threads import RUNNING, SUSPENDED, ThreadId
@@ -139,8 +139,9 @@ def _winner(
                 record: dict[str, str] = {"thread": first.id}
                 with suppress(Conflict), store.batch() as batch:  # another process was faster
                     if name is not None:
-                        root = step_tree(store, first, None)
-                        made = create_of_tree(store, name, root, f"won by thread {first.id}", batch)
+                        last = step_state(store, first, None)
+                        message = f"won by thread {first.id}"
+                        made = create_of_state(store, name, last, message, batch)
                         record["checkpoint"] = f"{made.name}@{made.id}"
                     batch.swap(key, None, Head(first.record["start"], record))
         elif not any(one.status == RUNNING for one in found):
@@ -151,7 +152,7 @@ def _winner(
 
 def _exit_code(store: Store, id: ThreadId, argv: Sequence[str]) -> int:
     with tree_runner(store, argv) as run:
-        return run(step_tree(store, threads.get(store, id), None)).exit_code
+        return run(step_state(store, threads.get(store, id), None).full).exit_code
 
 
 def _outcome(store: Store, id: ThreadId, exits: Mapping[str, int]) -> Row:

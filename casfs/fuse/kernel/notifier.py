@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from casfs.fuse.kernel import protocol
 from casfs.fuse.session import Session
-from casfs.fuse.views.invalidation import Dentry
+from casfs.fuse.views.invalidation import EVERYTHING, Dentry
 from casfs.fuse.views.vnode import Vnode
 
 INTERVAL_S = 0.1
@@ -72,9 +72,23 @@ class Notifier:
 
     def _invalidate_dentries(self) -> None:
         for path, name in self._invalidated():
+            if (path, name) == EVERYTHING:
+                self._invalidate_everything()
+                continue
             body = protocol.pack_inval_entry(self._session.directory_number(path), name)
             with suppress(OSError):  # usually the kernel does not have the dentry
                 self._notify(protocol.NOTIFY_INVAL_ENTRY, body)
+
+    def _invalidate_everything(self) -> None:
+        """Has the kernel drop all contents and listings, and the names of files. A directory that
+        has known inodes keeps its name: a workspace may be mounted over it."""
+        for inode in self._session.inodes.table.snapshot():
+            with suppress(OSError):  # usually the kernel has no page of it
+                self._notify(protocol.NOTIFY_INVAL_INODE, protocol.pack_inval_inode(inode.ino))
+            if inode.children == 0 and inode.parent:
+                body = protocol.pack_inval_entry(inode.parent, inode.name)
+                with suppress(OSError):
+                    self._notify(protocol.NOTIFY_INVAL_ENTRY, body)
 
     def _wake_pollers(self) -> None:
         """A woken poller polls again, which registers it anew; one that does not has closed the

@@ -43,6 +43,7 @@ HAS_RESEND = 1 << 39
 
 # notification codes, sent as the error of a reply to request 0
 NOTIFY_POLL = 1
+NOTIFY_INVAL_INODE = 2
 NOTIFY_INVAL_ENTRY = 3
 NOTIFY_RESEND = 7
 
@@ -70,6 +71,7 @@ poll_in = struct.Struct("=QQII")  # fh kh flags events
 poll_out = struct.Struct("=II")
 notify_poll_wakeup_out = struct.Struct("=Q")
 notify_inval_entry_out = struct.Struct("=QII")  # parent namelen flags; name and a NUL
+notify_inval_inode_out = struct.Struct("=Qqq")  # ino off len
 statfs_out = struct.Struct("=QQQQQIIII24x")
 statx_out = struct.Struct("=QII16x")  # attr_valid attr_valid_nsec flags; statx
 statx = struct.Struct("=IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
@@ -145,6 +147,11 @@ def pack_direntplus(
         ino, offset, length, mode >> 12 & 15,
     )  # fmt: skip
     return packed + name + PADDING[length & 7]
+
+
+def pack_inval_inode(ino: int) -> bytes:
+    """Of all pages of an inode: the content of a file, the listing of a directory."""
+    return notify_inval_inode_out.pack(ino, 0, 0)
 
 
 def pack_inval_entry(parent: int, name: bytes) -> bytes:

@@ -36,6 +36,8 @@ class BlobReader:
 
     def __init__(self, store: Store) -> None:
         self.open_blobs = LruCache(OPEN_BYTES)
+        self._purged = store.purged
+        self._purged.add_cache(self.open_blobs)
         self.info = store.blobs.info
         self._store_open = store.blobs.open
         self._store_content = sized_reader(store.blobs)
@@ -59,6 +61,7 @@ class BlobReader:
 
     def verified(self, hash: str, total: int) -> OpenBlob:
         """Returns an open blob of `total` bytes, unchanged since it was verified."""
+        self._purged.replaced()  # clears the cache, where something was purged
         blob: OpenBlob | None = self.open_blobs.get(hash)
         if blob is None or blob.changed():
             blob = self.open(hash)

@@ -1,4 +1,5 @@
-"""The dentries that the kernel has to drop: names removed since the last check.
+"""The dentries that the kernel has to drop: names removed since the last check, and all of them
+where a content was purged, which may have any name.
 
 The kernel caches the names of directories with `Directory.invalidated` indefinitely; the
 transport looks for removed ones and notifies the kernel.
@@ -12,8 +13,10 @@ from collections.abc import Callable, Iterator
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend
+from casfs.backend.purged_contents import PURGED
 
 Dentry = tuple[tuple[bytes, ...], bytes]  # path of the directory, name
+EVERYTHING: Dentry = ((), b"")  # all that the kernel knows: a content was purged
 
 
 def invalidated_dentries(backend: Backend) -> Callable[[], list[Dentry]]:
@@ -22,6 +25,8 @@ def invalidated_dentries(backend: Backend) -> Callable[[], list[Dentry]]:
 
     def removed() -> list[Dentry]:
         moves = journal.new_moves()
+        if journal.lost or any(move.name.startswith(PURGED) for move in moves):
+            return [EVERYTHING]
         return [dentry for move in moves if move.hash is None for dentry in _dentries(move.name)]
 
     return removed

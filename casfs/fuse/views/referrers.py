@@ -68,8 +68,9 @@ class ReferrersDirectory(StoreDirectory):
         info = hash and self._reader.info([hash]).get(hash)
         if not hash or not info or info.type is None:
             return None
-        refers = info.type == self._hash or self._hash in self._reader.refs(self._reader.node(hash))
-        return self._link(name) if refers else None
+        node = self._reader.node(hash)
+        refs = self._reader.refs(node) | self._reader.refs(node, are_local=True)
+        return self._link(name) if self._hash in (*refs, info.type) else None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for hash in self._index.current().iterate(self._hash):

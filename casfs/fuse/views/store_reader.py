@@ -7,7 +7,7 @@ or head refers to: if the store lacks it, that is damage, `Corrupt`, not NotFoun
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from casfs import prompts, threads
 from casfs.backend.derived import note_use
@@ -23,7 +23,7 @@ from casfs.nodes.directory import Entry, Properties
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import StepRef, Thread, ThreadId
-from casfs.trees import tree
+from casfs.trees import recorded_state, tree
 
 NODE_CACHE_BYTES = 1 << 24  # of memory, approximately
 STEP_LISTS = 16
@@ -42,10 +42,12 @@ class TimedThread(NamedTuple):
 
 
 class StoreReader:
-    """`uses`: the heads that were looked up since `note_uses`."""
+    """`uses`: the heads that were looked up since `note_uses`. `with_local`: the trees that are
+    shown are those of whole directories, where this store has them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, with_local: bool = False) -> None:
         self.store = store
+        self.with_local = with_local
         self.blobs = BlobReader(store)
         self.change_times = ChangeTimes(store.backend)
         self.uses: set[HeadName] = set()
@@ -53,6 +55,8 @@ class StoreReader:
         self._steps = LruCache(STEP_LISTS)
         self._aggregates = LruCache(AGGREGATES)
         self._prompts = LruCache(PROMPT_CACHE_BYTES)
+        for cache in (self._nodes, self._steps, self._prompts, self._aggregates):
+            store.purged.add_cache(cache)
 
     def note_uses(self) -> None:
         """Writes the last uses to the store, by which cache checkpoints are evicted."""
@@ -68,8 +72,16 @@ class StoreReader:
         self.uses.add(name)
         return head
 
+    def shown_tree(self, payload: Mapping[str, Any], field: str) -> TreeHash | None:
+        """Returns the tree that a node's directory shows; `field` names its work."""
+        state = recorded_state.of_payload(self.store, payload, field)
+        if state is None:
+            return None
+        return state.full if self.with_local else state.tree
+
     def node(self, hash: str, type: str | None = None) -> Node:
         """Returns a node that is referred to. Raises Corrupt, CorruptBlob."""
+        self.store.purged.replaced()  # clears the cache, where something was purged
         found: Node | None = self._nodes.get(hash)
         if found is None:
             found = self._load(lambda: self.store.node(hash), hash)
@@ -146,10 +158,11 @@ class StoreReader:
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         return self.store.blobs.info(hashes)
 
-    def refs(self, node: Node) -> frozenset[str]:
-        """Returns the hashes in a node's payload that are references."""
+    def refs(self, node: Node, *, are_local: bool = False) -> frozenset[str]:
+        """Returns the hashes in a node's payload that are references; or those that are local."""
         _, schema = self.store.registry.compiled(node.type_hash)
-        return frozenset(ref.hash for ref in schema.refs(node.payload))
+        found = schema.refs(node.payload)
+        return frozenset(ref.hash for ref in found if ref.is_local == are_local)
 
     def cache_sizes(self) -> dict[str, int]:
         return {"nodes": len(self._nodes), "descriptors": len(self.blobs.open_blobs)}

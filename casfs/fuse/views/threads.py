@@ -231,7 +231,8 @@ class StepDirectory(ComposedDirectory):
         if step["changes"] is not None:
             found[b"changes.diff"] = partial(self._blob, step["changes"])
         if step["workspace"] is not None:
-            target = b"../" * STEP_DEPTH + b"trees/" + step["workspace"].encode("ascii")
+            shown = self._reader.shown_tree(step, "workspace") or step["workspace"]
+            target = b"../" * STEP_DEPTH + b"trees/" + shown.encode("ascii")
             found[b"workspace"] = partial(Link, target=target, mtime_ns=self._mtime_ns)
         return found
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import cast
 
-from casfs.backend.protocols import HeadName
+from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
@@ -180,15 +180,21 @@ class Checkpoints(StoreDirectory):
             return None if newest is None else self._latest(newest[0])
         key = HeadName(self._heads + name.decode("ascii", "replace"))
         head = self._reader.used_head(key)
-        return None if head is None else self._tree(name, head.record["root"])
+        return None if head is None else self._tree(name, self._shown(head))
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         id = b""
         for key, head in head_kinds.sound(self._reader.store.heads, self._heads):
             id = key[len(self._heads) :].encode("ascii")
-            yield id, self._tree(id, head.record["root"])
+            yield id, self._tree(id, self._shown(head))
         if id:
             yield LATEST, self._latest(id)
+
+    def _shown(self, head: Head) -> TreeHash:
+        if not self._reader.with_local:
+            return TreeHash(head.record["root"])  # the node need not be loaded
+        payload = self._reader.node(head.hash, "checkpoint").payload
+        return self._reader.shown_tree(payload, "root") or TreeHash(head.record["root"])
 
     def _tree(self, name: bytes, root: TreeHash) -> TreeDirectory:
         return TreeDirectory(child_key(self.key, name), self._reader, root)

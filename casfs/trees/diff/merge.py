@@ -2,7 +2,8 @@
 
 Path by path: what only they changed is taken; what both changed is merged by lines where all are
 text. Else it is a conflict, and one version stays whole: ours, or theirs where ours is deleted.
-Paths in a directory named `.git` are left out, as in patches. Only the paths that they changed are
+Paths in a directory named `.git` are left out, as in patches, and private files: an old tree may
+have one that a new one does not show. Only the paths that they changed are
 looked at, so all trees here but `theirs` may be partial.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.scanner.private_names import is_private
 from casfs.store import Store
 from casfs.trees import edit, tree
 from casfs.trees.diff import three_way, unified_diff
@@ -24,7 +26,8 @@ MARKERS = b"<<<<<<< ours", b">>>>>>> "
 
 @dataclass(slots=True)
 class Changes:
-    """The leaves that differ between two trees, as they are in each; `skipped`: those in `.git`."""
+    """The leaves that differ between two trees, as they are in each; `skipped`: those in `.git`,
+    and private ones."""
 
     old: Leaves = field(default_factory=dict)
     new: Leaves = field(default_factory=dict)
@@ -49,7 +52,8 @@ class Merged:
 def changes(store: Store, base: TreeHash, theirs: TreeHash) -> Changes:
     found = Changes()
     for change in tree.changes(store, base, theirs):
-        if GIT in change.path.split(b"/"):
+        parts = change.path.split(b"/")
+        if GIT in parts or is_private(parts[-1]):
             found.skipped += 1
             continue
         for side, entry in ((found.old, change.old), (found.new, change.new)):

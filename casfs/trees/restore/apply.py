@@ -19,14 +19,15 @@ from casfs.store import Store
 from casfs.system import locks
 from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees.diff import merge
-from casfs.trees.diff.merge import Merged
+from casfs.trees.diff.merge import Changes, Merged
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.incremental import IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
+from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked, working_tree
-from casfs.trees.snapshot.report import SnapshotReport
 
 JOURNAL = "applied"
 
@@ -49,7 +50,7 @@ def apply(
     *,
     label: str,
     check: bool = False,
-    on_overwrite: Callable[[TreeHash], None] = lambda here: None,
+    on_overwrite: Callable[[RecordedState], None] = lambda here: None,
 ) -> Applied:
     """Brings what changed from the tree `old` to the tree `new` to `directory`; conflicts are
     marked, and named in the result. `label` names the new side in markers; `check`: change
@@ -63,24 +64,47 @@ def apply(
         task = _Apply(store, target)
         undone = task.undo_interrupted(check)
         theirs = merge.changes(store, old, new)
-        sides = [(theirs.old, old), (theirs.new, new)]
-        trees = [merge.partial_tree(store, leaves, like) for leaves, like in sides]
-        ours = tracked.snapshot_tracked(store, target.path, trees)
-        merged = merge.merge(store, theirs, ours, new, label)
-        if merged.unresolved:
-            raise Refused(
-                f"{target}: conflicts of a former apply are not resolved:"
-                f" {listed(merged.unresolved)}; edit the marked lines, and run this again"
-            )
-        if merged.changed and not check:
-            before = None
+        # First in a view of the store: what is only checked, or refused, stores nothing.
+        result = _merge(ScratchStore(store), target, theirs, old, new, label)
+        if result.merged.changed and not check:
+            result = _merge(store, target, theirs, old, new, label)
+            merged, before = result.merged, None
             if any(letter != "A" for letter, _ in merged.changed):
-                before = working_tree.record_all(store, target.path, trees, SnapshotReport())
+                known = [RecordedState(root) for root in result.sides]
+                before = working_tree.record(store, target.path, known)
                 on_overwrite(before)
-            task.write(ours, merged.root)
+            task.write(result.ours, merged.root)
             if before is not None:
-                target.save_undo(before, merged.root)
-    return Applied(merged, theirs.skipped, undone)
+                target.save_undo(before.full, merged.root)
+    return Applied(result.merged, theirs.skipped, undone)
+
+
+@dataclass(frozen=True, slots=True)
+class _MergeHere:
+    """`sides`: trees of the changed paths, before and after; `ours`: of the same, as they are in
+    the directory."""
+
+    sides: list[TreeHash]
+    ours: TreeHash
+    merged: Merged
+
+
+def _merge(
+    store: Store, target: Target, theirs: Changes, old: TreeHash, new: TreeHash, label: str
+) -> _MergeHere:
+    """Raises Refused where conflicts of a former apply are not resolved."""
+    sides = [
+        merge.partial_tree(store, theirs.old, old),
+        merge.partial_tree(store, theirs.new, new),
+    ]
+    ours = tracked.snapshot_tracked(store, target.path, sides)
+    merged = merge.merge(store, theirs, ours, new, label)
+    if merged.unresolved:
+        raise Refused(
+            f"{target}: conflicts of a former apply are not resolved:"
+            f" {listed(merged.unresolved)}; edit the marked lines, and run this again"
+        )
+    return _MergeHere(sides, ours, merged)
 
 
 class _Apply:

@@ -7,7 +7,8 @@ half directory under the target's name.
 *Incremental*, where a tree was restored or recorded before. The old tree is given by the caller,
 or by the restore state (`casfs.trees.restore.restore_state`). First every path of the old and the
 new tree is looked at, by its stat where the stat cache knows it
-(`casfs.trees.snapshot.tracked`). What is as in neither tree was changed locally
+(`casfs.trees.snapshot.tracked`), in a view of the store: looking stores nothing. What is as in
+neither tree was changed locally
 (`casfs.trees.restore.local_changes`): the caller decides, before anything is touched, and is
 given the tree of the whole directory, so that restoring it is undo. Then the
 paths that are not as in the new tree are brought to it (`casfs.trees.restore.incremental`).
@@ -33,16 +34,19 @@ from casfs.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees import edit, tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import host_entries
 from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore, Outcome
 from casfs.trees.restore.local_changes import local_changes, replaced_directories
 from casfs.trees.restore.target import Roots, Target
 from casfs.trees.restore.write import Progress, WriteProgress, write_tree
+from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked, working_tree
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SPECIAL_BITS, SnapshotReport
 
-OnLocalChanges = Callable[[TreeHash, list[bytes]], None]  # the tree of all that is there, and paths
+# Called with the state of the whole directory, and the changed paths.
+OnLocalChanges = Callable[[RecordedState, list[bytes]], None]
 
 
 @dataclass(slots=True)
@@ -67,6 +71,7 @@ def restore(
     root: TreeHash,
     target: Path,
     *,
+    work: TreeHash | None = None,
     base: TreeHash | None = None,
     paths: Sequence[bytes] = (),
     delete_untracked: bool = False,
@@ -75,11 +80,12 @@ def restore(
     parents: bool = False,
     dry_run: bool = False,
     on_local_changes: OnLocalChanges | None = None,
-    on_delete: Callable[[TreeHash], None] = lambda before: None,
+    on_delete: Callable[[RecordedState], None] = lambda before: None,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Make the directory `target` hold the tree `root`.
 
+    `work`: the part of it that is work, where that is not all of it (`RecordedState`).
     `base`: the tree that was restored there before. `paths`: restore only these of the tree.
     `delete_untracked`: also delete entries that are in neither tree, but none that a checkpoint
     leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
@@ -89,12 +95,17 @@ def restore(
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
-    for hash in filter(None, (root, base)):
+    for hash in filter(None, (root, work, base)):
         tree.load(store, hash)
     started = time.monotonic()
     place = Target(store, target)
-    task = _Restore(store, root, place, WriteProgress(progress=progress, set_id=set_id))
+    state = RecordedState(root) if work is None else RecordedState(work, root)
+    task = _Restore(store, state, place, WriteProgress(progress=progress, set_id=set_id))
     with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
+
+        def record() -> RecordedState:
+            return task.record(store, olds, SnapshotReport(), verify=verify)
+
         place.check(delete_untracked, parents)
         place.delete_staging()
         if place.is_empty():
@@ -109,13 +120,15 @@ def restore(
             forced = on_local_changes is not None
             here, before = task.find_untracked(here, olds, delete_untracked, forced, verify)
         if dry_run:
-            task.result.plan = list(tree.changes(store, here, task.goal))
+            task.result.plan = list(task.changes(here, task.goal))
         else:
             if here is not None and task.result.local:
                 changed = task.result.local
-                (on_local_changes or place.refuse_local_changes)(before or here, changed)
-            elif before is not None and any(tree.changes(store, known, before)):
-                on_delete(before)
+                if on_local_changes is None:
+                    raise place.local_changes_refused(changed)
+                on_local_changes(record(), changed)
+            elif before is not None and any(task.changes(known, before.full)):
+                on_delete(record())
             task.execute(here, olds)
     task.result.seconds = time.monotonic() - started
     return task.result
@@ -123,10 +136,12 @@ def restore(
 
 class _Restore:
     def __init__(
-        self, store: Store, root: TreeHash, target: Target, progress: WriteProgress
+        self, store: Store, state: RecordedState, target: Target, progress: WriteProgress
     ) -> None:
-        self._store = store
-        self._root = self.goal = root
+        self._store = ScratchStore(store)
+        self._real_store = store
+        self._state = state
+        self._root = self.goal = root = state.full
         self._paths: list[bytes] = []  # empty: the whole tree
         self._target = target
         self._progress = progress
@@ -188,27 +203,41 @@ class _Restore:
 
     def find_untracked(
         self, here: TreeHash, olds: Roots, delete: bool, forced: bool, verify: bool
-    ) -> tuple[TreeHash, TreeHash | None]:
-        """Returns `here` with what this restore deletes of the untracked files, and the tree of the
-        whole directory where it is to be recorded. Raises Refused where one is in the way."""
+    ) -> tuple[TreeHash, RecordedState | None]:
+        """Returns `here` with what this restore deletes of the untracked files, and the state of
+        the whole directory where it is to be recorded. Raises Refused where one is in the way."""
         blocked = self._blocked(here)
         if not (delete or (forced and (blocked or self.result.local))):
             self._target.refuse_blocked(blocked, forced=False)
             return here, None
-        report, path = SnapshotReport(), self._target.path
-        before = working_tree.record_all(
-            self._store, path, self._known(olds), report, verify=verify
-        )
+        report = SnapshotReport()
+        before = self.record(self._store, olds, report, verify=verify)
         if delete:
-            here = before
+            here = before.full
             self.result.excluded = sorted(one.path for one in report.excluded)
         elif blocked:
-            wanted = {one: tree.resolve(self._store, before, one) for one in blocked}
+            full = before.full
+            wanted = {one: tree.resolve(self._store, full, one) for one in blocked}
             with self._store.batch() as batch:
-                here = edit.with_entries(self._store, batch, here, wanted, before).hash
+                here = edit.with_entries(self._store, batch, here, wanted, full).hash
             self.result.local = sorted({*self.result.local, *blocked})
         self._target.refuse_blocked(self._blocked(here), forced=True)
         return here, before
+
+    def record(
+        self, store: Store, olds: Roots, report: SnapshotReport, *, verify: bool
+    ) -> RecordedState:
+        """Stores the whole directory as it is now."""
+        held = self._target.known_state()
+        known = [RecordedState(old) for old in self._known(olds) if not self._is_of(old, held)]
+        states = [*([held] if held else []), self._state, *known]
+        return working_tree.record(store, self._target.path, states, report, verify=verify)
+
+    def changes(self, old: TreeHash | None, new: TreeHash) -> Iterator[tree.Change]:
+        return tree.changes(self._store, old, new)
+
+    def _is_of(self, root: TreeHash, held: RecordedState | None) -> bool:
+        return root == self._root or (held is not None and root == held.full)
 
     def _blocked(self, here: TreeHash) -> list[bytes]:
         """Returns the directories in whose place the tree has a file, with other files than in
@@ -239,13 +268,14 @@ class _Restore:
         try:
             fd = os.open(staging, DIR_FLAGS)
             try:
-                self._target.save_state(fd, [self._root])
+                self._save_state(fd)
                 write_tree(self._store, self.goal, fd, self._progress)
                 self._keep_private(fd)
                 kept = preserved_names(self._store, self.goal)
-                tracked.remember(self._store, fd, path, self.goal, kept)
+                if self.goal == self._root:
+                    tracked.remember(self._real_store, fd, path, self._state, kept)
                 staging.rename(path)  # takes the place of an empty directory
-                self._target.save_state(fd, [self._root])
+                self._save_state(fd)
             finally:
                 os.close(fd)
         except BaseException:
@@ -253,6 +283,10 @@ class _Restore:
                 rmtree.delete(staging)
             raise
         self._count(Outcome())
+
+    def _save_state(self, fd: int) -> None:
+        work = self._state.tree if self._state.local else None
+        self._target.save_state(fd, [self._root], work=work)
 
     def _keep_private(self, fd: int) -> None:
         """An empty directory that the user made private is not opened by the tree's mode."""
@@ -275,7 +309,10 @@ class _Restore:
             unfinished = olds if len(olds) > 1 else []
             task.directory(fd, b"", [here, *unfinished], self.goal)
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
-            self._target.save_state(fd, states if self._paths else [self._root])
+            if self._paths:
+                self._target.save_state(fd, states)
+            else:
+                self._save_state(fd)
         finally:
             os.close(fd)
         self.result.old = olds[0] if olds else None

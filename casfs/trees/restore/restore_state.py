@@ -20,20 +20,32 @@ from pathlib import Path
 
 from casfs.digest import TreeHash, hash_bytes, is_hash
 from casfs.system.files import replacing
+from casfs.trees.recorded_state import RecordedState
 
 FOLDER = "restored"
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreState:
-    """`path`: the absolute path of the target; `name`: NAME@ID of the checkpoint that it was
-    recorded as, else empty."""
+    """`path`: the absolute path of the target; `roots`: of the whole directory; `name`: NAME@ID of
+    the checkpoint that it was recorded as, else empty; `work`: of the only root, where not all of
+    it is work."""
 
     path: str
     device: int
     inode: int
     roots: tuple[TreeHash | None, ...]
     name: str = ""
+    work: TreeHash | None = None
+
+    @property
+    def state(self) -> RecordedState | None:
+        """What a completed restore left; None while one is under way."""
+        if len(self.roots) != 1 or self.roots[0] is None:
+            return None
+        if self.work is None:
+            return RecordedState(self.roots[0])
+        return RecordedState(self.work, self.roots[0])
 
     def is_of(self, found: os.stat_result) -> bool:
         return (self.device, self.inode) == (found.st_dev, found.st_ino)
@@ -98,7 +110,8 @@ def _read(path: Path) -> RestoreState | None:
         value = json.loads(path.read_bytes())
         state = RestoreState(**{**value, "roots": tuple(value["roots"])})
         roots = [root for root in state.roots if root is not None]
-        is_valid = roots and all(map(is_hash, roots)) and isinstance(state.name, str)
+        works = [] if state.work is None else [state.work]
+        is_valid = roots and all(map(is_hash, [*roots, *works])) and isinstance(state.name, str)
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return state if is_valid else None

@@ -11,6 +11,7 @@ from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import rmtree
 from casfs.system.paths import printable
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
 UNDO = "undo"  # folder of the states: the trees before an apply, and of what it made
@@ -65,6 +66,11 @@ class Target:
             return None
         return state if state is not None and state.is_of(found) else None
 
+    def known_state(self) -> RecordedState | None:
+        """Returns what a completed restore, or a checkpoint, left there."""
+        current = self._current_state(self._states)
+        return None if current is None else current.state
+
     def is_empty(self) -> bool:
         try:
             with os.scandir(self.path) as found:
@@ -104,8 +110,8 @@ class Target:
             )
         return kept
 
-    def refuse_local_changes(self, _: TreeHash, changed: Sequence[bytes]) -> None:
-        raise Refused(
+    def local_changes_refused(self, changed: Sequence[bytes]) -> Refused:
+        return Refused(
             f"{self}: local changes would be overwritten: {listed(changed)}; use --force to"
             " overwrite them (they are recorded as a checkpoint first)"
         )
@@ -121,11 +127,15 @@ class Target:
                 f" move it away{or_force}"
             )
 
-    def save_state(self, fd: int, roots: Roots, name: str = "") -> None:
-        """Save which trees the directory `fd`, which is or becomes this one, may hold; `name`: as
-        in RestoreState."""
+    def save_state(
+        self, fd: int, roots: Roots, name: str = "", work: TreeHash | None = None
+    ) -> None:
+        """Save which trees the directory `fd`, which is or becomes this one, may hold; `name` and
+        `work`: as in RestoreState."""
         found = os.fstat(fd)
-        state = RestoreState(str(self.path), found.st_dev, found.st_ino, tuple(roots), name)
+        state = RestoreState(
+            str(self.path), found.st_dev, found.st_ino, tuple(roots), name=name, work=work
+        )
         self._states.save(state, durable=len(roots) > 1)
 
     def save_undo(self, before: TreeHash, made: TreeHash) -> None:
@@ -144,14 +154,14 @@ class Target:
             raise Failed(f"cannot forget {self}: {error.strerror}") from None
 
 
-def record_tree(store: Store, directory: Path, root: TreeHash, name: str = "") -> None:
-    """Note that `directory` holds the tree `root`, recorded as the checkpoint `name`, as it does
-    after a restore. Raises Failed."""
+def record_state(store: Store, directory: Path, state: RecordedState, name: str = "") -> None:
+    """Note that `directory` holds `state`, recorded as the checkpoint `name`, as it does after a
+    restore. Raises Failed."""
     try:
         target = Target(store, Path(os.path.realpath(directory)))
         fd = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            target.save_state(fd, [root], name)
+            target.save_state(fd, [state.full], name, work=state.tree if state.local else None)
         finally:
             os.close(fd)
     except OSError as error:

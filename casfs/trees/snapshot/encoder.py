@@ -17,7 +17,7 @@ from casfs.digest import Digest, TreeDigest
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.trees.snapshot import stat_cache
-from casfs.trees.snapshot.file_reader import Stat
+from casfs.trees.snapshot.file_reader import Hits, Stat
 from casfs.trees.snapshot.properties import properties, unix_mode
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
@@ -27,13 +27,14 @@ from casfs.write_batch import Batch
 @dataclass(slots=True)
 class ScannedEntry:
     """`digest`: of a file, as soon as it is known, or of a directory that is not looked into;
-    `below`: of any other directory; `target`: of a link."""
+    `below`: of any other directory; `target`: of a link; `hits`: secrets in a file."""
 
     stat: Stat | os.stat_result
     fingerprint: bytes
     digest: Digest | None = None
     below: ScannedDirectory | None = None
     target: bytes = b""
+    hits: Hits = ()
 
 
 @dataclass(slots=True)
@@ -84,9 +85,10 @@ class Encoder:
         self._count_entries(scanned, len(names), subdirectories)
         fingerprints = [scanned.entries[name].fingerprint for name in names]
         fingerprints += own_fingerprint(scanned.stat, self._options, self._racy_after)
-        row = stat_cache.pack(names, fingerprints, digests)
+        hits = {name: entry.hits for name, entry in scanned.entries.items() if entry.hits}
+        row = stat_cache.pack(names, fingerprints, digests, hits)
         cached = scanned.cached
-        if cached is not None and cached[:3] == row[:3] and stat_cache.RACY not in fingerprints:
+        if cached is not None and cached[:4] == row[:4] and stat_cache.RACY not in fingerprints:
             return cached.digest, True
         entries = [
             self._entry(name, scanned.entries[name], digest)
@@ -116,6 +118,7 @@ class Encoder:
 
     def _fill_from_cache(self, scanned: ScannedDirectory, row: CachedDirectory) -> None:
         """Add the entries that the scan of an unchanged directory left out."""
+        hits = row.split_hits()
         for name, (printed, digest) in row.entries().items():
             if printed != stat_cache.DIRECTORY:
                 scanned.entries[name] = ScannedEntry(
@@ -123,6 +126,7 @@ class Encoder:
                     printed,
                     digest,
                     target=scanned.links.get(name, b""),
+                    hits=hits.get(name, ()),
                 )
 
     def _digests(self, scanned: ScannedDirectory) -> list[Digest]:

@@ -10,6 +10,7 @@ from casfs.errors import Refused
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.paths import printable
+from casfs.trees.snapshot import policy
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
@@ -24,10 +25,21 @@ def ignore_rules(
     *,
     defaults: bool = True,
     patterns: Sequence[str] = (),
+    keeps_derived: bool = False,
+    keeps_git: bool = True,
 ) -> IgnoreRules:
-    """Returns the directory's own rules plus `exclude_stores`. Raises NotFound, Failed, Invalid as
-    `IgnoreRules.of`, and Refused."""
-    rules = IgnoreRules.of(directory, defaults=defaults, patterns=patterns)
+    """Returns the directory's own rules and those of the settings, plus `exclude_stores`. Raises
+    NotFound, Failed, Invalid as `IgnoreRules.of`, and Refused."""
+    settings = policy.load(store)
+    rules = IgnoreRules.of(
+        directory,
+        defaults=defaults,
+        patterns=patterns,
+        keeps_derived=keeps_derived,
+        keeps_git=keeps_git,
+        work=settings.work,
+        private=settings.private,
+    )
     exclude_stores(store, directory, rules, report)
     return rules
 

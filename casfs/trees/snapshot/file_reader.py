@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from io import FileIO
+from typing import BinaryIO, NamedTuple, TypeVar, cast
 
 from casfs.backend import protocols
 from casfs.backend.derived import stager
@@ -18,11 +19,14 @@ from casfs.backend.hot_packs import HotPacks
 from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, BlobInfo, Blobs, Staged
 from casfs.digest import Digest
 from casfs.errors import Failed
+from casfs.scanner import Finding, Scanner, ScanningReader
+from casfs.scanner.findings import BINARY_PROBE_BYTES, is_binary
 from casfs.system.paths import FILE_FLAGS, printable
 
 NO_ATTRIBUTES: tuple[list[str], ...] = ([], ["security.selinux"])
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
 STAGE_BATCH_BYTES = 4 << 20  # content held until the store is asked for it
+T = TypeVar("T")
 
 
 class Stat(NamedTuple):
@@ -39,11 +43,37 @@ class Stat(NamedTuple):
         return cls(seen.st_mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
 
 
+class Hit(NamedTuple):
+    """A secret that the scanner found in a file: its kind, and the line, counted from 1."""
+
+    kind: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} in line {self.line}"
+
+
+Hits = tuple[Hit, ...]
+
+
+class ReadContent(NamedTuple):
+    """The content of a file that was read."""
+
+    digest: Digest
+    hits: Hits = ()
+
+
+def hits(findings: Iterable[Finding]) -> Hits:
+    """Returns what is remembered of findings: never the secret, nor where in its line it is."""
+    return tuple(dict.fromkeys(Hit(finding.kind, finding.line) for finding in findings))
+
+
 @dataclass(slots=True)
 class ReadFile:
     """A file that was read. `has_xattrs`: it has extended attributes. `staged` is None where the
     store has the content already, as `info` says, where it was staged with an earlier file, or is
-    in a pack (`hot`: the number of the group, and its own in that)."""
+    in a pack (`hot`: the number of the group, and its own in that). `is_purged`: its content was
+    purged, and is not stored again."""
 
     name: bytes
     digest: Digest
@@ -52,16 +82,23 @@ class ReadFile:
     staged: Staged | None = None
     info: BlobInfo | None = None
     hot: tuple[int, int] | None = None
+    hits: Hits = ()
+    is_purged: bool = False
 
 
 class FileReader:
     """`is_known`: returns whether a hash is known to be stored, or staged already. `packs`: where
-    new content goes that is neither short nor long."""
+    new content goes that is neither short nor long. `scanner`: looks for secrets."""
 
     def __init__(
-        self, blobs: Blobs, is_known: Callable[[str], bool], packs: HotPacks | None = None
+        self,
+        blobs: Blobs,
+        is_known: Callable[[str], bool],
+        packs: HotPacks | None = None,
+        scanner: Scanner | None = None,
     ) -> None:
         self._blobs = blobs
+        self._scanner = scanner
         self._packs = packs
         self._stage_bytes = stager(blobs)
         self._is_known = is_known
@@ -100,13 +137,25 @@ class FileReader:
             size = os.fstat(file).st_size
             marked = has_xattrs(file)
             if size > STREAM_MIN_BYTES:
-                with open(file, "rb", buffering=0, closefd=False) as source:
-                    staged = self._blobs.stage(source)
-                return ReadFile(name, staged.digest, Stat.of(os.fstat(file)), marked, staged), None
+                return self._stream(file, name, marked), None
             data = _read_whole(file, size)
-            return ReadFile(name, Digest.of(data), Stat.of(os.fstat(file)), marked), data
+            read = ReadFile(name, Digest.of(data), Stat.of(os.fstat(file)), marked)
+            if self._scanner is not None:
+                read.hits = hits(self._scanner.scan(data))
+            return read, data
         finally:
             os.close(file)
+
+    def _stream(self, file: int, name: bytes, marked: bool) -> ReadFile:
+        """Stages a large file, which is scanned as it is read."""
+        with open(file, "rb", buffering=0, closefd=False) as source:
+            found, staged = scanned_stream(source, self._scanner, self._blobs.stage)
+        read = ReadFile(name, staged.digest, Stat.of(os.fstat(file)), marked, staged, hits=found)
+        info = self._blobs.info([staged.digest.hash]).get(staged.digest.hash)
+        if info is not None and info.purged:
+            protocols.discard([staged])
+            read.staged, read.is_purged = None, True
+        return read
 
     def _stage(self, held: list[tuple[ReadFile, bytes]]) -> None:
         """Asks the store once for all; stages only content that it does not have."""
@@ -116,6 +165,9 @@ class FileReader:
             hash = one.digest.hash
             found = stored.get(hash)
             one.info = None if found is None or not found.is_here else found
+            if found is not None and found.purged:
+                one.is_purged = True
+                continue
             if hash in unknown:
                 unknown.discard(hash)
                 if one.info is not None:
@@ -124,6 +176,18 @@ class FileReader:
                     one.hot = self._packs.add(one.digest, data)
                 else:
                     one.staged = self._stage_bytes(one.digest, data)
+
+
+def scanned_stream(
+    source: FileIO, scanner: Scanner | None, read: Callable[[BinaryIO], T]
+) -> tuple[Hits, T]:
+    """Has `read` read a file to its end, and scans it meanwhile; returns what was found, and what
+    `read` returned. A binary file goes to `read` as it is, which may have the kernel copy it."""
+    if scanner is None or is_binary(os.pread(source.fileno(), BINARY_PROBE_BYTES, 0)):
+        return (), read(cast(BinaryIO, source))
+    reader = ScanningReader(cast(BinaryIO, source), scanner)
+    result = read(cast(BinaryIO, reader))
+    return hits(reader.findings), result
 
 
 def has_xattrs(file: int | str) -> bool:

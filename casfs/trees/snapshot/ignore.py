@@ -1,7 +1,8 @@
-"""Ignore rules: which entries of a directory a snapshot leaves out, and why.
+"""Ignore rules: which entries of a directory a snapshot leaves out or keeps here only, and why.
 
 Patterns in gitignore's syntax, of `.casfsignore` at the top of the directory and of the caller,
-the later one prevailing. What they do not decide may be left out as derived, by default: see
+the later one prevailing: what they name is recorded nowhere. Then those of the settings
+`snapshot.work` and `snapshot.private`. What none of them decides may be derived, by default: see
 `casfs.trees.snapshot.derived`.
 """
 
@@ -12,16 +13,25 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from casfs.digest import hash_bytes
 from casfs.errors import Failed, Invalid
-from casfs.trees.snapshot.derived import DerivedDirectories, Surroundings
+from casfs.trees.snapshot.derived import GIT, DerivedDirectories, Surroundings
 from casfs.trees.snapshot.gitignore import Patterns
 
 IGNORE_FILE = ".casfsignore"
 MAX_IGNORE_BYTES = 1 << 20
 BY_PATTERN = "an ignore pattern"
+BY_SETTING = "the setting snapshot.private"
+
+
+class Verdict(NamedTuple):
+    """Why an entry is no work. `is_local`: it is recorded in the local tree only, with all below
+    it; else it is left out."""
+
+    reason: str
+    is_local: bool = False
 
 
 class IgnoreRules:
@@ -30,22 +40,57 @@ class IgnoreRules:
 
     excluded: Mapping[bytes, str] = {}
 
-    def __init__(self, patterns: bytes = b"", *, defaults: bool = False) -> None:
-        """`patterns`: as the lines of a `.casfsignore`. Raises ValueError."""
+    def __init__(
+        self,
+        patterns: bytes = b"",
+        *,
+        defaults: bool = False,
+        keeps_derived: bool = False,
+        keeps_git: bool = True,
+        work: Sequence[str] = (),
+        private: Sequence[str] = (),
+    ) -> None:
+        """`patterns`: as the lines of a `.casfsignore`; `defaults`: derived directories are no
+        work, and left out; `keeps_derived`: they are kept in the local tree instead, and with
+        `keeps_git` `.git` is work; `work`, `private`: patterns that move what they match to that
+        class. Raises ValueError."""
         self._patterns = Patterns(patterns) if patterns else None
         self._derived = DerivedDirectories() if defaults else None
-        self._fingerprint = hash_bytes(b"%d\0%b" % (defaults, patterns))[:16]
+        self._keeps_derived = keeps_derived
+        self._keeps_git = keeps_derived and keeps_git
+        self._work = Patterns(_lines(work)) if work else None
+        self._private = Patterns(_lines(private)) if private else None
+        settings = _lines([*work, "", *private])
+        kept = keeps_derived + self._keeps_git
+        parts = b"%d%d\0%b\0%b" % (defaults, kept, patterns, settings)
+        self._fingerprint = hash_bytes(parts)[:16]
 
     @classmethod
-    def of(cls, root: Path, *, defaults: bool = True, patterns: Sequence[str] = ()) -> Self:
+    def of(
+        cls,
+        root: Path,
+        *,
+        defaults: bool = True,
+        patterns: Sequence[str] = (),
+        keeps_derived: bool = False,
+        keeps_git: bool = True,
+        work: Sequence[str] = (),
+        private: Sequence[str] = (),
+    ) -> Self:
         """Loads the rules of the workspace at `root`, followed by `patterns`. Raises Failed when
         they cannot be read, Invalid for an invalid pattern."""
         for one in patterns:
             check_pattern(one)
-        given = "\n".join(patterns).encode("utf-8", "surrogateescape")
         with invalid_patterns_named(root):
             own = read_patterns(root)
-            return cls(b"\n".join(filter(None, (own, given))), defaults=defaults)
+            return cls(
+                b"\n".join(filter(None, (own, _lines(patterns)))),
+                defaults=defaults,
+                keeps_derived=keeps_derived,
+                keeps_git=keeps_git,
+                work=work,
+                private=private,
+            )
 
     @property
     def fingerprint(self) -> str:
@@ -55,24 +100,46 @@ class IgnoreRules:
 
     @property
     def considers_files(self) -> bool:
-        """Whether `reason` has to be asked about files, and not only about directories."""
-        overridden = type(self).reason is not IgnoreRules.reason
-        return overridden or self._patterns is not None or bool(self.excluded)
+        """Whether `verdict` has to be asked about files, and not only about directories."""
+        overridden = type(self).verdict is not IgnoreRules.verdict
+        has_patterns = self._patterns is not None or self._private is not None
+        return overridden or has_patterns or bool(self.excluded)
 
-    def reason(
+    def verdict(
         self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
-    ) -> str | None:
-        """Returns why an entry is left out, None where it is not. `path` is relative to the
-        workspace, `name` its last component."""
+    ) -> Verdict | None:
+        """Returns why an entry is no work, None where it is. `path` is relative to the workspace,
+        `name` its last component."""
         if path in self.excluded:
-            return self.excluded[path]
+            return Verdict(self.excluded[path])
         if self._patterns is not None:
             decision = self._patterns.decision(path, name, directory=directory)
             if decision is not None:
-                return BY_PATTERN if decision else None
+                return Verdict(BY_PATTERN) if decision else None
+        if self.is_work(path, name, directory=directory):
+            return None
+        if self._private is not None and self._private.decision(path, name, directory=directory):
+            return Verdict(BY_SETTING, is_local=True)
         if not directory or self._derived is None or at is None:
             return None
-        return self._derived.reason(path, name, at)
+        reason = self._derived.reason(path, name, at)
+        if reason is None or (reason == GIT and self._keeps_git):
+            return None
+        return Verdict(reason, is_local=self._keeps_derived and reason != GIT)
+
+    def is_work(self, path: bytes, name: bytes, *, directory: bool = False) -> bool:
+        """Whether a person has said that an entry, or a directory above it, is work, whatever its
+        name is or it holds."""
+        if self._work is None:
+            return False
+        if self._work.decision(path, name, directory=directory):
+            return True
+        above = path.rpartition(b"/")[0]
+        return bool(above) and self.is_work(above, above.rpartition(b"/")[2], directory=True)
+
+
+def _lines(patterns: Sequence[str]) -> bytes:
+    return "\n".join(patterns).encode("utf-8", "surrogateescape")
 
 
 def read_patterns(root: Path) -> bytes:

@@ -1,16 +1,17 @@
 """Lists a directory of a snapshot: its entries without those that the rules leave out. Reports
-what was left out, and what looks like a secret."""
+what was left out, and what is perhaps no work."""
 
 from __future__ import annotations
 
 import os
 
+from casfs.scanner.private_names import private_names
 from casfs.trees.snapshot.derived import CACHE_TAG, Surroundings
-from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotReport
-from casfs.trees.snapshot.secret_names import secret_names
 
 Listing = dict[bytes, os.DirEntry[str]]
+BY_NAME = "its name"
 
 
 def list_directory(
@@ -23,9 +24,8 @@ def list_directory(
     if path and CACHE_TAG in entries:
         at = Surroundings(root, fd, entries, inside=True)
         name = path.rpartition(b"/")[2]
-        reason = rules.reason(path[1:], name, directory=True, at=at)
-        if reason is not None:
-            report.exclude(path[1:], reason)
+        verdict = rules.verdict(path[1:], name, directory=True, at=at)
+        if verdict is not None and not keeps(report, path[1:], verdict):
             return None
     at = Surroundings(root, fd, entries)
     above = path[1:] + b"/" if path else b""
@@ -34,13 +34,24 @@ def list_directory(
     for name, entry in entries.items():
         directory = entry.is_dir(follow_symlinks=False)
         if directory or asks_files:
-            reason = rules.reason(above + name, name, directory=directory, at=at)
-            if reason is not None:
-                report.exclude(above + name, reason)
+            verdict = rules.verdict(above + name, name, directory=directory, at=at)
+            if verdict is not None and not keeps(report, above + name, verdict):
                 left_out.append(name)
     for name in left_out:
         del entries[name]
-    for name in secret_names(fd, entries):
-        if entries[name].is_file(follow_symlinks=False):
-            report.secrets.append(above + name)
+    for name in private_names(entries):
+        is_directory = entries[name].is_dir(follow_symlinks=False)
+        if not is_directory and not rules.is_work(above + name, name):
+            report.private[above + name] = BY_NAME
     return entries
+
+
+def keeps(report: SnapshotReport, path: bytes, verdict: Verdict) -> bool:
+    """Notes that an entry is no work; returns whether it is recorded all the same."""
+    if not verdict.is_local:
+        report.exclude(path, verdict.reason)
+    elif verdict.reason == BY_SETTING:
+        report.private[path] = verdict.reason
+    else:
+        report.derived[path] = verdict.reason
+    return verdict.is_local

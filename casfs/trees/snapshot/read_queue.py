@@ -12,7 +12,7 @@ from casfs.system.paths import printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
 from casfs.trees.snapshot.file_reader import FileReader, ReadFile
-from casfs.trees.snapshot.report import XATTRS, Progress, SnapshotReport
+from casfs.trees.snapshot.report import XATTRS, SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ class ReadQueue:
         root: bytes,
         report: SnapshotReport,
         racy_after: int,
-        progress: Progress,
+        options: SnapshotOptions,
     ) -> None:
         self._batch = batch
         self._root_fd = root_fd
         self._root_text = printable(root)
         self._report = report
         self._racy_after = racy_after
-        self._progress = progress
-        self._reader = FileReader(batch.blobs, batch.knows)
+        self._progress = options.progress
+        self._scanner = options.scanner
+        self._reader = FileReader(batch.blobs, batch.knows, scanner=options.scanner)
         self._pool: ReaderPool[ScannedDirectory] | None = None
         self._asked: list[tuple[ScannedDirectory, bytes, list[bytes]]] = []
         self._asked_files = 0
@@ -88,14 +89,23 @@ class ReadQueue:
             if private is not None:
                 from casfs.trees.snapshot.reader_pool import ReaderPool
 
-                self._pool = ReaderPool(private, self._root_fd, self._root_text)
+                self._pool = ReaderPool(
+                    private, self._root_fd, self._root_text, scanner=self._scanner
+                )
 
     def _adopt(self, scanned: ScannedDirectory, done: list[ReadFile]) -> None:
         """Takes over files that were read. The stat at the time of reading counts, not the one
         of the scan: the file may have changed in between."""
         for file in done:
+            if file.is_purged:
+                self._leave_out_purged(scanned, file)
+                continue
             self._batch.adopt(file.digest, file.staged, file.info)
             entry = scanned.entries[file.name]
+            entry.hits = file.hits
+            if file.hits:
+                path = scanned.path + b"/" + file.name
+                self._report.findings[path[1:]] = file.hits
             self._report.read += 1
             if file.has_xattrs:
                 self._report.not_kept[XATTRS] += 1
@@ -105,3 +115,10 @@ class ReadQueue:
                 entry.fingerprint = stat_cache.RACY
             entry.stat, entry.digest = file.stat, file.digest
         self._progress(self._report.files, self._report.read_bytes)
+
+    def _leave_out_purged(self, scanned: ScannedDirectory, file: ReadFile) -> None:
+        entry = scanned.entries.pop(file.name)
+        self._report.files -= 1
+        self._report.bytes -= entry.stat.st_size
+        path = scanned.path + b"/" + file.name
+        self._report.purged[path[1:]] = file.digest.hash

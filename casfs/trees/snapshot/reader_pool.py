@@ -15,6 +15,7 @@ pickled objects would cost more than reading the files.
 
 from __future__ import annotations
 
+import json
 import marshal
 import os
 import signal
@@ -34,9 +35,10 @@ from casfs.backend.hot_packs import Group
 from casfs.backend.protocols import BlobInfo, Staged
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
+from casfs.scanner import Scanner
 from casfs.system import interruption
 from casfs.system.paths import open_directory, printable
-from casfs.trees.snapshot.file_reader import FileReader, ReadFile, Stat, discard
+from casfs.trees.snapshot.file_reader import FileReader, Hit, ReadFile, Stat, discard
 
 MAX_WORKER_PROCESSES = 4
 INTERVAL_S = 0.2  # between two questions whether the results are still wanted
@@ -47,10 +49,14 @@ Key = TypeVar("Key")
 
 class ReaderPool(Generic[Key]):
     """`root_fd`: the recorded directory, `root_text` in messages; `private`: the store's private
-    directory of this process. `submit` batches, then take `results` until all have come, in the
-    order of submission. `close` in a finally. One worker thread waits for each process."""
+    directory of this process; `scanner`: looks for secrets, in the workers. `submit` batches, then
+    take `results` until all have come, in the order of submission. `close` in a finally. One worker
+    thread waits for each process."""
 
-    def __init__(self, private: Path, root_fd: int, root_text: str) -> None:
+    def __init__(
+        self, private: Path, root_fd: int, root_text: str, scanner: Scanner | None = None
+    ) -> None:
+        self._allowed = None if scanner is None else sorted(scanner.allowed)
         count = max(1, min(MAX_WORKER_PROCESSES, (os.cpu_count() or 2) - 1))
         self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
         self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
@@ -62,7 +68,8 @@ class ReaderPool(Generic[Key]):
     def _start(self, private: Path, root_fd: int, root_text: str) -> subprocess.Popen[bytes]:
         pairs = [Pipe() for _ in range(PIPES_PER_WORKER)]
         worker_fds = [pipe.fileno() for _, pipe in pairs]
-        arguments = [str(private), str(root_fd), root_text, *map(str, worker_fds)]
+        allowed = json.dumps(self._allowed)
+        arguments = [str(private), str(root_fd), root_text, allowed, *map(str, worker_fds)]
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {__name__} import main; main()", *arguments],
             stdin=subprocess.DEVNULL,
@@ -126,9 +133,10 @@ class ReaderPool(Generic[Key]):
 
     def _files(self, items: list[Any], process: int) -> list[ReadFile]:
         done = []
-        for name, hash, size, seen, marked, staged, info, hot in items:
+        for name, hash, size, seen, marked, staged, info, hot, hits, purged in items:
             digest = Digest(hash, size)
-            one = ReadFile(name, digest, Stat(*seen), marked)
+            one = ReadFile(name, digest, Stat(*seen), marked, is_purged=purged)
+            one.hits = tuple(Hit(*hit) for hit in hits)
             if staged:
                 one.staged = Staged(digest, *staged)
             if info:
@@ -156,14 +164,17 @@ class ReaderPool(Generic[Key]):
 
 
 def main() -> None:
-    """A worker: `PRIVATE ROOT_FD SHOWN PIPE_FD...` as arguments."""
+    """A worker: `PRIVATE ROOT_FD SHOWN ALLOWED PIPE_FD...` as arguments; ALLOWED is JSON: null
+    where nothing is scanned."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # what is staged is discarded
-    private, root_fd, root_text, *pipe_fds = sys.argv[1:]
+    private, root_fd, root_text, allowed, *pipe_fds = sys.argv[1:]
+    hashes = json.loads(allowed)
+    scanner = None if hashes is None else Scanner(hashes)
     backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
     packs = backend.hot_packs()
-    reader = FileReader(backend.blobs, staged.__contains__, packs)
+    reader = FileReader(backend.blobs, staged.__contains__, packs, scanner)
     pipes: list[Connection[Any, Any]] = [Connection(int(fd)) for fd in pipe_fds]
     with suppress(EOFError, BrokenPipeError, ConnectionResetError), closing(packs):
         while True:
@@ -176,7 +187,7 @@ def main() -> None:
                     for path, names in asked:
                         done, error = _read_batch(reader, int(root_fd), path, names, root_text)
                         found.append(done)
-                        staged.update(one.digest.hash for one in done)
+                        staged.update(one.digest.hash for one in done if not one.is_purged)
                         if error is not None:
                             break
                     if not asked:
@@ -216,4 +227,6 @@ def _packed(one: ReadFile) -> tuple[Any, ...]:
     staged = one.staged and (one.staged.data, one.staged.temp)
     info = one.info and (one.info.size, one.info.type)
     hash, size = one.digest.hash, one.digest.size_bytes
-    return one.name, hash, size, tuple(one.stat), one.has_xattrs, staged, info, one.hot
+    hits = [tuple(hit) for hit in one.hits]
+    stat, marked = tuple(one.stat), one.has_xattrs
+    return one.name, hash, size, stat, marked, staged, info, one.hot, hits, one.is_purged

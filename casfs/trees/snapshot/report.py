@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from casfs.digest import Digest
+from casfs.scanner import Scanner
 from casfs.trees.snapshot import stat_cache
+from casfs.trees.snapshot.file_reader import Hits, ReadContent
 
 RelativePath = bytes
-KnownFiles = dict[bytes, Digest]
+KnownFiles = dict[bytes, ReadContent]
 Progress = Callable[[int, int], None]  # files seen and bytes read so far
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 KINDS = {  # of what has no place in a tree
@@ -38,9 +39,13 @@ class Excluded(NamedTuple):
 
 @dataclass(slots=True)
 class SnapshotReport:
-    """`bytes`: the sum of the file sizes; `read`: the number of files that were read; `secrets`:
-    paths of files that look like secrets; `not_kept`: counts by kind; `known`: what `read_once`
-    found, by stat."""
+    """`bytes`: the sum of the file sizes; `read`: the number of files that were read; `not_kept`:
+    counts by kind; `known`: what `read_once` found, by stat.
+
+    By path, what is perhaps no work (`casfs.trees.snapshot.classes`): `private`: for its name, with
+    the reason; `derived`: kept directories, with the reason; `findings`: what the scanner found. By
+    path, what `classes.settle` decided: `local`: private files; `exposed`: files with secrets that
+    are work. `purged`: files that were left out, since their content was purged."""
 
     files: int = 0
     bytes: int = 0
@@ -49,21 +54,26 @@ class SnapshotReport:
     read_bytes: int = 0
     warnings: list[str] = field(default_factory=list)
     excluded: list[Excluded] = field(default_factory=list)
-    secrets: list[RelativePath] = field(default_factory=list)
+    private: dict[RelativePath, str] = field(default_factory=dict)
+    derived: dict[RelativePath, str] = field(default_factory=dict)
+    findings: dict[RelativePath, Hits] = field(default_factory=dict)
+    local: dict[RelativePath, str] = field(default_factory=dict)
+    exposed: dict[RelativePath, Hits] = field(default_factory=dict)
+    purged: dict[RelativePath, str] = field(default_factory=dict)
     not_kept: Counter[str] = field(default_factory=Counter)
     known: KnownFiles | None = None
 
-    def read_once(self, seen: os.stat_result, read: Callable[[], Digest]) -> Digest:
+    def read_once(self, seen: os.stat_result, read: Callable[[], ReadContent]) -> ReadContent:
         """Reads a file, unless one with this stat is `known`."""
         stamp = stat_cache.fingerprint(seen, time.time_ns() - stat_cache.RACY_WINDOW_NS)
         if self.known is not None and stamp in self.known:
             return self.known[stamp]
-        digest = read()
+        content = read()
         self.read += 1
-        self.read_bytes += digest.size_bytes
+        self.read_bytes += content.digest.size_bytes
         if self.known is not None and stamp != stat_cache.RACY:
-            self.known[stamp] = digest
-        return digest
+            self.known[stamp] = content
+        return content
 
     def add(self, other: SnapshotReport) -> None:
         self.files += other.files
@@ -73,7 +83,12 @@ class SnapshotReport:
         self.read_bytes += other.read_bytes
         self.warnings += other.warnings
         self.excluded += other.excluded
-        self.secrets += other.secrets
+        self.private |= other.private
+        self.derived |= other.derived
+        self.findings |= other.findings
+        self.local |= other.local
+        self.exposed |= other.exposed
+        self.purged |= other.purged
         self.not_kept.update(other.not_kept)
 
     def exclude(self, path: RelativePath, reason: str) -> bool:
@@ -92,8 +107,16 @@ class SnapshotReport:
 
 @dataclass(slots=True)
 class SnapshotOptions:
-    """`preserve`: "mtime", "mode"; `limit`: largest sum of file sizes, in bytes."""
+    """`preserve`: "mtime", "mode"; `limit`: largest sum of file sizes, in bytes; `scanner`: looks
+    for secrets in the files that are read; None: nothing does."""
 
     preserve: Collection[str] = ()
     limit: int | None = None
     progress: Progress = lambda files, bytes: None
+    scanner: Scanner | None = None
+
+    @property
+    def variant(self) -> str:
+        """Equal for snapshots that can use the same rows of the stat cache."""
+        scanned = "" if self.scanner is None else self.scanner.version
+        return ",".join([*sorted(self.preserve), scanned])

@@ -1,8 +1,9 @@
 """The stat cache, git's index for snapshots: the stats and digests of each recorded directory.
 
 For each directory of a workspace: its names, the stat of each entry (size, mtime, ctime,
-inode, mode), the digest that each was recorded as, and the directory node. A file whose stat is
-unchanged is not read again; a directory in which nothing changed is not encoded again. The
+inode, mode), the digest that each was recorded as, the kind and line of each secret that the
+scanner found, and the directory node. A file whose stat is unchanged is not read again; a
+directory in which nothing changed is not encoded again. The
 cache is a derivative in `index.db`, never durable, never trusted for existence: whatever
 it names must still be in the store, and the batch checks that.
 
@@ -14,10 +15,11 @@ it is.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +28,8 @@ from typing import NamedTuple, cast
 from casfs.backend.sqlite_connection import Database
 from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.store import Store
-from casfs.trees.snapshot.file_reader import Stat
+from casfs.trees.scratch_store import ScratchStore
+from casfs.trees.snapshot.file_reader import Hit, Hits, Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
 
 RACY_WINDOW_NS = 2_000_000_000  # as coarse as the coarsest mtime in use
@@ -37,9 +40,10 @@ NO_BLOB = Digest(BlobHash("0" * 64), 0)  # recorded of an entry without a blob, 
 DIGEST = struct.Struct("<32sq")
 SCHEMA = """
 DROP TABLE IF EXISTS directories;
-CREATE TABLE IF NOT EXISTS recorded_directories (
+DROP TABLE IF EXISTS recorded_directories;
+CREATE TABLE IF NOT EXISTS scanned_directories (
   root BLOB NOT NULL, path BLOB NOT NULL, names BLOB NOT NULL, stats BLOB NOT NULL,
-  recorded BLOB NOT NULL, node BLOB NOT NULL, size INTEGER NOT NULL,
+  recorded BLOB NOT NULL, hits BLOB NOT NULL, node BLOB NOT NULL, size INTEGER NOT NULL,
   PRIMARY KEY (root, path)
 );
 """
@@ -47,12 +51,14 @@ CREATE TABLE IF NOT EXISTS recorded_directories (
 
 class CachedDirectory(NamedTuple):
     """One row. `stats` and `recorded` have an item for each of `names`, which are
-    sorted and joined by NUL; `stats` may have one more, for the directory itself; `node` and
-    `size` are the directory node's digest."""
+    sorted and joined by NUL; `stats` may have one more, for the directory itself; `hits`: JSON of
+    what the scanner found in files, by name, empty for nothing; `node` and `size` are the directory
+    node's digest."""
 
     names: bytes
     stats: bytes
     recorded: bytes
+    hits: bytes
     node: bytes
     size: int
 
@@ -62,6 +68,16 @@ class CachedDirectory(NamedTuple):
 
     def with_node(self, node: TreeDigest) -> CachedDirectory:
         return self._replace(node=bytes.fromhex(node.hash), size=node.size_bytes)
+
+    def split_hits(self) -> dict[bytes, Hits]:
+        """Returns what the scanner found in files, by name."""
+        if not self.hits:
+            return {}
+        values = json.loads(self.hits).items()
+        return {
+            os.fsencode(name): tuple(Hit(kind, line) for kind, line in hits)
+            for name, hits in values
+        }
 
     def split_names(self) -> list[bytes]:
         return self.names.split(b"\0") if self.names else []
@@ -83,9 +99,12 @@ class CachedDirectory(NamedTuple):
 
 @dataclass(slots=True)
 class StatCache:
-    """The rows of one workspace: `load`, use, `save`; in memory: use, `advance`, use again."""
+    """The rows of one workspace: `load`, use, `save`; in memory: use, `advance`, use again.
+    `path`: the database, None where nothing is to be saved; `looks`: the store that is only looked
+    with: rows are saved of what is stored, and none is deleted."""
 
-    path: Path = Path()
+    path: Path | None = None
+    looks: ScratchStore | None = None
     root: bytes = b""
     rows: dict[bytes, CachedDirectory] = field(default_factory=dict)
     updated: dict[bytes, CachedDirectory] = field(default_factory=dict)
@@ -106,22 +125,26 @@ class StatCache:
     def save(self) -> None:
         """Writes new rows, deletes those of directories that are gone."""
         gone = self.rows.keys() - self.seen
-        if not self.updated and not gone:
+        if self.looks is not None:
+            stored = self.looks.stored(row.digest.hash for row in self.updated.values())
+            self.updated = {p: row for p, row in self.updated.items() if row.digest.hash in stored}
+            gone = set()
+        if self.path is None or not (self.updated or gone):
             return
         with _database(self.path) as database, database.write() as db:
             db.executemany(
-                "DELETE FROM recorded_directories WHERE root = ? AND path = ?",
+                "DELETE FROM scanned_directories WHERE root = ? AND path = ?",
                 [(self.root, path) for path in gone],
             )
             db.executemany(
-                "INSERT OR REPLACE INTO recorded_directories VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO scanned_directories VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [(self.root, path, *row) for path, row in self.updated.items()],
             )
 
 
 def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> StatCache | None:
-    """Returns the rows of a directory as recorded by these rules and `variant` (the preserved
-    properties), else as recorded by other rules, or restored; None for a store in memory."""
+    """Returns the rows of a directory as recorded by these rules and `variant` (that of
+    SnapshotOptions), else as recorded by other rules, or restored; None for a store in memory."""
     if store.root is None:
         return None
     path = store.root / "index.db"
@@ -129,7 +152,7 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
     root = where + b"\0" + rules.fingerprint.encode() + last
     with _database(path) as database, database.read() as db:
         found = db.execute(
-            "SELECT root, count(*) FROM recorded_directories WHERE root >= ? AND root < ?"
+            "SELECT root, count(*) FROM scanned_directories WHERE root >= ? AND root < ?"
             " GROUP BY root",
             (where + b"\0", where + b"\1"),
         ).fetchall()
@@ -137,11 +160,13 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
         if known and root not in known:
             root = max(known, key=lambda key: known[key])
         rows = db.execute(
-            "SELECT path, names, stats, recorded, node, size FROM recorded_directories"
+            "SELECT path, names, stats, recorded, hits, node, size FROM scanned_directories"
             " WHERE root = ?",
             (root,),
         ).fetchall()
-    return StatCache(path, root, {row[0]: CachedDirectory(*row[1:]) for row in rows})
+    looks = store if isinstance(store, ScratchStore) else None
+    known = {row[0]: CachedDirectory(*row[1:]) for row in rows}
+    return StatCache(path, looks, root, known)
 
 
 def forget(store: Store, hash: str) -> None:
@@ -149,7 +174,7 @@ def forget(store: Store, hash: str) -> None:
     if store.root is not None:
         with _database(store.root / "index.db") as database, database.write() as db:
             key = bytes.fromhex(hash)
-            db.execute("DELETE FROM recorded_directories WHERE instr(recorded, ?) > 0", (key,))
+            db.execute("DELETE FROM scanned_directories WHERE instr(recorded, ?) > 0", (key,))
 
 
 def _database(path: Path) -> closing[Database]:
@@ -180,8 +205,19 @@ def unpack_stat(printed: bytes) -> Stat:
 
 
 def pack(
-    names: Sequence[bytes], fingerprints: Sequence[bytes], digests: Sequence[Digest]
+    names: Sequence[bytes],
+    fingerprints: Sequence[bytes],
+    digests: Sequence[Digest],
+    hits: Mapping[bytes, Hits],
 ) -> CachedDirectory:
     """Returns the row of a directory that has no node yet."""
     packed = [DIGEST.pack(bytes.fromhex(one.hash), one.size_bytes) for one in digests]
-    return CachedDirectory(b"\0".join(names), b"".join(fingerprints), b"".join(packed), b"", 0)
+    found = {os.fsdecode(name): hits[name] for name in sorted(hits)}
+    return CachedDirectory(
+        names=b"\0".join(names),
+        stats=b"".join(fingerprints),
+        recorded=b"".join(packed),
+        hits=json.dumps(found).encode("ascii") if found else b"",
+        node=b"",
+        size=0,
+    )

@@ -15,12 +15,15 @@ from casfs.digest import Digest, TreeDigest, TreeHash
 from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
 from casfs.system.paths import DIR_FLAGS
-from casfs.trees import tree
-from casfs.trees.snapshot import exclusions, stat_cache, working_tree
+from casfs.trees import recorded_state, tree
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.snapshot import exclusions, policy, stat_cache, working_tree
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.file_reader import Hit, Hits
+from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
+RECORDED_AS_PRIVATE = (Hit("a secret", 1),)  # it was found before, and is not looked for again
 CLOCK_TICK_S = 0.011  # the coarsest of Linux, 10 ms, and more
 UNNAMED_FILE = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 
@@ -33,12 +36,12 @@ class TrackedPaths(IgnoreRules):
         self._store = store
         self._directories = {b"": self._load(roots)}
 
-    def reason(
+    def verdict(
         self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
-    ) -> str | None:
+    ) -> Verdict | None:
         above = path[: -len(name) - 1] if len(path) > len(name) else b""
         if path in self.excluded or not any(name in one for one in self._entries(above)):
-            return "untracked"
+            return Verdict("untracked")
         return None
 
     def _entries(self, path: bytes) -> list[tree.Entries]:
@@ -64,10 +67,11 @@ def snapshot_tracked(
 ) -> TreeHash:
     """Store the paths of the trees `roots` as they are in `directory`; returns the tree, which no
     head keeps. `verify`: read every file. Raises as `casfs.trees.snapshot.working_tree.record`."""
-    report, rules = SnapshotReport(), TrackedPaths(store, roots)
-    exclusions.exclude_stores(store, directory, rules, report)
-    options = SnapshotOptions(preserve)
-    return working_tree.snapshot(store, directory, rules, report, options, verify=verify)
+    rules = TrackedPaths(store, roots)
+    exclusions.exclude_stores(store, directory, rules, SnapshotReport())
+    # Scanned like any snapshot, so that the stat cache's rows serve both.
+    options = SnapshotOptions(preserve, scanner=policy.load(store).scanner())
+    return working_tree.snapshot_paths(store, directory, rules, options, verify=verify)
 
 
 def untracked(store: Store, directory: Path, roots: Collection[TreeHash]) -> Iterator[bytes]:
@@ -77,49 +81,64 @@ def untracked(store: Store, directory: Path, roots: Collection[TreeHash]) -> Ite
         above = place[len(top) + 1 :]
         for name in sorted([*directories, *files]):
             path = above + b"/" + name if above else name
-            if rules.reason(path, name, directory=name in directories):
+            if rules.verdict(path, name, directory=name in directories):
                 directories[:] = [one for one in directories if one != name]
                 yield path
 
 
 def remember(
-    store: Store, fd: int, directory: Path, root: TreeHash, preserve: Sequence[str]
+    store: Store, fd: int, directory: Path, state: RecordedState, preserve: Sequence[str]
 ) -> None:
-    """Fill the stat cache of `directory` from the directory `fd`, into which the tree `root` was
-    just written and which nobody else has seen."""
-    rules = IgnoreRules()
-    cache = stat_cache.load(store, directory, rules, ",".join(sorted(preserve)))
+    """Fill the stat cache of `directory` from the directory `fd`, into which `state` was just
+    written and which nobody else has seen. What is private in it counts as scanned."""
+    options = SnapshotOptions(preserve, scanner=policy.load(store).scanner())
+    cache = stat_cache.load(store, directory, IgnoreRules(), options.variant)
     if cache is None:
         return
+    root = state.full
     node = TreeDigest(root, store.blobs.info([root])[root].size)
-    _remember(store, cache, fd, b"", node, _clock_ns(fd))
+    private = {path for path, _ in recorded_state.local_paths(store, state.tree, root)}
+    _Memory(store, cache, private, _clock_ns(fd)).directory(fd, b"", node)
     cache.save()
 
 
-def _remember(
-    store: Store, cache: stat_cache.StatCache, fd: int, path: bytes, node: TreeDigest, clock: int
-) -> None:
-    names, stats, digests = [], [], []
-    for name, entry in tree.load(store, node.hash).items():
-        digest: Digest = stat_cache.NO_BLOB
-        seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        printed = stat_cache.fingerprint(seen, clock)
-        if isinstance(entry, Subdirectory):
-            digest, printed = entry.digest, stat_cache.DIRECTORY
-            inner = os.open(name, DIR_FLAGS, dir_fd=fd)
-            try:
-                _remember(store, cache, inner, path + b"/" + name, entry.digest, clock)
-            finally:
-                os.close(inner)
-        elif isinstance(entry, File):
-            digest = Digest(entry.digest.hash, seen.st_size)
-        names.append(name)
-        stats.append(printed)
-        digests.append(digest)
-    own = tree.directory_properties(store, node.hash)
-    if own is not None and own.unix_mode is not None:
-        stats.append(stat_cache.pack_mode(own.unix_mode))
-    cache.put(path, stat_cache.pack(names, stats, digests).with_node(node))
+class _Memory:
+    """Writes rows of the stat cache. `private`: files that the scanner found something in, or that
+    have private names; which of both it was is decided again from the name."""
+
+    def __init__(
+        self, store: Store, cache: stat_cache.StatCache, private: set[bytes], clock: int
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._private = private
+        self._clock = clock
+
+    def directory(self, fd: int, path: bytes, node: TreeDigest) -> None:
+        names, stats, digests = [], [], []
+        hits: dict[bytes, Hits] = {}
+        for name, entry in tree.load(self._store, node.hash).items():
+            digest: Digest = stat_cache.NO_BLOB
+            seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            printed = stat_cache.fingerprint(seen, self._clock)
+            if isinstance(entry, Subdirectory):
+                digest, printed = entry.digest, stat_cache.DIRECTORY
+                inner = os.open(name, DIR_FLAGS, dir_fd=fd)
+                try:
+                    self.directory(inner, path + b"/" + name, entry.digest)
+                finally:
+                    os.close(inner)
+            elif isinstance(entry, File):
+                digest = Digest(entry.digest.hash, seen.st_size)
+                if (path + b"/" + name)[1:] in self._private:
+                    hits[name] = RECORDED_AS_PRIVATE
+            names.append(name)
+            stats.append(printed)
+            digests.append(digest)
+        own = tree.directory_properties(self._store, node.hash)
+        if own is not None and own.unix_mode is not None:
+            stats.append(stat_cache.pack_mode(own.unix_mode))
+        self._cache.put(path, stat_cache.pack(names, stats, digests, hits).with_node(node))
 
 
 def _clock_ns(fd: int) -> int:

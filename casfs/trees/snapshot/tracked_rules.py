@@ -2,35 +2,43 @@
 
 As in git, a pattern deletes nothing that is tracked; below a tracked directory that the rules
 ignore, what is new is ignored. So it does not matter whether the whole directory is read or only
-its changes.
+its changes. What only the local tree has stays there.
 """
 
 from __future__ import annotations
 
-from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
 
 
 class TrackedRules(IgnoreRules):
-    """Leaves out what `rules` leave out, but no path of the tree `base`."""
+    """Leaves out what `rules` leave out, but no path of the state `base`."""
 
-    def __init__(self, rules: IgnoreRules, store: Store, base: TreeHash) -> None:
+    def __init__(self, rules: IgnoreRules, store: Store, base: RecordedState) -> None:
         super().__init__()
         self._rules = rules
         self._store = store
         self._base = base
-        self._inside: dict[bytes, str] = {}  # tracked directories that the rules leave out
+        self._inside: dict[bytes, Verdict] = {}  # tracked directories that the rules leave out
 
-    def reason(
+    def verdict(
         self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
-    ) -> str | None:
-        found = self._inside.get(path.rpartition(b"/")[0])
-        found = found or self._rules.reason(path, name, directory=directory, at=at)
-        if found is None or tree.find(self._store, self._base, path) is None:
-            return found
-        if directory:
-            self._inside[path] = found
-        return None
+    ) -> Verdict | None:
+        verdict = self._inside.get(path.rpartition(b"/")[0])
+        if verdict is None:
+            verdict = self._rules.verdict(path, name, directory=directory, at=at)
+        if verdict is None or verdict.is_local:
+            return verdict
+        if tree.find(self._store, self._base.tree, path) is not None:
+            if directory:
+                self._inside[path] = verdict
+            return None
+        if tree.find(self._store, self._base.full, path) is not None:
+            return verdict._replace(is_local=True)
+        return verdict
+
+    def is_work(self, path: bytes, name: bytes, *, directory: bool = False) -> bool:
+        return self._rules.is_work(path, name, directory=directory)

@@ -112,9 +112,7 @@ class Snapshot:
         self._cache = cache
         self._user = os.geteuid()
         self._racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
-        self._queue = ReadQueue(
-            batch, root_fd, self._root, report, self._racy_after, options.progress
-        )
+        self._queue = ReadQueue(batch, root_fd, self._root, report, self._racy_after, options)
         self._encoder = Encoder(batch, report, options, cache, self._racy_after, self._vanished)
 
     def take(self) -> TreeDigest:
@@ -202,6 +200,9 @@ class Snapshot:
         if row.names != b"\0".join(names) or row.stats != b"".join(stats):
             return None
         scanned.unchanged, scanned.links = True, links  # a row has no fifos and the like
+        for name, hits in row.split_hits().items():
+            path = scanned.path + b"/" + name
+            self._report.findings[path[1:]] = hits
         self._count(len(found) - len(below) - len(links), size)
         for name, seen in odd:
             self._count_odd(scanned.path + b"/" + name, seen)
@@ -210,6 +211,7 @@ class Snapshot:
     def _scan_entries(self, scanned: ScannedDirectory, fd: int, entries: Listing) -> Subdirectories:
         """Adds every entry to `scanned` and has new files read; returns the subdirectories."""
         known = {} if scanned.cached is None else scanned.cached.entries()
+        known_hits = {} if scanned.cached is None else scanned.cached.split_hits()
         unread: list[bytes] = []
         below: Subdirectories = []
         for name, entry in entries.items():
@@ -226,6 +228,10 @@ class Snapshot:
                 before = known.get(name)
                 if before and before[0] == stat_cache.pack_stat(found.stat):
                     found.fingerprint, found.digest = before
+                    found.hits = known_hits.get(name, ())
+                    if found.hits:
+                        path = scanned.path + b"/" + name
+                        self._report.findings[path[1:]] = found.hits
                 else:
                     unread.append(name)
         if self._reads:

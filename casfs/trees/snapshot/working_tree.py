@@ -1,82 +1,140 @@
-"""Compares a directory with the tree that it is known to hold.
+"""Records a directory as it is now, as a recorded state that no head keeps yet.
 
-The directory is recorded as a tree that no head keeps, as `jj` does: only files whose stat changed
-are read, what is compared is two trees, and what must not be lost can be made a checkpoint at
-once. A path of the known tree is never ignored, whatever the rules say: it was recorded, so its
-change is a change.
+This is how everything that records a directory does it: checkpoints, threads, what a restore is
+about to overwrite. Only files whose stat changed are read. A path of a known state is never
+ignored, whatever the rules say: it was recorded, so its change is a change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from casfs.digest import TreeHash
+from casfs.nodes.directory import Entry, Subdirectory
 from casfs.store import Store
-from casfs.trees import tree
-from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees import recorded_state, tree
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.snapshot import classes, exclusions, policy, stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
-from casfs.trees.tree import Change
+from casfs.write_batch import Batch
 
-
-def local_changes(store: Store, base: TreeHash, directory: Path) -> list[Change]:
-    """Returns what differs in `directory` from the tree `base`, in path order. Raises as
-    `record`."""
-    found = record(store, directory, base)
-    return list(tree.changes(store, base, found))
+AS_BEFORE = "as it was before"
 
 
 def record(
     store: Store,
     directory: Path,
-    base: TreeHash | None,
+    known: Collection[RecordedState],
     report: SnapshotReport | None = None,
-    options: SnapshotOptions | None = None,
-) -> TreeHash:
-    """Stores the tree that `directory` holds now, without a head; properties are preserved as in
-    `base`. Raises NotFound (the directory), Failed (an unreadable file), Refused."""
-    roots = [] if base is None else [base]
-    return record_all(store, directory, roots, report or SnapshotReport(), options)
-
-
-def record_all(
-    store: Store,
-    directory: Path,
-    roots: Collection[TreeHash],
-    report: SnapshotReport,
     options: SnapshotOptions | None = None,
     *,
     verify: bool = False,
-) -> TreeHash:
-    """As `record`, with every path of the trees `roots`. `verify`: read every file."""
-    rules = exclusions.ignore_rules(store, directory, report)
+) -> RecordedState:
+    """Stores what `directory` holds now, with every path of the states `known`, whose properties
+    are preserved. `verify`: read every file. Raises NotFound (the directory), Failed (an unreadable
+    file), Refused."""
+    report = report or SnapshotReport()
     options = options or SnapshotOptions()
-    if roots:
-        options.preserve = preserved_names(store, *roots)
-    return snapshot(store, directory, rules, report, options, roots, verify=verify)
+    options.scanner = policy.load(store).scanner()
+    rules = exclusions.ignore_rules(store, directory, report)
+    if known:
+        options.preserve = preserved_names(store, *(state.full for state in known))
+    for state in known:
+        rules = TrackedRules(rules, store, state)
+    base = next(iter(known), None)
+    with store.batch() as batch:
+        return snapshot(store, batch, directory, rules, report, options, base, verify=verify)
 
 
 def snapshot(
     store: Store,
+    batch: Batch,
     directory: Path,
     rules: IgnoreRules,
     report: SnapshotReport,
     options: SnapshotOptions,
-    roots: Collection[TreeHash] = (),
+    base: RecordedState | None = None,
+    *,
+    verify: bool = False,
+) -> RecordedState:
+    """Stores what `rules` leave of a directory; `base`: what it held before. The batch is
+    committed, but for the heads that it moves."""
+    cache = stat_cache.load(store, directory, rules, options.variant)
+    if cache is not None and verify:
+        cache.rows.clear()
+    full = walker.snapshot(batch, directory, rules, report, options=options, cache=cache).hash
+    state = divide(store, batch, full, directory, report, base)
+    if cache is not None:
+        cache.save()
+    return state
+
+
+def divide(
+    store: Store,
+    batch: Batch,
+    full: TreeHash,
+    directory: Path,
+    report: SnapshotReport,
+    base: RecordedState | None,
+    *,
+    above: bool = True,
+    is_partial: bool = False,
+) -> RecordedState:
+    """Returns the state of a directory of which a snapshot made the tree `full` and `report`, in
+    this batch. `base`: what it held before; `above`: a repository around the directory counts;
+    `is_partial`: only what has changed since `base` was looked at and reported."""
+    batch.commit()  # the tree can be read from here on; no head leads to it yet
+    before: dict[bytes, Entry] = {}
+    if base is not None and (report.findings or is_partial):
+        before.update(recorded_state.local_paths(store, base.tree, base.full))
+    if is_partial:
+        _report_unchanged(store, full, before, report)
+    rules = IgnoreRules(work=policy.load(store).work)
+    local = classes.settle(report, directory, rules, before, above=above)
+    state = recorded_state.divide(
+        store,
+        batch,
+        full,
+        local.reasons,
+        base=None if base is None else base.tree,
+        kept=local.by_content,
+    )
+    batch.commit()
+    return state
+
+
+def _report_unchanged(
+    store: Store, full: TreeHash, before: Mapping[bytes, Entry], report: SnapshotReport
+) -> None:
+    """Adds to the report what was no work before and is as it was; a derived directory is one
+    whatever has changed in it."""
+    for path, entry in before.items():
+        now = tree.find(store, full, path)
+        if isinstance(entry, Subdirectory) and isinstance(now, Subdirectory):
+            report.derived.setdefault(path, AS_BEFORE)
+        elif now == entry:
+            report.private.setdefault(path, AS_BEFORE)
+
+
+def snapshot_paths(
+    store: Store,
+    directory: Path,
+    rules: IgnoreRules,
+    options: SnapshotOptions,
     *,
     verify: bool = False,
 ) -> TreeHash:
-    """Stores what `rules` leave of a directory as a tree, with every path of the trees `roots`."""
-    cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
+    """Stores what `rules` leave of a directory as one tree, whatever is work in it. It is only
+    compared, and no head keeps it."""
+    cache = stat_cache.load(store, directory, rules, options.variant)
     if cache is not None and verify:
         cache.rows.clear()
-    for known in roots:
-        rules = TrackedRules(rules, store, known)
     with store.batch() as batch:
-        root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
+        root = walker.snapshot(batch, directory, rules, options=options, cache=cache)
     if cache is not None:
         cache.save()
     return root.hash

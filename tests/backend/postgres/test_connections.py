@@ -23,7 +23,7 @@ from casfs.errors import (
     Refused,
     Unreachable,
 )
-from casfs.testing.contract import create, get, put
+from tests.contracts.contract import create, get, put
 from tests.support.postgres_server import PostgresServer, processes_below
 
 SECRET = "s3cr3t"

@@ -10,8 +10,8 @@ import pytest
 
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.protocols import Backend
-from casfs.testing.contract import Check
 from tests.backend.test_backends import CHECKS
+from tests.contracts.contract import Check
 from tests.support.postgres_server import PostgresServer
 from tests.support.s3_servers import S3Server
 from tests.support.shared_stores import make_backend as make_shared

@@ -6,7 +6,7 @@ import pytest
 
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.errors import Corrupt, NotFound
-from casfs.testing.contract import put
+from tests.contracts.contract import put
 
 DAMAGE = [
     "data = 'other bytes'",

@@ -14,7 +14,7 @@ from casfs.backend.postgres import create as making
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, Head, Move, Swap
 from casfs.errors import Conflict
-from casfs.testing.contract import create, get, put, stage, swap
+from tests.contracts.contract import create, get, put, stage, swap
 from tests.support.postgres_server import PostgresServer
 
 INSERT = "INSERT INTO casfs.moves (name, hash, at) VALUES (%s, NULL, 0)"

@@ -15,7 +15,7 @@ from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.protocols import Head, HeadName, Publication, Staged, Swap
 from casfs.digest import NodeHash
 from casfs.errors import Conflict, Unreachable
-from casfs.testing.contract import put, swap
+from tests.contracts.contract import put, swap
 from tests.support.links import Link
 from tests.support.postgres_server import PostgresServer
 from tests.support.s3_servers import S3Server

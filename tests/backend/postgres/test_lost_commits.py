@@ -16,7 +16,7 @@ from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.postgres.schema import GUARD
 from casfs.backend.protocols import Head, Publication
 from casfs.errors import Conflict
-from casfs.testing.contract import create, get, put, stage, swap
+from tests.contracts.contract import create, get, put, stage, swap
 from tests.support.links import Link
 from tests.support.postgres_server import PostgresServer
 from tests.support.s3_servers import S3Server

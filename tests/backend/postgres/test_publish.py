@@ -24,8 +24,8 @@ from casfs.backend.protocols import (
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound
-from casfs.testing.contract import ABSENT, create, get, put, stage, swap
 from casfs.trees.restore.restore import restore
+from tests.contracts.contract import ABSENT, create, get, put, stage, swap
 from tests.support.helpers import private_files
 from tests.support.s3_servers import S3Server
 from tests.support.shared_stores import join, make_store

@@ -15,7 +15,7 @@ from casfs.backend.protocols import Head, HeadName, Move
 from casfs.config import FILE
 from casfs.errors import Unreachable
 from casfs.mount.registry import wait_until
-from casfs.testing.contract import create, put, swap
+from tests.contracts.contract import create, put, swap
 from tests.support.postgres_server import PostgresServer
 from tests.support.s3_servers import S3Server
 from tests.support.shared_stores import make_backend

@@ -17,6 +17,7 @@ from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.testing import run_agent
 from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.trees.recorded_state import RecordedState
 from engine.agents import loader, worker_client
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
@@ -44,7 +45,8 @@ def start(store: Store, do: str, flow: dict[str, Any] = ONE, **more: Any) -> Thr
     hash, _ = workflows.add(store, flow)
     workspace = more.pop("workspace", None)
     bound = {"a": Binding("odd", {"do": do, **more})}
-    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace))
+    state = None if workspace is None else RecordedState(workspace)
+    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, state))
 
 
 async def play(store: Store, do: str, **more: Any) -> Thread:

@@ -12,6 +12,7 @@ from casfs import threads
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.trees.recorded_state import RecordedState
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -55,7 +56,7 @@ def start(store: Store, agent: Binding, retries: int = 0) -> Thread:
     roles = {"c": {**OUTER["roles"]["c"], **policy}}
     hash, _ = workflows.add(store, {**OUTER, "roles": roles})
     tree = put_tree(store, {"one": b"", "other": b""})
-    return lifecycle.create(store, ThreadRequest(hash, "x", {"c": agent}, tree))
+    return lifecycle.create(store, ThreadRequest(hash, "x", {"c": agent}, RecordedState(tree)))
 
 
 def runs(side: Path) -> list[str]:

@@ -15,6 +15,7 @@ from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.graph import walk
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from engine.moderator.decision import Next
 from engine.threads import agent_binding, lifecycle, suspension, transitions
@@ -58,7 +59,9 @@ def calling(agent: dict[str, Any], *names: str) -> Binding:
 def start(store: Store, agent: Binding, workspace: str | None = None) -> Thread:
     hash, _ = workflows.add(store, TWO)
     bound = {"p": Binding("command", says({})), "c": agent}
-    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace))
+    return lifecycle.create(
+        store, ThreadRequest(hash, "Do it.", bound, workspace and RecordedState(workspace))
+    )
 
 
 def children(store: Store, parent: Thread) -> list[Thread]:
@@ -470,7 +473,9 @@ async def shipped(store: Store, committed: dict[str, Any]) -> Thread:
     }
     flow = workflows.find(store, "solve-issue")
     tree = put_tree(store, {"file": b"old", "other": b""})
-    return await carry_on(store, lifecycle.create(store, ThreadRequest(flow, "x", bound, tree)))
+    return await carry_on(
+        store, lifecycle.create(store, ThreadRequest(flow, "x", bound, RecordedState(tree)))
+    )
 
 
 async def test_the_shipped_workflows_work_together(disk_store: Store) -> None:

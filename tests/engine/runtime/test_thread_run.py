@@ -13,12 +13,14 @@ import pytest
 import trio
 
 from casfs import threads
+from casfs.digest import TreeHash
 from casfs.errors import Conflict
 from casfs.graph import walk
 from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.moderator.decision import Next
@@ -386,7 +388,7 @@ async def test_a_broken_off_step_is_run_again_from_the_tree_before_it(
     made = begin(disk_store, ONE, agents, project)
     broken = transitions.begin(disk_store, made, Next("a"), 0, 100, 1)
     half = thread_workspace(disk_store, made)
-    half.reset(project)
+    half.reset(RecordedState(TreeHash(project)))
     (half.path / "log").write_text("half written")
     (half.path / "junk").touch()
     log: list[dict[str, Any]] = []

@@ -18,6 +18,7 @@ from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from engine.agents import loader
 from engine.runtime.workspace import Workspace
 from engine.threads import forking, lifecycle, suspension
@@ -49,7 +50,7 @@ def start(store: Store, agent: Binding, definition: dict[str, Any] = ONE) -> Thr
     hash, _ = workflows.add(store, definition)
     root = put_tree(store, {"a.txt": b"one\n"})
     bound = dict.fromkeys(definition["roles"], agent)
-    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, root))
+    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, RecordedState(root)))
 
 
 def fork(

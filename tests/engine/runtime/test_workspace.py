@@ -11,6 +11,8 @@ import pytest
 from casfs import threads
 from casfs.errors import NotFound
 from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreStates
 from casfs.trees.snapshot import stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -35,17 +37,17 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def root(disk_store: Store, project: Path) -> str:
+def state(disk_store: Store, project: Path) -> RecordedState:
     with disk_store.batch() as batch:
-        return walker.snapshot(batch, project, IgnoreRules()).hash
+        return RecordedState(walker.snapshot(batch, project, IgnoreRules()).hash)
 
 
 @pytest.fixture
-def workspace(disk_store: Store, root: str) -> Workspace:
-    """A workspace that holds `root`."""
+def workspace(disk_store: Store, state: RecordedState) -> Workspace:
+    """A workspace that holds `state`."""
     assert disk_store.root is not None
     made = Workspace(disk_store, disk_store.root / "workspaces" / "T")
-    made.reset(root)
+    made.reset(state)
     return made
 
 
@@ -53,58 +55,65 @@ def beside(workspace: Workspace) -> list[str]:
     return sorted(os.listdir(workspace.path.parent))
 
 
-def test_everything_is_recorded(workspace: Workspace, root: str) -> None:
-    assert workspace.record() == workspace.root == root
+def test_everything_is_recorded(workspace: Workspace, state: RecordedState) -> None:
+    assert workspace.record() == workspace.state == state
     assert (workspace.path / "src/node_modules/dep.js").exists()
 
 
-def test_files_that_look_like_secrets_are_named_once(workspace: Workspace) -> None:
+def test_private_files_are_named_once(
+    disk_store: Store, workspace: Workspace, state: RecordedState
+) -> None:
     (workspace.path / ".env").write_text("TOKEN=1\n")
-    workspace.record()
-    assert workspace.new_secrets() == [".env"]
+    recorded = workspace.record()
+    assert recorded.tree == state.tree
+    assert tree.find(disk_store, recorded.full, b".env") is not None
+    assert list(workspace.take_report().local) == [b".env"]
+    assert workspace.take_report().local == {}
     (workspace.path / "id_rsa").touch()
     workspace.record()
-    assert workspace.new_secrets() == ["id_rsa"]
-    workspace.record()
-    assert workspace.new_secrets() == []
+    assert list(workspace.take_report().local) == [b"id_rsa"]
 
 
 def test_what_did_not_change_is_not_read_again(
-    workspace: Workspace, root: str, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, state: RecordedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stat_cache, "RACY_WINDOW_NS", -(10**12))  # as if all were old
-    assert workspace.record() == root
-    workspace.new_secrets()
+    assert workspace.record() == state
+    workspace.take_report()
     (workspace.path / "new").write_text("new\n")
     changed = workspace.record()
-    assert changed != root
+    assert changed != state
     assert workspace._report.read == 1
-    workspace.reset(root)
-    assert workspace.record() == root
+    workspace.reset(state)
+    assert workspace.record() == state
 
 
-def test_reset_takes_back_every_change(workspace: Workspace, root: str) -> None:
+def test_reset_takes_back_every_change(workspace: Workspace, state: RecordedState) -> None:
     (workspace.path / "run").chmod(0o644)
     (workspace.path / "empty").rmdir()
     (workspace.path / "link").unlink()
     (workspace.path / "new").write_text("new\n")
-    assert workspace.record() != root
-    workspace.reset(root)
-    assert workspace.record() == root
+    assert workspace.record() != state
+    workspace.reset(state)
+    assert workspace.record() == state
 
 
-def test_what_holds_the_tree_already_is_left_as_it_is(workspace: Workspace, root: str) -> None:
+def test_what_holds_the_tree_already_is_left_as_it_is(
+    workspace: Workspace, state: RecordedState
+) -> None:
     workspace.record()
     before = (workspace.path / "run").stat().st_ino
-    workspace.reset(root)
+    workspace.reset(state)
     assert (workspace.path / "run").stat().st_ino == before
 
 
-def test_what_an_agent_may_have_touched_is_made_again(workspace: Workspace, root: str) -> None:
+def test_what_an_agent_may_have_touched_is_made_again(
+    workspace: Workspace, state: RecordedState
+) -> None:
     before = (workspace.path / "run").stat().st_ino
     (workspace.path / "keep").touch()  # so that no number is given out twice
     kept = os.open(workspace.path / "run", os.O_RDONLY)
-    workspace.reset(root)
+    workspace.reset(state)
     os.close(kept)
     assert (workspace.path / "run").stat().st_ino != before
 
@@ -113,7 +122,7 @@ def test_remove_leaves_nothing(workspace: Workspace) -> None:
     workspace.remove()
     workspace.remove()
     assert beside(workspace) == []
-    assert workspace.root is None
+    assert workspace.state is None
     with pytest.raises(NotFound):
         workspace.record()
 
@@ -130,17 +139,19 @@ def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: W
     assert os.listdir(disk_store.root / "restored") == []
 
 
-def test_a_daemon_sweeps_what_threads_that_are_over_left(disk_store: Store, root: str) -> None:
+def test_a_daemon_sweeps_what_threads_that_are_over_left(
+    disk_store: Store, state: RecordedState
+) -> None:
     assert disk_store.root is not None
     folder = disk_store.root / "workspaces"
     agents = {"a": says({})}
-    ended, running, suspended = (begin(disk_store, ONE, agents, root) for _ in range(3))
+    ended, running, suspended = (begin(disk_store, ONE, agents, state) for _ in range(3))
     transitions.cancel(disk_store, ended)
     suspension.suspend(disk_store, suspended, "a reason")
     gone = threads.new_id()
     for name in (ended.id, running.id, suspended.id, gone):
-        Workspace(disk_store, folder / name).reset(root)
-    Workspace(disk_store, folder / ended.id / "tree").reset(root)
+        Workspace(disk_store, folder / name).reset(state)
+    Workspace(disk_store, folder / ended.id / "tree").reset(state)
     opened, half = folder / "0123456789abcdef", folder / ".casfs.0123456789abcdef"
     for made in (opened / "0/upper", half / "a"):
         made.mkdir(parents=True)
@@ -150,12 +161,12 @@ def test_a_daemon_sweeps_what_threads_that_are_over_left(disk_store: Store, root
     assert sweep(disk_store) == 0
 
 
-def test_a_daemon_sweeps_when_it_starts(disk_store: Store, root: str) -> None:
+def test_a_daemon_sweeps_when_it_starts(disk_store: Store, state: RecordedState) -> None:
     assert disk_store.root is not None
-    ended = begin(disk_store, ONE, {"a": says({})}, root)
+    ended = begin(disk_store, ONE, {"a": says({})}, state)
     transitions.cancel(disk_store, ended)
     place = disk_store.root / "workspaces" / ended.id
-    Workspace(disk_store, place).reset(root)
+    Workspace(disk_store, place).reset(state)
     with daemon(disk_store.root):
         assert not place.exists()
     lines = (disk_store.root / "log/daemon.jsonl").read_text().splitlines()
@@ -167,12 +178,12 @@ def test_nothing_to_sweep(store: Store, disk_store: Store) -> None:
 
 
 def test_write_protected_directories_are_removed_and_links_not_followed(
-    store: Store, disk_store: Store, root: str, runtime_dir: Path
+    store: Store, disk_store: Store, state: RecordedState, runtime_dir: Path
 ) -> None:
     """Root is stopped by no mode, so root does this as somebody else, in a child process; he
     has a store of his own."""
     workspace = Workspace(disk_store, runtime_dir / "workspaces" / "T")
-    workspace.reset(root)
+    workspace.reset(state)
     outside = runtime_dir / "outside"
     outside.mkdir()
     (outside / "file").touch(mode=0o400)
@@ -216,10 +227,10 @@ def _as_nobody(workspace: Workspace, paths: list[Path]) -> None:
 
 @pytest.mark.parametrize("target", ["/etc", "/no/such"])
 def test_a_link_in_its_place_is_removed_not_followed(
-    target: str, workspace: Workspace, root: str
+    target: str, workspace: Workspace, state: RecordedState
 ) -> None:
     workspace.path.rename(workspace.path.with_name("moved"))
     workspace.path.symlink_to(target)
-    workspace.reset(root)
+    workspace.reset(state)
     assert not workspace.path.is_symlink()
-    assert workspace.record() == root
+    assert workspace.record() == state

@@ -14,6 +14,7 @@ from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees.recorded_state import RecordedState
 from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
@@ -143,7 +144,7 @@ def test_nothing_is_stored_where_the_workspace_is_no_tree(store: Store) -> None:
     blob = store.put(b"no tree").hash
     before = contents(store)
     with pytest.raises(Invalid):
-        lifecycle.create(store, ThreadRequest(hash, "Do it.", {"a": COMMAND}, blob))
+        lifecycle.create(store, ThreadRequest(hash, "Do it.", {"a": COMMAND}, RecordedState(blob)))
     assert contents(store) == before
 
 

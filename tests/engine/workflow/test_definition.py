@@ -11,6 +11,7 @@ import pytest
 
 import engine
 from casfs.errors import Invalid
+from casfs.nodes.ref_collectors import Ref
 from casfs.nodes.schema import Schema
 from engine.workflow.definition import CheckReport, check
 
@@ -152,7 +153,7 @@ def test_metas_that_do_not_fit(workflow: str, name: str, meta: dict[str, Any]) -
 def test_phases_are_refs_to_content() -> None:
     refs = role_schema("develop", "planner").refs(FITS[0][2])
     refs += role_schema("develop", "coder").refs(FITS[2][2])
-    assert refs == [(HASH, "content"), (HASH, "content")]
+    assert refs == [Ref(HASH, "content"), Ref(HASH, "content")]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store import Store
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied
 from casfs.trees.restore.incremental import IncrementalRestore
@@ -49,7 +50,7 @@ def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None
     ]
     assert done.merged.conflicts == []
     assert {name: (place / name).stat().st_ctime_ns for name in untouched} == untouched
-    assert overwritten == [put_tree(disk_store, HERE)]
+    assert overwritten == [RecordedState(put_tree(disk_store, HERE))]
     again = apply(disk_store, place)
     assert (again.merged.changed, again.merged.conflicts) == ([], [])
 
@@ -128,7 +129,7 @@ def test_the_tree_before_is_undo_also_where_the_directory_was_not_tracked(
     before: list[Any] = []
     apply(disk_store, place, on_overwrite=before.append)
     (place / "later").write_bytes(b"mine")
-    restore(disk_store, before[0], place)
+    restore(disk_store, before[0].full, place)
     assert read_tree(place) == named({**HERE, "later": b"mine"})
 
 

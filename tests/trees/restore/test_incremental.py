@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from casfs.errors import Refused
 from casfs.store import Store
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.file_reader import FileReader
@@ -108,10 +109,10 @@ def test_verify_reads_every_file(disk_store: Store, tmp_path: Path) -> None:
     restore(disk_store, root, place)
     assert disk_store.root is not None
     with closing(sqlite3.connect(disk_store.root / "index.db", isolation_level=None)) as db:
-        ((names, stats),) = db.execute("SELECT names, stats FROM recorded_directories").fetchall()
+        ((names, stats),) = db.execute("SELECT names, stats FROM scanned_directories").fetchall()
         (place / "f").write_bytes(b"x" * len(LARGE))
         printed = stat_cache.pack_stat((place / "f").stat())
-        db.execute("UPDATE recorded_directories SET stats = ?", (printed + stats[len(printed) :],))
+        db.execute("UPDATE scanned_directories SET stats = ?", (printed + stats[len(printed) :],))
     assert names == b"f\0g"
     assert restore(disk_store, root, place).files == 0
     with pytest.raises(Refused, match="overwritten: f;"):
@@ -127,11 +128,11 @@ class Overwrite:
     """Lets local changes be overwritten, and remembers them."""
 
     def __init__(self) -> None:
-        self.tree = ""
+        self.state: RecordedState | None = None
         self.paths: list[bytes] = []
 
-    def __call__(self, tree: str, paths: list[bytes]) -> None:
-        self.tree, self.paths = tree, paths
+    def __call__(self, state: RecordedState, paths: list[bytes]) -> None:
+        self.state, self.paths = state, paths
 
 
 @pytest.mark.parametrize(
@@ -171,8 +172,8 @@ def test_what_was_changed_here_is_refused_and_can_be_had_back(
     assert read_tree(place) == named(after)
     assert done.outcome.changed == []
     assert done.local == overwrite.paths == ([] if is_theirs else [b"x"])
-    if overwrite.tree:
-        restore(store, overwrite.tree, place, base=put_tree(store, after))
+    if overwrite.state:
+        restore(store, overwrite.state.full, place, base=put_tree(store, after))
         assert read_tree(place) == before
 
 

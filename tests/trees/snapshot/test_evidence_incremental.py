@@ -13,11 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from casfs.scanner import Scanner
 from casfs.store import Store
 from casfs.trees.snapshot import derived, stat_cache, walker
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from tests.support import planted
 
+SECRET = planted.settings_file()
 PLACES = ("", "p", "p/q", "node_modules", "build", "p/build", "p/node_modules", "cache/in")
 FILES = {
     "package.json": b"{}",
@@ -31,7 +34,7 @@ FILES = {
 }
 PATHS = [os.path.join(place, name) for place in PLACES for name in FILES]
 CHANGES = st.one_of(
-    st.tuples(st.just("write"), st.sampled_from(PATHS), st.sampled_from([b"", b"x", None])),
+    st.tuples(st.just("write"), st.sampled_from(PATHS), st.sampled_from([b"", b"x", SECRET, None])),
     st.tuples(st.just("remove"), st.sampled_from([*PATHS, *PLACES[1:]]), st.none()),
     st.tuples(
         st.just("chmod"),
@@ -64,9 +67,10 @@ def apply(root: Path, kind: str, name: str, value: object) -> None:
 
 def snapshot(store: Store, root: Path, cached: bool) -> tuple[str, SnapshotReport]:
     rules, report = IgnoreRules.of(root), SnapshotReport()
-    cache = stat_cache.load(store, root, rules, "") if cached else None
+    options = SnapshotOptions(scanner=Scanner())
+    cache = stat_cache.load(store, root, rules, options.variant) if cached else None
     with store.batch() as batch:
-        found = walker.snapshot(batch, root, rules, report, cache=cache).hash
+        found = walker.snapshot(batch, root, rules, report, options=options, cache=cache).hash
     if cache is not None:
         cache.save()
     return found, report
@@ -97,7 +101,8 @@ def test_incremental_is_full(
             assert first[0] == again[0] == whole
             for _, report in (first, again):
                 assert sorted(report.excluded) == sorted(told.excluded)
-                assert sorted(report.secrets) == sorted(told.secrets)
+                assert (report.private, report.derived) == (told.private, told.derived)
+                assert report.findings == told.findings
                 assert report.not_kept == told.not_kept
                 assert (report.files, report.bytes) == (told.files, told.bytes)
                 assert report.entries == told.entries

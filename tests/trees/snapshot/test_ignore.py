@@ -20,7 +20,7 @@ def skipped(ignore: IgnoreRules, path: str) -> bool:
     """Whether `path` is left out; a directory's ends with a slash."""
     name = path.rstrip("/")
     raw = name.encode("utf-8", "surrogateescape")
-    return ignore.reason(raw, raw.rpartition(b"/")[2], directory=name != path) is not None
+    return ignore.verdict(raw, raw.rpartition(b"/")[2], directory=name != path) is not None
 
 
 def test_without_defaults_and_file_nothing_is_left_out(tmp_path: Path) -> None:

@@ -145,14 +145,15 @@ def test_what_was_sent_is_kept_when_a_reader_is_ended_at_once(
 
     def read() -> None:
         monkeypatch.setattr(Connection, "send_bytes", send_and_be_ended)
-        monkeypatch.setattr(sys, "argv", ["-c", str(private), str(fd), "", str(theirs.fileno())])
+        arguments = [str(private), str(fd), "", "null", str(theirs.fileno())]
+        monkeypatch.setattr(sys, "argv", ["-c", *arguments])
         reader_pool.main()
 
     fd = os.open(tmp_path, DIR_FLAGS)
     process = get_context("fork").Process(target=read)
     process.start()
     ours.send_bytes(marshal.dumps([(b"", [b"file"])]))
-    error, (((name, *_, staged, _, _),),), *_ = marshal.loads(ours.recv_bytes())
+    error, (((name, *_, staged, _, _, _, _),),), *_ = marshal.loads(ours.recv_bytes())
     process.join(30)
     os.close(fd)
     assert process.exitcode == 0

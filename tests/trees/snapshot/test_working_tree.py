@@ -9,10 +9,12 @@ import pytest
 
 from casfs.digest import TreeHash
 from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions
-from casfs.trees.snapshot.working_tree import local_changes, record
+from casfs.trees.snapshot.working_tree import record
 from tests.support.helpers import Link, Program, take, write_tree
 
 TREE = {
@@ -26,9 +28,10 @@ TREE = {
 
 
 def letters(store: Store, base: TreeHash, directory: Path) -> list[str]:
+    found = record(store, directory, [RecordedState(base)])
     return [
         f"{change.letter} {os.fsdecode(change.path)}"
-        for change in local_changes(store, base, directory)
+        for change in tree.changes(store, base, found.tree)
     ]
 
 
@@ -80,4 +83,4 @@ def test_it_is_recorded_as_a_checkpoint_would_be(store: Store, tmp_path: Path) -
     place = write_tree(tmp_path / "d", TREE)
     base = take(store, place)
     (place / "new").write_bytes(b"new")
-    assert record(store, place, base) == take(store, place)
+    assert record(store, place, [RecordedState(base)]) == RecordedState(take(store, place))

@@ -11,7 +11,7 @@ from casfs.backend.derived import find_missing, find_prefix, of_types
 from casfs.backend.protocols import INLINE_MAX_BYTES, META, Head, discard
 from casfs.digest import CHUNK, Digest, NodeHash
 from casfs.errors import Conflict, NotFound
-from casfs.testing.contract import ABSENT, Factory, checks, put, stage, swap
+from tests.contracts.contract import ABSENT, Factory, checks, put, stage, swap
 
 SIZES = (0, 1, INLINE_MAX_BYTES, INLINE_MAX_BYTES + 1, (1 << 20) + 1)
 

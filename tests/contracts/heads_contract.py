@@ -11,7 +11,7 @@ from casfs.backend.derived import publish_group
 from casfs.backend.protocols import MAX_RECORD_BYTES, Backend, Head, Publication, discard
 from casfs.digest import Digest, NodeHash
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.testing.contract import ABSENT, Factory, checks, create, get, put, stage, swap
+from tests.contracts.contract import ABSENT, Factory, checks, create, get, put, stage, swap
 
 NAMES = ["a", "a/b", "a0", "b", "ä", "ÿ", "ı", "Ā", "\ud7ff", "\ue000", "\uffff", "𐀀", "😀", "a/😀"]
 

@@ -19,7 +19,7 @@ from casfs.backend.protocols import (
 )
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.system.clock import now_ms
-from casfs.testing.contract import ABSENT, Factory, checks, create, get, put, swap
+from tests.contracts.contract import ABSENT, Factory, checks, create, get, put, swap
 
 
 def the_version_tells_of_other_writers(make_backend: Factory) -> None:

@@ -1,0 +1,146 @@
+"""Redaction of a transcript: each secret that the scanner finds is replaced by a mark.
+
+A mark reads `‹secret:KIND:n›`; `n` tells the secrets of one run apart, and is the same for the same
+secret. The scanner finds nothing in a mark, so redacting twice changes nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from casfs.digest import is_hash
+from casfs.scanner import MAX_SECRET_BYTES, Finding, Scanner
+
+ENCODING = "utf-8"
+ERRORS = "surrogatepass"  # a JSON text may hold half a character
+MARK = "‹secret:{kind}:{number}›"
+MARKS = re.compile("‹secret:[a-z-]+:([0-9]{1,9})›")
+MARK_START = "‹secret:"
+MIN_TEXT_CHARS = 12  # shorter texts hold no secret that the scanner knows
+MAX_LINE_BYTES = 1 << 10
+TOKEN_AT_END = re.compile(  # not the end of a sentence
+    rb"[\w+/=.~:@-]*(?:\d[\w+/=.~:@-]*|[\w+/=~:@-])\Z"
+)
+NAMED_AT_END = re.compile(
+    rb"(?i)(?:pass|pwd|secret|token|credential|key)[\w.\"'\]-]*\s*(?:[:=]\s*\S*)?\Z"
+)
+KEY_BEGIN = b"-----BEGIN"
+KEY_END = b"-----END"
+TELLING_NAME = re.compile("(?i)pass|pwd|secret|token|credential|key")
+
+
+class SecretMarks:
+    """The marks of one run: of one thread, or of one command. `scanner`: None where what it finds
+    may be recorded."""
+
+    def __init__(self, scanner: Scanner | None) -> None:
+        self.scanner = scanner
+        self._numbers: dict[bytes, int] = {}
+        self._highest = 0
+        self._lock = threading.Lock()  # steps are built in threads of their own
+
+    def mark(self, kind: str, secret: bytes) -> str:
+        with self._lock:
+            number = self._numbers.get(secret)
+            if number is None:
+                self._highest += 1
+                number = self._numbers[secret] = self._highest
+        return MARK.format(kind=kind, number=number)
+
+    def in_bytes(self, data: bytes) -> bytes:
+        """Returns a text with its secrets replaced, whatever else it holds. It is scanned again
+        then: what a secret touched may be one, too."""
+        while findings := self._findings(data):
+            pieces: list[bytes] = []
+            end = 0
+            for found in findings:
+                secret = data[found.start : found.end]
+                pieces += [data[end : found.start], self.mark(found.kind, secret).encode()]
+                end = found.end
+            data = b"".join([*pieces, data[end:]])
+        return data
+
+    def in_text(self, text: str) -> str:
+        self._count_above(text)
+        if len(text) < MIN_TEXT_CHARS:
+            return text
+        data = text.encode(ENCODING, ERRORS)
+        marked = self.in_bytes(data)
+        return text if marked is data else marked.decode(ENCODING, ERRORS)
+
+    def in_json(self, value: Any) -> Any:
+        """Returns a JSON value with the secrets in its strings replaced. One pass over all of them
+        tells that there is none, which is the rule."""
+        texts = "\n".join(_texts(value))
+        self._count_above(texts)
+        return self._in_json(value) if self._findings(texts.encode(ENCODING, ERRORS)) else value
+
+    def _in_json(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.in_text(value)
+        if isinstance(value, Mapping):
+            return {self.in_text(key): self._in_member(key, one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._in_json(one) for one in value]
+        return value
+
+    def _in_member(self, name: str, value: Any) -> Any:
+        marked = self._in_json(value)
+        if marked is not value or not _is_telling(name, value):
+            return marked
+        member = _member(name, value)
+        for found in self._findings(member.encode(ENCODING, ERRORS)):
+            return self.mark(found.kind, value.encode(ENCODING, ERRORS))
+        return value
+
+    def begin_at_end(self, data: bytes) -> int:
+        """Returns how many bytes at the end of a text may be the beginning of a secret."""
+        if self.scanner is None:
+            return 0
+        tail = data[-MAX_LINE_BYTES:]
+        matches = [pattern.search(tail) for pattern in (TOKEN_AT_END, NAMED_AT_END)]
+        starts = [match.start() for match in matches if match]
+        count = len(tail) - min(starts, default=len(tail))
+        key = data.rfind(KEY_BEGIN, max(0, len(data) - MAX_SECRET_BYTES))
+        if key >= 0 and data.find(KEY_END, key) < 0:
+            return max(count, len(data) - key)
+        return count
+
+    def _findings(self, data: bytes) -> tuple[Finding, ...]:
+        return () if self.scanner is None else self.scanner.scan(data, binary=True)
+
+    def _count_above(self, text: str) -> None:
+        """Keeps the numbers of a later run apart from those that an earlier one gave."""
+        if MARK_START in text:
+            numbers = [int(number) for number in MARKS.findall(text)]
+            with self._lock:
+                self._highest = max([self._highest, *numbers])
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields the strings in a JSON value that may hold secrets, with the names that tell so."""
+    if isinstance(value, str):
+        if len(value) >= MIN_TEXT_CHARS and not is_hash(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            if len(name) >= MIN_TEXT_CHARS:
+                yield name
+            if _is_telling(name, one):
+                yield _member(name, one)
+            else:
+                yield from _texts(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
+
+
+def _is_telling(name: str, value: Any) -> bool:
+    return isinstance(value, str) and not is_hash(value) and bool(TELLING_NAME.search(name))
+
+
+def _member(name: str, value: str) -> str:
+    return f'{name}="{value}"'

@@ -1,0 +1,204 @@
+"""`casfs purge`: what must not stay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from casfs.cli.common import json_option, open_store
+from casfs.cli.grep import find_places, read_text, search_store
+from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, warn
+from casfs.cli.removal import listed
+from casfs.errors import NotFound, Refused, Usage
+from casfs.mount import registry
+from casfs.nodes.directory import File
+from casfs.removals import label
+from casfs.revisions import resolve_entry, split
+from casfs.store import Store
+from casfs.system.clock import rfc3339
+
+if TYPE_CHECKING:
+    from casfs.tombstones import Tombstone
+
+
+@click.command()
+@click.argument("target", required=False, metavar="[HASH|REV:PATH]")
+@click.option("--all-versions", is_flag=True, help="Every content that the path ever had.")
+@click.option("--text", is_flag=True, help="Purge the text on stdin, wherever it is.")
+@click.option("--force", is_flag=True, help="Do it; without it only what has it is printed.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, kept in the tombstone.")
+@click.option("--dry-run", is_flag=True, help="Print what would be purged.")
+@click.option("--list", "show", is_flag=True, help="List what was purged.")
+@click.option("--allow", metavar="HASH", help="Let a purged content be stored again.")
+@json_option
+@click.pass_context
+def purge(
+    ctx: click.Context,
+    target: str | None,
+    all_versions: bool,
+    text: bool,
+    force: bool,
+    why: str,
+    dry_run: bool,
+    show: bool,
+    allow: str | None,
+    as_json: bool,
+) -> None:
+    """Delete a content or a text for good, whatever has it; old checkpoints stay usable.
+
+    Its tombstone stays, and nothing stores the same bytes again. A file is left out where its
+    checkpoint is read. With --text only the text goes: readers get the rest of the file, the prompt
+    or the output with ‹purged› in its place. Names of files are reported, not changed. Without
+    --force nothing is purged that a checkpoint or a thread has, exit 4.
+
+    \b
+    casfs purge work:.env --all-versions --force --why "key of the test account"
+    casfs purge --text --force <key.txt
+    casfs purge --list
+    """
+    chosen = [target is not None, text, show, allow is not None]
+    if sum(chosen) != 1:
+        raise Usage("give a HASH or REV:PATH, --text, --list, or --allow")
+    with open_store(ctx) as store:
+        if show:
+            _list(store, as_json)
+        elif allow is not None:
+            _allow(store, allow, as_json)
+        elif text:
+            _purge_text(store, force, dry_run, why, as_json)
+        else:
+            hashes = targets(store, str(target), all_versions=all_versions)
+            purge_blobs(store, hashes, force=force, dry_run=dry_run, why=why, as_json=as_json)
+
+
+# -- a text -----------------------------------------------------------------------------------
+
+
+def _purge_text(store: Store, force: bool, dry_run: bool, why: str, as_json: bool) -> None:
+    from casfs.maintenance.needle import MIN_CHARS, Needle
+    from casfs.maintenance.redact import redact
+    from casfs.tombstones import purgeable
+
+    text = read_text()
+    if len(text) < MIN_CHARS:
+        raise Refused(f"a text of less than {MIN_CHARS} characters is in too much; give more of it")
+    purgeable(store)
+    needle = Needle(text)
+    found = search_store(store, needle)
+    if not found:
+        raise NotFound("the text is nowhere in this store")
+    places = find_places(store, found)
+    value: dict[str, Any] = {"found": [one.value for one in places], "dryRun": not force or dry_run}
+    if not force or dry_run:
+        echo_lines(as_json, {**value, "purged": [], "left": []}, (one.line for one in places))
+        if not dry_run:
+            raise Refused(f"{len(places)} places have the text; use --force to purge it from them")
+        return
+    done = redact(store, needle, found, why)
+    value["purged"] = [_value(one) for one in done.purged]
+    value["left"] = done.left
+    lines = [one.line for one in places]
+    lines.append(f"purged from {len(done.purged)} contents, {len(done.heads)} records")
+    echo_lines(as_json, value, lines)
+    for line in done.left:
+        warn(f"the text is still in {line}")
+    _warn_of_copies(store, is_erased=done.is_erased)
+    if any(where.startswith("remote ") for one in places for where in one.where):
+        warn("remotes have it until the next `casfs push` and `casfs remote gc`")
+
+
+# -- whole contents ---------------------------------------------------------------------------
+
+
+def targets(store: Store, text: str, *, all_versions: bool) -> list[str]:
+    """Returns the hashes of the blobs that a hash, its prefix or REV:PATH names."""
+    path = split(text)[1]
+    if path is None:
+        if all_versions:
+            raise Usage("--all-versions needs REV:PATH")
+        return [store.expand(text)]
+    if all_versions:
+        from casfs.maintenance.versions_of_path import contents_of
+
+        found = contents_of(store, path)
+        if not found:
+            raise NotFound(f"{text}: no checkpoint or step has such a file, or all were purged")
+        return found
+    entry = resolve_entry(store, text, with_local=True)[2]
+    if not isinstance(entry, File):
+        raise Refused(f"{text} is not a file")
+    return [entry.digest.hash]
+
+
+def purge_blobs(
+    store: Store, hashes: list[str], *, force: bool, dry_run: bool, why: str, as_json: bool
+) -> None:
+    """Purges blobs whole. Raises Refused where something has one, and not `force`."""
+    from casfs.maintenance import purge as purging
+    from casfs.system.clock import now_ms
+    from casfs.tombstones import Tombstone
+
+    tombstones: list[Tombstone] = []
+    values: list[dict[str, Any]] = []
+    for hash in hashes:
+        size = purging.check(store, hash)
+        nodes, heads = purging.users(store, hash)
+        values.append({"hash": hash, "bytes": size, "nodes": nodes, "heads": heads})
+        tombstones.append(Tombstone(hash, size, now_ms(), why))
+        if heads and not force and not dry_run:
+            names = listed(list(map(label, heads)))
+            raise Refused(f"{hash} is in {names}; use --force to purge it from them")
+    is_erased = dry_run or purging.purge_all(store, tombstones)
+    if as_json:
+        shown = [{**value, "dryRun": dry_run} for value in values]
+        echo_json(shown[0] if len(shown) == 1 else shown)
+    for value in values if not as_json else ():
+        names = listed([label(name) for name in value["heads"]]) if value["heads"] else ""
+        verb = "would be purged" if dry_run else "purged"
+        where = f"; in {names}" if names else ""
+        echo_line(f"{value['hash']} {verb}, {value['bytes']} bytes{where}")
+    if not dry_run:
+        _warn_of_copies(store, is_erased=is_erased)
+
+
+def _warn_of_copies(store: Store, *, is_erased: bool) -> None:
+    if not is_erased:
+        warn("a reader is using the database's log: copies stay in it until the next commands end")
+    if store.root is not None:
+        for one in registry.listing(store.root):
+            warn(f"programs that have it open in the mount {one.mount} may show it until they end")
+
+
+# -- tombstones -------------------------------------------------------------------------------
+
+
+def _value(one: Tombstone) -> dict[str, Any]:
+    return {
+        "hash": one.hash,
+        "bytes": one.size,
+        "purgedAt": rfc3339(one.purged_at),
+        "why": one.why,
+        "substitute": one.substitute,
+    }
+
+
+def _line(one: Tombstone) -> str:
+    what = "in part" if one.substitute else "whole"
+    why = f", {one.why}" if one.why else ""
+    return f"{one.hash}  {rfc3339(one.purged_at)}  {one.size} bytes, {what}{why}"
+
+
+def _list(store: Store, as_json: bool) -> None:
+    from casfs import tombstones
+
+    found = list(tombstones.listing(store))
+    echo_lines(as_json, [_value(one) for one in found], map(_line, found))
+
+
+def _allow(store: Store, text: str, as_json: bool) -> None:
+    from casfs import tombstones
+
+    one = tombstones.remove(store, store.expand(text))
+    line = f"{one.hash} may be stored again; until then it cannot be read"
+    echo_result(as_json, _value(one), line)

@@ -1,0 +1,159 @@
+"""What moves between a store and its remotes: push, pull, and clone."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs.cli.common import (
+    json_option,
+    open_store,
+    server_options,
+    store_root,
+    with_local_option,
+)
+from casfs.cli.json_values import record
+from casfs.cli.output import echo_result, warn
+from casfs.cli.progress import progress
+from casfs.cli.purged_paths import warn_purged
+from casfs.errors import Refused, Usage
+from casfs.removals import label
+from casfs.system.sizes import readable
+
+ORIGIN = "origin"  # the remote of a clone
+
+
+@click.command()
+@click.argument("name", metavar="REMOTE")
+@click.argument("revs", nargs=-1, metavar="REV...")
+@click.option("--all", "everything", is_flag=True, help="All checkpoints, threads and workflows.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
+@click.option("--delete", is_flag=True, help="Delete these names in the remote instead.")
+@with_local_option
+@json_option
+@click.pass_context
+def push(
+    ctx: click.Context, name: str, revs: tuple[str, ...],
+    everything: bool, dry_run: bool, delete: bool, with_local: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
+
+    Only what the remote lacks is sent; a push that was interrupted goes on where it was. A name
+    that has moved there is refused (exit 4) unless yours follows from its value. What --delete
+    leaves without a name, `casfs remote gc` frees.
+
+    \b
+    casfs push backup work
+    casfs push backup --all
+    """
+    from casfs.remotes import heads, push
+    from casfs.remotes.remote import Remote
+
+    if everything == bool(revs) or (delete and (everything or with_local)):
+        raise Usage("name what to push, or --all of it")
+    with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+        if delete:
+            gone = push.delete(opened, list(revs), dry_run=dry_run)
+            verb = "would delete" if dry_run else "deleted"
+            echo_result(as_json, record(gone), "\n".join(f"{verb} {label(x)}" for x in gone.refs))
+            return
+        wanted = heads.of_store(store, revs or heads.all_names(store))
+        begin = partial(progress, "pushing", "blobs")
+        done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin, with_local=with_local)
+        warn_purged(store, done.purged)
+    verb = "would push" if dry_run else "pushed"
+    new = f"{done.nodes} nodes, {done.blobs} blobs, {readable(done.bytes)}"
+    sent = "" if dry_run else f" as {readable(done.sent)} in {done.packs} packs"
+    is_new = bool(done.refs or done.nodes or done.blobs or done.tombstones)
+    lines = [f"{verb} {label(one)}" for one in done.refs]
+    if done.tombstones:
+        what = "tombstones would go along" if dry_run else "tombstones went along"
+        lines.append(f"{done.tombstones} {what}; `casfs remote gc {name}` deletes the bytes")
+    lines.append(new + sent if is_new else "everything is there already")
+    echo_result(as_json, record(done), "\n".join(lines))
+
+
+@click.command()
+@click.argument("name", metavar="REMOTE")
+@click.argument("revs", nargs=-1, metavar="[REV]...")
+@click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
+@click.option("--purge", is_flag=True, help="Purge here, too, what was purged there.")
+@json_option
+@click.pass_context
+def pull(
+    ctx: click.Context, name: str, revs: tuple[str, ...], lazy: bool, purge: bool, as_json: bool
+) -> None:
+    """Pull what REMOTE has under these names, or all of it.
+
+    A name that has moved here and there is refused (exit 4), and then none moves. What was purged
+    there and is here stays, unless --purge says so.
+
+    \b
+    casfs pull backup work --lazy
+    """
+    from casfs.remotes.remote import Remote
+
+    with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+        _pull(store, opened, revs, lazy, as_json, purge=purge)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("directory", metavar="DIR")
+@server_options
+@click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
+@json_option
+@click.pass_context
+def clone(
+    ctx: click.Context, url: str, directory: str, endpoint: str | None, region: str | None,
+    lazy: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a new store in DIR of all that is at URL, which becomes its remote `origin`.
+
+    Where it is interrupted, `casfs --store DIR pull origin` goes on.
+
+    \b
+    casfs clone s3://backups/me ./again --lazy
+    """
+    from casfs.remotes import remote as remotes
+    from casfs.store import Store
+
+    root, settings = Path(directory).absolute(), remotes.Settings(url, endpoint, region)
+    remotes.check(settings.storage())
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise Refused(f"{root} is not empty; give a new directory, or pull into a store")
+    with Store.init(root) as store:
+        remotes.save(root, ORIGIN, settings)
+        with remotes.Remote.open(root, ORIGIN) as opened:
+            _pull(store, opened, (), lazy, as_json)
+
+
+def _pull(
+    store: Any,
+    opened: Any,
+    revs: tuple[str, ...],
+    lazy: bool,
+    as_json: bool,
+    *,
+    purge: bool = False,
+) -> None:
+    from casfs.remotes.pull import pull
+
+    begin = partial(progress, "pulling", "blobs")
+    done = pull(store, opened, list(revs), lazy=lazy, begin=begin, purge=purge)
+    for one in done.skipped:
+        warn(f"{one} is skipped: this casfs does not know what it is, or its record is damaged")
+    if done.kept:
+        warn(
+            f"purged in {opened.name}, and kept here: {len(done.kept)} contents;"
+            f" `casfs pull {opened.name} --purge` removes them too"
+        )
+    if done.purged:
+        warn(f"purged in {opened.name}: {done.purged} contents; see `casfs purge --list`")
+    lines = [f"pulled {label(one)}" for one in done.refs] or ["everything is here already"]
+    new = f"{done.nodes} nodes, {done.blobs} blobs{' to be read later' * lazy}"
+    line = f"{new}, {readable(done.bytes)}"
+    echo_result(as_json, record(done), "\n".join([*lines, *([line] * bool(done.refs))]))

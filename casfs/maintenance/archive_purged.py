@@ -1,0 +1,97 @@
+"""Purged content and archives: it is left out; its tombstone, and its substitute, are in there.
+
+A tombstone in an archive is a head `purged/<hash>` of the manifest. An import marks what is not in
+this store; content that is here stays, since what comes from elsewhere takes nothing away. What has
+a tombstone, here or in the archive, is not stored, should the archive hold it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from casfs import graph, tombstones
+from casfs.backend.protocols import Head
+from casfs.backend.purged_contents import PURGED
+from casfs.digest import BlobHash, NodeHash, is_hash
+from casfs.errors import Corrupt, Invalid
+from casfs.nodes import head_kinds
+from casfs.store import Store
+from casfs.tombstones import Tombstone
+from casfs.write_batch import Batch
+
+
+def reached(store: Store, roots: Iterable[str], *, with_local: bool) -> list[Tombstone]:
+    """Returns the tombstones of what the roots reach, and of what the substitutes of these do; each
+    before those whose substitute reaches it."""
+    all = {one.hash: one for one in tombstones.listing(store)}
+    found: list[Tombstone] = []
+    waiting = list(roots)
+    while all and waiting:
+        hashes = set(graph.walk(store, waiting, with_local=with_local))
+        new = [all.pop(hash) for hash in sorted(all.keys() & hashes)]
+        found = [*new, *found]
+        waiting = [one.substitute for one in new if one.substitute]
+    return found
+
+
+def is_tombstone(value: object) -> bool:
+    return isinstance(value, dict) and str(value.get("name")).startswith(PURGED)
+
+
+def parse_tombstone(value: dict[str, Any]) -> Tombstone:
+    """Parses {name, hash, record}. Raises Invalid."""
+    name, hash, record = value.get("name"), value.get("hash"), value.get("record")
+    if not is_hash(hash) or not isinstance(record, dict) or name != tombstones.head_name(hash):
+        raise Invalid(f"the head {name} is not a tombstone")
+    head = Head(NodeHash(BlobHash(hash)), record)
+    if fault := head_kinds.fault(name, head):
+        raise Invalid(f"the head {name}: {fault}")
+    return tombstones.decode(head)
+
+
+class Taking:
+    """Takes tombstones of an archive, as the substitutes arrive in a batch. `taken`: how many;
+    `kept`: hashes of what is in the store, and stays."""
+
+    def __init__(self, batch: Batch, found: list[Tombstone]) -> None:
+        self._batch = batch
+        self._found = {one.hash: one for one in found}
+        self._purged_here = {name for name, _ in batch.backend.heads.list(PURGED)}
+        infos = batch.blobs.info(self._found.keys())
+        self.kept = sorted(hash for hash, info in infos.items() if not info.purged)
+        self.taken = 0
+        self._waiting: dict[str, list[Tombstone]] = {}  # by substitute
+        new = [one for one in found if one.hash not in infos]
+        stored = batch.blobs.info({one.substitute for one in new if one.substitute})
+        for one in new:
+            if one.substitute is not None and one.substitute not in stored:
+                self._waiting.setdefault(one.substitute, []).append(one)
+        self._take([one for one in new if one.substitute not in self._waiting])
+
+    def refuses(self, hash: str) -> bool:
+        """Must the content of a member not be stored?"""
+        return hash in self._found or tombstones.head_name(hash) in self._purged_here
+
+    def source(self, hash: str) -> str:
+        """Returns the blob of the archive whose bytes readers of another one get."""
+        found = self._found.get(hash)
+        return hash if found is None else found.substitute or hash
+
+    def note_stored(self, hash: str) -> None:
+        """Marks what a member is the substitute of."""
+        if found := self._waiting.pop(hash, None):
+            self._batch.commit()
+            self._take(found)
+
+    def finish(self) -> None:
+        """Raises Corrupt where a substitute is missing."""
+        if self._waiting:
+            raise Corrupt(f"{min(self._waiting)} is missing: readers of purged content need it")
+
+    def _take(self, found: list[Tombstone]) -> None:
+        infos = self._batch.blobs.info({one.substitute for one in found if one.substitute})
+        for hash, info in infos.items():
+            tombstones.check_substitute(self._batch.type_name(info.type), hash)
+        tombstones.take(self._batch.backend, found)
+        self.taken += len(found)

@@ -1,0 +1,186 @@
+"""Finds a text in all that a store has: contents, nodes, heads, and the files beside them.
+
+Contents are read through the backend, so they are found whatever holds them: a row, compressed or
+not, a file, a pack. The files of the database are read byte by byte as well: what was deleted may
+remain there. What is in a remote only is not fetched; it is counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from casfs.backend.derived import open_stream
+from casfs.backend.protocols import META, BlobInfo, HeadName
+from casfs.errors import CasfsError, Failed, NotFound
+from casfs.maintenance.needle import Needle
+from casfs.nodes import node
+from casfs.store import Store
+from casfs.system import interruption
+
+BATCH_BLOBS = 500
+DATABASE = "store.db"
+DATABASE_KIND = "database"
+CONTENT_FOLDERS = ("objects", "packs")  # read as blobs
+FILE_KINDS = {
+    "log": "log",
+    "live": "live output",
+    "quarantine": "damaged blob",
+    "remotes": "copy of a remote",
+    "images": "image",
+    "workspaces": "workspace",
+    "tmp": "private file of a running writer",
+}
+Progress = Callable[[int, int], None]  # blobs and bytes so far
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlob:
+    """`type`: name of the node's type, None of plain bytes. `lines`: where it begins, in a node
+    within one of its strings; empty where the blob is long."""
+
+    hash: str
+    info: BlobInfo
+    type: str | None
+    lines: list[int] = field(default_factory=list)
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is in a name or in a schema, which nothing replaces."""
+        return self.type in ("directory", META)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of the store's directory, by its path in there."""
+
+    path: str
+    kind: str
+
+
+@dataclass(slots=True)
+class Found:
+    """`heads`: whose record or name has the text; `remote`: blobs that were not read; `position`:
+    up to which blobs were looked at."""
+
+    blobs: list[FoundBlob] = field(default_factory=list)
+    heads: list[HeadName] = field(default_factory=list)
+    files: list[FoundFile] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    remote: int = 0
+    position: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.blobs or self.heads or self.files)
+
+
+def search(store: Store, needle: Needle, progress: Progress = lambda blobs, bytes: None) -> Found:
+    found = Found()
+    search_blobs(store, needle, found, progress)
+    found.heads = list(_heads(store, needle))
+    found.files = list(files(store, needle))
+    if found.blobs or found.heads:  # that is where the database has it
+        found.files = [one for one in found.files if one.kind != DATABASE_KIND]
+    return found
+
+
+def search_blobs(
+    store: Store, needle: Needle, found: Found, progress: Progress = lambda blobs, bytes: None
+) -> None:
+    """Adds what is in blobs that arrived after `found.position`, and moves that."""
+    arrivals = store.blobs.iterate(found.position)
+    blobs = total = 0
+    while batch := list(islice(arrivals, BATCH_BLOBS)):
+        interruption.check()
+        infos = store.blobs.info([hash for _, hash, _ in batch])
+        here = {hash: info for hash, info in infos.items() if info.is_here}
+        found.remote += sum(1 for info in infos.values() if info.remote)
+        for hash, data in _contents(store, list(here)):
+            try:
+                if hit := _look(store, needle, hash, here[hash], data):
+                    found.blobs.append(hit)
+            except NotFound:  # gc deleted it meanwhile
+                continue
+            except CasfsError:
+                found.unread.append(hash)
+        found.position = batch[-1][0]
+        blobs += len(batch)
+        total += sum(info.size for info in here.values())
+        progress(blobs, total)
+
+
+def _contents(store: Store, hashes: list[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Yields the contents; None for one that is better streamed, or cannot be read."""
+    try:
+        contents = list(store.blobs.get_many(hashes))
+    except CasfsError:  # one of them is damaged, or was deleted meanwhile
+        contents = [None] * len(hashes)
+    return zip(hashes, contents, strict=True)
+
+
+def _look(
+    store: Store, needle: Needle, hash: str, info: BlobInfo, data: bytes | None
+) -> FoundBlob | None:
+    if data is None:
+        with open_stream(store.blobs, hash) as source:
+            if not needle.is_in_stream(source):
+                return None
+        data = store.get(hash) if info.type is not None else b""
+    elif not needle.is_in(data):
+        return None
+    if info.type is None:
+        return FoundBlob(hash, info, None, needle.lines(data))
+    type_hash, payload = node.decode(hash, data)
+    type = META if type_hash == META else store.registry.name(type_hash)
+    strings = list(needle.strings_in(payload))
+    if not strings:  # in the form of the JSON, not in its strings
+        return None
+    lines = sorted({line for one in strings for line in needle.lines(_bytes(one))})
+    return FoundBlob(hash, info, type, lines)
+
+
+def _heads(store: Store, needle: Needle) -> Iterator[HeadName]:
+    for name, head in store.heads.list():
+        if any(needle.strings_in([name, dict(head.record)])):
+            yield name
+
+
+def files(store: Store, needle: Needle) -> Iterator[FoundFile]:
+    """Yields the files of the store's directory that have it, but those that are read as blobs."""
+    if store.root is None:
+        return
+    for path in _paths(store.root):
+        interruption.check()
+        name = path.relative_to(store.root)
+        try:
+            with path.open("rb") as source:
+                is_found = needle.is_in_stream(source)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise Failed(f"cannot read {path}: {error.strerror}") from error
+        if is_found:
+            kind = FILE_KINDS.get(name.parts[0], "file of the store")
+            if name.parts[0].startswith(DATABASE):
+                kind = DATABASE_KIND
+            elif len(name.parts) == 1 and ".db" in name.name:
+                kind = "index"
+            yield FoundFile(name.as_posix(), kind)
+
+
+def _paths(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        if Path(folder) == root:
+            folders[:] = [one for one in folders if one not in CONTENT_FOLDERS]
+        folders[:] = [one for one in folders if not os.path.ismount(os.path.join(folder, one))]
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,158 @@
+"""Purges a text: each blob and node that has it gets a substitute without it.
+
+The substitute of a file is its content with MARK in place of the text, that of a node a valid node
+of its type with the same references. So no hash of what refers to them changes. Heads' records are
+rewritten; logs and live outputs are overwritten in place, since their writers go on appending;
+derived files are deleted. Names of files are not changed: a tree would have another hash.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from casfs import threads, tombstones
+from casfs.backend.capabilities import Compressing
+from casfs.backend.derived import open_stream
+from casfs.backend.pack_files import PieceStream
+from casfs.backend.protocols import Head, HeadName
+from casfs.backend.row_compression import DICTIONARIES
+from casfs.backend.sqlite_connection import remove_derived
+from casfs.conflict_retry import retry_on_conflict
+from casfs.errors import CasfsError, Failed, Invalid, Refused
+from casfs.maintenance import grep, purge
+from casfs.maintenance.grep import Found, FoundBlob, FoundFile
+from casfs.maintenance.needle import Needle
+from casfs.nodes import node
+from casfs.store import Store
+from casfs.system.clock import now_ms
+from casfs.tombstones import Tombstone
+
+INDEXES = ("index.db", "edges.db")
+OVERWRITTEN = ("log", "live output")  # kinds of files whose writers may be running
+SUBSTITUTES_AT_ONCE = 1000
+MAX_ROUNDS = 10  # in which what running writers have added is purged as well
+
+
+@dataclass(slots=True)
+class Redacted:
+    """`left`: what still has the text, a line each with the reason. `is_erased`: False where copies
+    may remain in the database's log for now."""
+
+    purged: list[Tombstone] = field(default_factory=list)
+    heads: list[HeadName] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    is_erased: bool = True
+
+
+def redact(store: Store, needle: Needle, found: Found, why: str) -> Redacted:
+    """Purges the text from what a search has found, and from what has arrived since. Raises
+    Refused where the store cannot purge."""
+    done = Redacted()
+    _remove_derived(store, found)
+    for _ in range(MAX_ROUNDS):
+        while found.blobs:
+            group = found.blobs[:SUBSTITUTES_AT_ONCE]
+            found.blobs = found.blobs[SUBSTITUTES_AT_ONCE:]
+            _purge(store, needle, group, why, done)
+        for name in found.heads:
+            _redact_head(store, needle, name, done)
+        found.heads = []
+        before = found.position
+        grep.search_blobs(store, needle, found)
+        if found.position == before:
+            break
+    for file in found.files:
+        _erase_file(store, needle, file, done)
+    _remove_derived(store, found)
+    done.is_erased &= tombstones.purgeable(store).erase_remains(needle.is_in_stream)
+    done.left += [f"{file.path}: {file.kind}" for file in grep.files(store, needle)]
+    return done
+
+
+def _purge(store: Store, needle: Needle, group: list[FoundBlob], why: str, done: Redacted) -> None:
+    dictionaries = {head.hash for _, head in store.heads.list(DICTIONARIES)}
+    purged = []
+    for one in group:
+        if one.hash in dictionaries:
+            continue
+        if one.is_name:
+            done.left.append(f"{one.hash}: a name in a {one.type}, which is not changed")
+            continue
+        try:
+            substitute = _substitute(store, needle, one)
+        except CasfsError as error:
+            done.left.append(f"{one.hash}: {error}")
+            continue
+        purged.append(Tombstone(one.hash, one.info.size, now_ms(), why, substitute))
+    if purged:
+        done.is_erased &= purge.purge_all(store, purged)
+        done.purged += purged
+    if isinstance(store.backend, Compressing):
+        store.backend.recompression().retire(needle.shares)
+
+
+def _substitute(store: Store, needle: Needle, one: FoundBlob) -> str:
+    """Stores the substitute of a blob. Raises Invalid where its schema does not allow it."""
+    if one.info.type is None:
+        with open_stream(store.blobs, one.hash) as source:
+            return store.put_stream(io.BufferedReader(PieceStream(needle.redacted(source)))).hash
+    type_hash, payload = node.decode(one.hash, store.get(one.hash))
+    with store.batch() as batch:
+        data = node.encode(type_hash, needle.redacted_value(payload))
+        found = batch.put_encoded(data)
+    if needle.is_in(data):
+        raise Invalid("the text is in its JSON, not in its strings")
+    return found.hash
+
+
+def _redact_head(store: Store, needle: Needle, name: HeadName, done: Redacted) -> None:
+    def rewrite() -> bool:
+        head = store.heads.get(name)
+        if head is None or not any(needle.strings_in(dict(head.record))):
+            return False
+        if name.startswith(threads.HEADS) and head.record.get("status") == threads.RUNNING:
+            raise Refused("its record is its daemon's; suspend the thread, and purge again")
+        record = needle.redacted_value(dict(head.record))
+        with store.batch() as batch:
+            batch.swap(name, head, Head(head.hash, record))
+        return True
+
+    if any(needle.strings_in(name)):
+        done.left.append(f"{name}: the name of a head, which is not changed; remove it")
+    try:
+        if retry_on_conflict(rewrite):
+            done.heads.append(name)
+    except (Invalid, Refused) as error:
+        done.left.append(f"{name}: {error}")
+
+
+def _erase_file(store: Store, needle: Needle, file: FoundFile, done: Redacted) -> None:
+    assert store.root is not None
+    path = store.root / file.path
+    try:
+        if file.kind in OVERWRITTEN:
+            with path.open("r+b") as out:
+                data = out.read()
+                out.seek(0)
+                out.write(needle.blanked(data))
+            done.files.append(file.path)
+        elif file.kind == "damaged blob":
+            path.unlink(missing_ok=True)
+            done.files.append(file.path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Failed(f"cannot erase the text from {path}: {error.strerror}") from error
+
+
+def _remove_derived(store: Store, found: Found) -> None:
+    """Deletes the index of words, and other indexes where they have the text; they are made anew
+    when they are used."""
+    if store.root is not None:
+        files = {file.path.partition(".db")[0] + ".db" for file in found.files}
+        for name in {purge.SEARCH_INDEX, *files.intersection(INDEXES)}:
+            with suppress(OSError):
+                remove_derived(store.root / name)

@@ -1,0 +1,44 @@
+"""Every content that a path ever had, in all checkpoints and steps of a store."""
+
+from __future__ import annotations
+
+from casfs.backend.derived import count_by_type, of_types
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError
+from casfs.nodes.directory import File
+from casfs.store import Store
+from casfs.trees import tree
+
+HOLDERS = {  # types of nodes, and the fields that lead to a tree
+    "checkpoint": ("root", "local"),
+    "thread-start": ("workspace", "local"),
+    "thread-step": ("workspace", "local"),
+    "react-turn": ("workspace", "before", "local"),
+    "react-tool-call": ("workspace",),
+}
+
+
+def contents_of(store: Store, path: bytes) -> list[str]:
+    """Returns the hashes of the files that were at this path, each once; what was purged is not
+    among them."""
+    found: dict[str, None] = {}
+    for root in dict.fromkeys(_roots(store)):
+        try:
+            entry = tree.find(store, root, path)
+        except CasfsError:  # a damaged directory
+            continue
+        if isinstance(entry, File):
+            found[entry.digest.hash] = None
+    replaced = {digest.hash for digest in store.purged.replaced().values() if digest is not None}
+    return [hash for hash in found if hash not in replaced]
+
+
+def _roots(store: Store) -> list[TreeHash]:
+    roots: list[TreeHash] = []
+    stored = count_by_type(store.blobs)
+    for name, fields in HOLDERS.items():
+        types = {one for one in stored if store.registry.name(one) == name}
+        for hash, _ in of_types(store.blobs, types) if types else ():
+            payload = store.node(hash).payload
+            roots += [payload[field] for field in fields if payload.get(field) is not None]
+    return roots

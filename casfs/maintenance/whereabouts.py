@@ -1,0 +1,119 @@
+"""Says where a person finds a blob: the paths of checkpoints, the steps of threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from casfs import threads
+from casfs.backend.protocols import targets
+from casfs.checkpoints import checkpoint
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError
+from casfs.nodes import directory, head_kinds
+from casfs.nodes.directory import File, Subdirectory
+from casfs.referrers import Referrers
+from casfs.removals import label
+from casfs.store import Store
+from casfs.trees import recorded_state
+
+MAX_PATHS = 20  # of one blob in one tree
+STEP_FIELDS = {"content": "output", "detail": "detail", "changes": "diff", "compact": "summary"}
+
+
+class Whereabouts:
+    """A context manager."""
+
+    def __init__(self, store: Store, elsewhere: Mapping[str, str] | None = None) -> None:
+        """`elsewhere`: what leads to blobs in other stores: a name for a person, and a hash."""
+        self._elsewhere = elsewhere or {}
+        self._store = store
+        self._index = Referrers(store)
+
+    def __enter__(self) -> Whereabouts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._index.close()
+
+    def of(self, hash: str) -> list[str]:
+        """Returns where a blob is: NAME@ID:PATH, THREAD@STEP:PATH or with the part of the step, and
+        other heads. Empty where no head reaches it."""
+        above = {hash, *self._index.walk_up(hash)}
+        found: list[str] = []
+        for name, head in self._store.heads.list():
+            if above.isdisjoint(targets(head)) or name == f"purged/{hash}":
+                continue
+            plain = head_kinds.removed_name(name)
+            if plain.startswith(checkpoint.HEADS):
+                root = self._root(head.hash, "root")
+                found += self._in_tree(label(name), root, hash, above) if root else [label(name)]
+            elif name.startswith(threads.HEADS):
+                found += self._in_thread(name.removeprefix(threads.HEADS), hash, above)
+            else:
+                found.append(label(name))
+        return found + [name for name, target in self._elsewhere.items() if target in above]
+
+    def _root(self, node: str, field: str) -> TreeHash | None:
+        """Returns the root of the whole directory that a node has; None where it is damaged."""
+        try:
+            payload = self._store.node(node).payload
+            state = recorded_state.of_payload(self._store, payload, field)
+        except (CasfsError, KeyError):  # fsck's business
+            return None
+        return None if state is None else state.full
+
+    def _in_tree(self, name: str, root: TreeHash, hash: str, above: set[str]) -> list[str]:
+        paths = list(_paths(self._store, root, hash, above, b""))
+        return [f"{name}:{os.fsdecode(path)}" for path in paths[:MAX_PATHS]] or [name]
+
+    def _in_thread(self, id: str, hash: str, above: set[str]) -> list[str]:
+        """Returns the first step that has it: all later ones refer to that."""
+        try:
+            thread = threads.get(self._store, threads.ThreadId(id))
+            for step in threads.steps(self._store, thread):
+                if step.hash in above:
+                    return self._in_step(f"{id}@{step.index}", step.hash, hash, above)
+        except CasfsError:  # fsck's business
+            pass
+        return [id]
+
+    def _in_step(self, name: str, step: str, hash: str, above: set[str]) -> list[str]:
+        payload = self._store.node(step, "thread-step").payload
+        start = self._store.node(payload["start"], "thread-start").payload
+        if start["input"] in above:
+            return [f"{name.partition('@')[0]}, the task"]
+        found: list[str] = []
+        for holder in (start, payload):
+            state = recorded_state.of_payload(self._store, holder, "workspace")
+            root = None if state is None else state.full
+            if root is not None and root in above and not found:
+                found += self._in_tree(name, root, hash, above)
+        parts = [part for field, part in STEP_FIELDS.items() if payload.get(field) in above]
+        found += [f"{name}, {part}" for part in parts]
+        if not above.isdisjoint(targets_of(payload.get("prompt"))):
+            found.append(f"{name}, prompt")
+        if not above.isdisjoint(payload["attempts"]):
+            found.append(f"{name}, failed attempt")
+        return found or [name]
+
+
+def targets_of(prompt: object) -> list[str]:
+    """Returns the hashes in the `prompt` of a step."""
+    values = prompt.values() if isinstance(prompt, dict) else ()
+    return [value for value in values if isinstance(value, str)]
+
+
+def _paths(
+    store: Store, root: TreeHash, hash: str, above: set[str], prefix: bytes
+) -> Iterator[bytes]:
+    """Yields the paths of a blob; only directories that lead to it are read, as they are stored."""
+    if root == hash:
+        yield prefix
+    if root not in above:
+        return
+    for name, entry in directory.decode(store.node(root, "directory").payload).items():
+        if isinstance(entry, File) and entry.digest.hash == hash:
+            yield prefix + name
+        elif isinstance(entry, Subdirectory) and entry.digest.hash in above:
+            yield from _paths(store, entry.digest.hash, hash, above, prefix + name + b"/")

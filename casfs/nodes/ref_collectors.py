@@ -1,0 +1,103 @@
+"""References in a payload, and the functions that collect them.
+
+A collector appends the references of one value to a list. A compiled schema is a tree of them;
+they check nothing themselves: `casfs.nodes.schema` has checked the payload before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from casfs.digest import HEX
+
+
+class Ref(NamedTuple):
+    """A reference found in a payload. `cas_type`: the type that its target must have, or None.
+    `is_local`: only the store that recorded it has to have the target, and nothing takes it along
+    to another store unless asked."""
+
+    hash: str
+    cas_type: str | None
+    is_local: bool = False
+
+
+Collect = Callable[[Any, list[Ref]], None]
+
+
+def only_set(parts: Iterable[Collect | None]) -> list[Collect]:
+    return [collect for collect in parts if collect]
+
+
+def in_turn(parts: list[Collect]) -> Collect | None:
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+
+    def collect(value: Any, found: list[Ref]) -> None:
+        for part in parts:
+            part(value, found)
+
+    return collect
+
+
+def collect_ref(schema: dict[str, Any]) -> Collect:
+    cas_type: str | None = schema.get("cas_type")
+    is_local: bool = schema.get("cas_local", False)
+
+    def collect(value: Any, found: list[Ref]) -> None:
+        if isinstance(value, str) and HEX.match(value):
+            found.append(Ref(value, cas_type, is_local))
+
+    return collect
+
+
+def collect_if(
+    test: Callable[[Any], bool], then: Collect | None, other: Collect | None = None
+) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        chosen = then if test(value) else other
+        if chosen:
+            chosen(value, found)
+
+    return collect
+
+
+def has_key(name: str, value: Any) -> bool:
+    return isinstance(value, dict) and name in value
+
+
+def collect_object(
+    named: dict[str, Collect | None],
+    patterns: list[tuple[Callable[[str], bool], Collect | None]],
+    rest: Collect | None,
+) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        if not isinstance(value, dict):
+            return
+        for key, item in value.items():
+            known = key in named
+            if known and (part := named[key]):
+                part(item, found)
+            for matches, matched in patterns:
+                if matches(key):
+                    known = True
+                    if matched:
+                        matched(item, found)
+            if rest and not known:
+                rest(item, found)
+
+    return collect
+
+
+def collect_array(first: list[Collect | None], rest: Collect | None) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        if not isinstance(value, list | tuple):  # Python's callers may give either
+            return
+        for part, item in zip(first, value, strict=False):
+            if part:
+                part(item, found)
+        if rest:
+            for item in value[len(first) :]:
+                rest(item, found)
+
+    return collect

@@ -1,0 +1,142 @@
+"""Tombstones in a remote: refs `purged/<hash>`, whose records are those of the heads.
+
+What has one counts as not there: no push sends it, no pull takes it, and gc removes it from the
+packs. Its substitute is there instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from casfs import tombstones
+from casfs.backend.protocols import Head
+from casfs.backend.purged_contents import PURGED
+from casfs.conflict_retry import retry_on_conflict
+from casfs.errors import Corrupt, NotFound
+from casfs.maintenance.purge import purge_all
+from casfs.nodes import head_kinds
+from casfs.object_storage.retrying import parallel
+from casfs.packs.index import PackIndex
+from casfs.packs.reader import read_index
+from casfs.remotes.log import Pack, pack_key
+from casfs.remotes.remote import Remote
+from casfs.remotes.state import LIVE, ORPHANED, PENDING
+from casfs.store import Store
+from casfs.tombstones import Tombstone
+
+Tombstones = Mapping[str, Tombstone]  # by the hash of what was purged
+
+
+def of_refs(refs: Mapping[str, Any]) -> dict[str, Tombstone]:
+    """Returns the sound tombstones among refs. A substitute that was purged later is replaced by
+    its own."""
+    found: dict[str, Tombstone] = {}
+    for name, ref in refs.items():
+        if not name.startswith(PURGED):
+            continue
+        head = Head(ref["hash"], ref["record"])
+        if name == tombstones.head_name(head.hash) and head_kinds.fault(name, head) is None:
+            found[head.hash] = tombstones.decode(head)
+    return {one.hash: replace(one, substitute=_last(found, one)) for one in found.values()}
+
+
+def without_tombstones(refs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: ref for name, ref in refs.items() if not name.startswith(PURGED)}
+
+
+def of_remote(remote: Remote) -> dict[str, Tombstone]:
+    """Returns the tombstones in a remote, as new as its state."""
+    return of_refs(remote.state.refs(PURGED))
+
+
+def _last(found: Tombstones, first: Tombstone) -> str | None:
+    """Returns the substitute at the end of a chain; None where it leads back."""
+    passed = {first.hash}
+    substitute = first.substitute
+    while substitute is not None and (after := found.get(substitute)) is not None:
+        if substitute in passed:
+            return None
+        passed.add(substitute)
+        substitute = after.substitute
+    return substitute
+
+
+def as_ref(tombstone: Tombstone) -> dict[str, Any]:
+    head = tombstone.head
+    return {"hash": head.hash, "record": dict(head.record), "previous": None, "size": None}
+
+
+def to_push(store: Store, remote: Remote, reached: Collection[str]) -> list[Tombstone]:
+    """Returns the tombstones of this store that the remote needs: of what a push has `reached`, and
+    of contents that are in its packs; and those whose substitute has changed."""
+    there = of_remote(remote)
+    wanted: list[Tombstone] = []
+    ours = {one.hash: one for one in tombstones.listing(store)}
+    located = {*remote.state.locate(ours.keys()), *remote.state.locate(ours.keys(), ORPHANED)}
+    for hash, one in ours.items():
+        known = there.get(hash)
+        if known is None:
+            is_wanted = hash in reached or hash in located
+        else:
+            is_wanted = one.substitute != known.substitute and known.substitute in ours
+        if is_wanted:
+            wanted.append(one)
+    return wanted
+
+
+def take(store: Store, found: Collection[Tombstone]) -> None:
+    """Marks what was purged elsewhere and is not in this store, or only known from a lazy pull.
+    Content that is here stays. Raises Corrupt for a substitute that changes more than a text."""
+    infos = store.blobs.info([one.substitute for one in found if one.substitute])
+    for hash, info in infos.items():
+        type = None if info.type is None else store.registry.name(info.type)
+        tombstones.check_substitute(type, hash)
+
+    def mark() -> None:
+        known = store.blobs.info([one.hash for one in found])
+        tombstones.take(store.backend, [one for one in found if one.hash not in known])
+        lost = [one for one in found if one.hash in known and known[one.hash].remote]
+        if lost:
+            purge_all(store, lost)
+
+    retry_on_conflict(mark)
+
+
+def kept_here(store: Store, found: Tombstones) -> list[str]:
+    """Returns what was purged elsewhere, and has its content in this store."""
+    infos = store.blobs.info(found.keys())
+    return [hash for hash in found if hash in infos and infos[hash].is_here]
+
+
+def packs_with(remote: Remote, found: Tombstones) -> set[str]:
+    """Returns the names of the packs in the remote that hold a purged member, whatever their state;
+    also those of interrupted pushes, which are in no entry. Reads the indexes of those alone that
+    are not known yet."""
+    if not found:
+        return set()
+    known = {one.name for one in remote.state.packs(LIVE, ORPHANED, PENDING)}
+    names = remote.state.holders(found.keys())
+    rest = [one for one in remote.state.packs(ORPHANED, PENDING) if one.data is None]
+    for key, item in remote.storage.list("packs/"):
+        name = key.removeprefix("packs/").removesuffix(".pack")
+        if name not in known:
+            rest.append(Pack(name, "", item.size, 0))
+    keys = [bytes.fromhex(hash) for hash in found]
+    for name, index in parallel([_reader(remote, pack) for pack in rest]):
+        if index is not None and any(key in index.data for key in keys):
+            names.add(name)
+    return names
+
+
+def _reader(remote: Remote, pack: Pack) -> Any:
+    def read() -> tuple[str, PackIndex | None]:
+        try:
+            read_at = partial(remote.storage.get_range, pack_key(pack.name))
+            return pack.name, read_index(read_at, pack.size)
+        except (Corrupt, NotFound):  # being uploaded, or deleted meanwhile
+            return pack.name, None
+
+    return read

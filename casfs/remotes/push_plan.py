@@ -1,0 +1,156 @@
+"""What a push has to send: what its roots reach and the remote lacks, and tombstones.
+
+Purged content is not sent, whichever side purged it: its tombstone and its substitute are.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from casfs import graph
+from casfs.backend.protocols import BlobInfo
+from casfs.packs.index import PackIndex
+from casfs.remotes import purged
+from casfs.remotes.log import BLOBS, NODES, pack_key
+from casfs.remotes.remote import Remote
+from casfs.remotes.state import LIVE, PENDING
+from casfs.store import Store
+from casfs.tombstones import Tombstone
+
+PENDING_S = 12 * 3600  # a stray pack may be deleted after a week
+
+
+class Item(NamedTuple):
+    """What is missing."""
+
+    hash: str
+    size: int
+    type: str | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """Nodes after their references, blobs in tree order; `reused`: packs uploaded before.
+    `purged`: what was reached and is left out, with its substitute."""
+
+    live: set[str]  # packs that it relies on
+    nodes: list[Item] = field(default_factory=list)
+    blobs: list[Item] = field(default_factory=list)
+    reused: set[str] = field(default_factory=set)
+    purged: dict[str, str | None] = field(default_factory=dict)
+    purged_there: set[str] = field(default_factory=set)
+    tombstones: list[Tombstone] = field(default_factory=list)
+
+
+def make(store: Store, remote: Remote, roots: list[str], *, with_local: bool) -> Plan:
+    """Walks from the roots, and stops at what the remote has. `with_local` it goes through nodes
+    that are there, as they may have come without what their local refs lead to; directories have
+    no such refs."""
+    plan = Plan({*remote.state.since(LIVE)}, purged_there={*purged.of_remote(remote)})
+    walk = _Walk(store, remote, plan, with_local)
+    walk.follow(roots)
+    while True:  # a substitute may reach other purged contents
+        plan.tombstones = purged.to_push(store, remote, plan.purged)
+        substitutes = [one.substitute for one in plan.tombstones if one.substitute]
+        new = [hash for hash in substitutes if hash not in walk.seen]
+        if not new:
+            break
+        walk.follow(new)
+    if remote.state.packs(PENDING):
+        _reuse(remote, plan)
+    return plan
+
+
+class _Walk:
+    """Notes in a plan what the remote lacks."""
+
+    def __init__(self, store: Store, remote: Remote, plan: Plan, with_local: bool) -> None:
+        self._store = store
+        self._remote = remote
+        self._plan = plan
+        self._with_local = with_local
+        self._directory = store.registry.current("directory")
+        self._passed: set[str] = set()  # nodes that the remote has
+        self.seen: set[str] = set()
+
+    def follow(self, roots: list[str]) -> None:
+        trail = [("", self._below(roots))]
+        while trail:
+            hash, rest = trail[-1]
+            child = next((one for one in rest if one not in self.seen), None)
+            if child is not None:
+                self.seen.add(child)
+                refs = graph.node_refs(self._store, child, with_local=self._with_local)
+                trail.append((child, self._below(refs)))
+                continue
+            trail.pop()
+            if hash and hash not in self._passed:
+                self._plan.nodes.append(Item(hash, *self._store.blobs.info([hash])[hash][:2]))
+
+    def _below(self, hashes: list[str]) -> Iterator[str]:
+        """Returns the nodes among them that are missing, once the blobs are noted."""
+        plan, state = self._plan, self._remote.state
+        infos: dict[str, BlobInfo] = {}
+        new = self._without_purged(hashes, infos)
+        blobs = [hash for hash in new if hash in infos and infos[hash].type is None]
+        self.seen.update(blobs)
+        there = state.locate(blobs).keys()
+        plan.blobs += [Item(one, infos[one].size, None) for one in blobs if one not in there]
+        nodes = [hash for hash in new if hash not in self.seen]
+        known = state.locate(nodes, LIVE, NODES).keys()
+        if self._with_local:
+            passed = (one for one in known & infos.keys() if infos[one].type != self._directory)
+            self._passed.update(passed)
+        self.seen.update(known - self._passed)
+        return iter(nodes)
+
+    def _without_purged(self, hashes: list[str], infos: dict[str, BlobInfo]) -> list[str]:
+        """Returns those that are new; of what was purged the substitutes. Fills in `infos`."""
+        found: list[str] = []
+        waiting = hashes
+        while waiting:
+            new = [sys.intern(hash) for hash in waiting if hash not in self.seen]  # a chain has all
+            waiting = []
+            infos |= self._store.blobs.info(new)
+            for hash in new:
+                info = infos.get(hash)
+                if hash not in self._plan.purged_there and not (info and info.purged):
+                    found.append(hash)
+                    continue
+                substitute = info.substitute if info else None
+                self.seen.add(hash)
+                self._plan.purged[hash] = substitute
+                if substitute is not None:
+                    waiting.append(substitute)
+        return found
+
+
+def _reuse(remote: Remote, plan: Plan) -> None:
+    """Takes from the plan what was uploaded before. A pack of nodes counts only where all of it is
+    planned: what another of its nodes refers to may be in no live pack."""
+    doomed = remote.state.holders({*plan.purged, *plan.purged_there})
+    places = remote.state.locate([one.hash for one in plan.blobs], PENDING, BLOBS)
+    nodes = remote.state.locate([one.hash for one in plan.nodes], PENDING, NODES)
+    counts = Counter(place.pack for place in nodes.values())
+    for name, count in counts.items():
+        pack = remote.state.pack(name)
+        if PackIndex(name, pack.data or b"", pack.offset).members == count + 1:  # the random one
+            places |= {hash: place for hash, place in nodes.items() if place.pack == name}
+    places = {hash: place for hash, place in places.items() if place.pack not in doomed}
+    plan.reused = {place.pack for place in places.values()}
+    plan.nodes = [one for one in plan.nodes if one.hash not in places]
+    plan.blobs = [one for one in plan.blobs if one.hash not in places]
+
+
+def drop_lost_packs(remote: Remote) -> None:
+    """Forgets packs of an interrupted push that did not arrive, or may be deleted soon."""
+    for name, since in remote.state.since(PENDING).items():
+        found = remote.storage.head(pack_key(name))
+        is_there = found is not None and found.size == remote.state.pack(name).size
+        if since < time.time() - PENDING_S or not is_there:
+            remote.state.drop_pending(name)

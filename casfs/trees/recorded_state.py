@@ -1,0 +1,130 @@
+"""Recorded states: what a directory held at a moment, as two trees.
+
+`tree` is the work: what is shown, compared, applied and shared. `local` is the whole directory as
+it is here: the work with private files and, of a thread, derived directories. It only makes the
+work run here, so nothing but the store that recorded it has it: a node refers to it by a local ref
+(`cas_local` in its schema), which a push or an export leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from casfs.digest import TreeHash
+from casfs.nodes.directory import Entry, File, Subdirectory
+from casfs.store import Store
+from casfs.trees import edit, tree
+from casfs.write_batch import Batch
+
+LOCAL = "local"  # the field of a node
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedState:
+    """`local` is None where the whole directory is work."""
+
+    tree: TreeHash
+    local: TreeHash | None = None
+
+    @property
+    def full(self) -> TreeHash:
+        """The root of the whole directory."""
+        return self.local or self.tree
+
+    @property
+    def fields(self) -> dict[str, TreeHash]:
+        """The optional field of a node."""
+        return {} if self.local is None else {LOCAL: self.local}
+
+
+def of_payload(store: Store, payload: Mapping[str, Any], field: str) -> RecordedState | None:
+    """Returns the state that a node has: `field` names its work. None where it has none. A `local`
+    that this store lacks, as of a node that was pulled, is left out."""
+    root = payload[field]
+    if root is None:
+        return None
+    local = payload.get(LOCAL)
+    if local is not None and not store.blobs.info([local]):
+        local = None
+    return RecordedState(TreeHash(root), local)
+
+
+def divide(
+    store: Store,
+    batch: Batch,
+    full: TreeHash,
+    local_paths: Iterable[bytes],
+    base: TreeHash | None = None,
+    kept: Iterable[bytes] = (),
+) -> RecordedState:
+    """Returns the state of the stored tree `full`; the work is all but these paths. Of a path in
+    `kept`, a file that became private, the work keeps the version in the tree `base`: it was not
+    deleted, and what applies the work elsewhere must not delete it there."""
+    changes: dict[bytes, Entry | None] = dict.fromkeys(_topmost(local_paths))
+    if not changes:
+        return RecordedState(full)
+    for path in kept:
+        before = tree.find(store, base, path) if base and path in changes else None
+        if isinstance(before, File):
+            changes[path] = before
+    # A directory that holds private files alone is kept in the work, empty.
+    work = edit.with_entries(store, batch, full, changes, keep_empty=True).hash
+    return RecordedState(work, None if work == full else full)
+
+
+def local_paths(
+    store: Store, work: TreeHash | None, full: TreeHash, above: bytes = b""
+) -> Iterator[tuple[bytes, Entry]]:
+    """Yields the topmost paths of the tree `full` that are not in the tree `work` as they are,
+    with their entries."""
+    if work == full:
+        return
+    shared = {} if work is None else tree.load(store, work)
+    for name, entry in tree.load(store, full).items():
+        other = shared.get(name)
+        if entry == other:
+            continue
+        if isinstance(entry, Subdirectory) and isinstance(other, Subdirectory):
+            below = above + name + b"/"
+            yield from local_paths(store, other.digest.hash, entry.digest.hash, below)
+        else:
+            yield above + name, entry
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """`entries`: files, links and empty directories."""
+
+    entries: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+def local_totals(store: Store, state: RecordedState) -> Totals:
+    """Counts what is in the local tree only."""
+    entries = files = size = 0
+    for path, top in local_paths(store, state.tree, state.full):
+        below = tree.walk(store, top.digest.hash) if isinstance(top, Subdirectory) else ()
+        for entry in (top, *(entry for _, entry in below)):
+            if isinstance(entry, File):
+                files += 1
+                size += entry.digest.size_bytes
+            if not isinstance(entry, Subdirectory) or not tree.load(store, entry.digest.hash):
+                entries += 1
+        kept = tree.find(store, state.tree, path)
+        if isinstance(kept, File):  # an earlier version, which counts in the work
+            entries -= 1
+            files -= 1
+            size -= kept.digest.size_bytes
+    return Totals(entries, files, size)
+
+
+def _topmost(paths: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the paths that are below no other of them."""
+    last: bytes | None = None
+    for path in sorted(paths, key=lambda path: path + b"/"):
+        if last is None or not path.startswith(last + b"/"):
+            last = path
+            yield path

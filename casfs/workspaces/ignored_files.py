@@ -1,0 +1,149 @@
+"""Copies of ignored files for the workspaces of threads.
+
+What `.casfsignore` or --exclude names is recorded nowhere, but an agent may need it to run: a
+thread's workspace gets a copy. The copy is taken when the thread is started, to
+
+    ignored/<token>/files/     the files, with their modes
+    ignored/<token>/paths      the topmost ignored paths, joined by NUL
+    ignored/<token>/patterns   the patterns by which they are ignored
+
+in the store, whose owner alone can read it; `ignored` in the thread's record, and in that of its
+forks and children, is the token. It is deleted with the last of these threads. On another machine
+of a shared store the files are absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs import threads
+from casfs.errors import Failed
+from casfs.nodes.directory import File
+from casfs.store import Store
+from casfs.system import rmtree
+from casfs.threads import Thread
+from casfs.trees import tree
+from casfs.trees.snapshot.ignore import IGNORE_FILE, MAX_IGNORE_BYTES
+
+FIELD = "ignored"  # of a thread's record
+FOLDER = "ignored"  # of the store
+FILES, PATHS, PATTERNS = "files", "paths", "patterns"
+TOKEN = re.compile(r"[0-9a-f]{32}")
+UNUSED_S = 3600.0  # from its making, a copy may wait so long for the thread that it is for
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredFiles:
+    """`paths`: the topmost ones, relative to the workspace; `patterns`: as the lines of a
+    `.casfsignore`."""
+
+    folder: Path | None = None
+    paths: tuple[bytes, ...] = ()
+    patterns: bytes = b""
+
+    def place(self, directory: Path) -> None:
+        """Copies the files into a workspace. Raises Failed."""
+        if self.folder is None:
+            return
+        for path in self.paths:
+            relative = os.fsdecode(path)
+            _copy(self.folder / FILES / relative, directory / relative)
+
+
+NOTHING_IGNORED = IgnoredFiles()
+
+
+def keep(store: Store, directory: Path, paths: Collection[bytes], patterns: bytes) -> str | None:
+    """Copies the ignored paths of a directory into the store; returns the token, None where there
+    is nothing to keep. Raises Failed."""
+    if store.root is None or not (paths or patterns):
+        return None
+    token = secrets.token_hex(16)
+    folder = store.root / FOLDER / token
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+        (folder / PATTERNS).write_bytes(patterns)
+        (folder / PATHS).write_bytes(b"\0".join(paths))
+        for path in paths:
+            relative = os.fsdecode(path)
+            _copy(directory / relative, folder / FILES / relative)
+    except OSError as error:
+        rmtree.delete(folder)
+        raise Failed(f"cannot copy ignored files of {directory}: {error.strerror}") from None
+    except BaseException:
+        rmtree.delete(folder)
+        raise
+    return token
+
+
+def load(store: Store, token: str | None) -> IgnoredFiles:
+    """Returns the copy with this token; an empty one where it is not on this machine."""
+    if store.root is None or token is None or not TOKEN.fullmatch(token):
+        return NOTHING_IGNORED
+    folder = store.root / FOLDER / token
+    try:
+        patterns = (folder / PATTERNS).read_bytes()
+        paths = (folder / PATHS).read_bytes()
+    except OSError:
+        return NOTHING_IGNORED
+    return IgnoredFiles(folder, tuple(filter(None, paths.split(b"\0"))), patterns)
+
+
+def of_thread(store: Store, thread: Thread) -> IgnoredFiles:
+    """Returns the copy of a thread; of one that began with a tree, the patterns in that."""
+    copy = load(store, thread.record.get(FIELD))
+    root = threads.start(store, thread).payload["workspace"]
+    if copy is not NOTHING_IGNORED or root is None:
+        return copy
+    entry = tree.find(store, root, IGNORE_FILE.encode())
+    if not isinstance(entry, File) or entry.digest.size_bytes > MAX_IGNORE_BYTES:
+        return copy
+    return IgnoredFiles(patterns=store.get(entry.digest.hash))
+
+
+def release(store: Store, token: str | None) -> None:
+    """Deletes a copy that no unfinished thread uses. Raises Failed."""
+    if store.root is not None and token is not None and token not in _used(store):
+        rmtree.delete(store.root / FOLDER / token)
+
+
+def sweep(store: Store) -> None:
+    """Deletes all copies that no unfinished thread uses. Raises Failed."""
+    folder = None if store.root is None else store.root / FOLDER
+    if folder is None or not folder.is_dir():
+        return
+    used = _used(store)
+    for path in folder.iterdir():
+        if path.name not in used and path.stat().st_mtime < time.time() - UNUSED_S:
+            rmtree.delete(path)
+
+
+def _used(store: Store) -> set[str]:
+    finished = (threads.ENDED, threads.CANCELLED)
+    return {
+        thread.fields.get(FIELD, "")
+        for thread in threads.list_threads(store)
+        if thread.status not in finished
+    }
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies a file, a link or a directory with its mode, over nothing that is there. Sockets and
+    the like are left out. Raises Failed."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(target):
+            return
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, target, symlinks=True)
+        elif source.is_file() or source.is_symlink():
+            shutil.copy2(source, target, follow_symlinks=False)
+    except (OSError, shutil.Error) as error:
+        raise Failed(f"cannot copy {source} to {target}: {error}") from None

@@ -1,0 +1,34 @@
+"""An image that is made after a purge has what readers of the tree get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from casfs.digest import hash_bytes
+from casfs.maintenance import purge
+from casfs.native import images
+from casfs.store import Store
+from casfs.tombstones import Tombstone
+from tests.support.helpers import put_tree
+
+SHORT, LONG, WHOLE = b"KEY=short-secret", b"KEY=long-secret" * 200, b"whole-secret"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_image_has_it(disk_store: Store, is_first: bool) -> None:
+    root = put_tree(disk_store, {"short": SHORT, "long": LONG, "whole": WHOLE, "f": b"other file"})
+    before = images.ensure(disk_store, root) if is_first else None
+    stones = [
+        Tombstone(hash_bytes(data), len(data), 1, "", rest and disk_store.put(rest).hash)
+        for data, rest in ((SHORT, b"KEY=..."), (LONG, b"KEY=!!!"), (WHOLE, None))
+    ]
+    assert purge.purge_all(disk_store, stones)
+    assert before is None or not before.exists()
+    image = images.ensure(disk_store, root)
+    data = Path(image).read_bytes()
+    for text in (b"KEY=...", b"KEY=!!!", b"other file", b"short", b"long"):
+        assert text in data
+    assert b"secret" not in data
+    assert b"whole" not in data

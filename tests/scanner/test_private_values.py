@@ -1,0 +1,29 @@
+"""Values in private files: what a transcript must not show."""
+
+from __future__ import annotations
+
+import pytest
+
+from casfs.scanner.private_values import MAX_VALUES, private_values
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("A=hunter2hunter2\nexport B='with space 12'\n", ["hunter2hunter2", "with space 12"]),
+        ('C: "dOuble-99-quoted"\n', ["dOuble-99-quoted"]),
+        ('{"key": "js0n-44-value", "n": 12345678}', ["js0n-44-value"]),
+        ("machine h login me password p4ss-in-netrc\n", ["p4ss-in-netrc"]),
+        ("URL=postgres://u:p4ssw0rd@db.internal/app\n", ["postgres://u:p4ssw0rd@db.internal/app"]),
+        ("D=short1\nE=production\nF=20261123\nG=/usr/lib/python3\nH=db.example.org\n", []),
+        ("I=https://example.org/path\nJ=true\nK=\n# L=c0mment-is-not\n", []),
+        ("M=correct-horse-battery\n", ["correct-horse-battery"]),
+    ],
+)
+def test_values(text: str, values: list[str]) -> None:
+    assert private_values(text) == values
+
+
+def test_a_large_file_has_a_limit() -> None:
+    text = "".join(f"K{number}=v4lue-{number:06}\n" for number in range(MAX_VALUES + 5))
+    assert len(private_values(text)) == MAX_VALUES
