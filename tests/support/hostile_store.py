@@ -23,6 +23,7 @@ from casfs.digest import NodeHash
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -156,7 +157,7 @@ async def _build(store: Store, folder: Path, url: str) -> Site:
     }
 
     def begin(task: str = ALL, **more: Any) -> Thread:
-        return lifecycle.create(store, ThreadRequest(hash, task, bound, tree, **more))
+        return lifecycle.create(store, ThreadRequest(hash, task, bound, RecordedState(tree), **more))
 
     bound = agents
     ended = await carry_on(store, begin())

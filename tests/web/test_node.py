@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from casfs import tombstones
+from casfs.backend.purged_contents import CHECK_INTERVAL_S
 from casfs.maintenance import purge
 from casfs.referrers import Referrers
 from casfs.store import Store
@@ -98,6 +100,7 @@ def test_a_purged_node_shows_its_substitute(disk_store: Store, web: Web) -> None
     assert "immutable" in web.get(path).headers["cache-control"]
     size = disk_store.blobs.info([first])[first].size
     tombstones.add(disk_store, [Tombstone(first, size, 1, "", second)])
+    time.sleep(2 * CHECK_INTERVAL_S)  # the server's process asks the journal that often
     after = web.get(path)
     assert "the rest" in after.text
     assert after.headers["cache-control"] == "private, no-store"
