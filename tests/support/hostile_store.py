@@ -157,7 +157,9 @@ async def _build(store: Store, folder: Path, url: str) -> Site:
     }
 
     def begin(task: str = ALL, **more: Any) -> Thread:
-        return lifecycle.create(store, ThreadRequest(hash, task, bound, RecordedState(tree), **more))
+        return lifecycle.create(
+            store, ThreadRequest(hash, task, bound, RecordedState(tree), **more)
+        )
 
     bound = agents
     ended = await carry_on(store, begin())
