@@ -128,7 +128,9 @@ def curl_password(match: Match) -> bool:
 
 
 def key_block(match: Match) -> bool:
-    return bits(match["body"]) >= MIN_KEY_BITS
+    """Returns whether the body of a key is random, and is not one of documentation."""
+    body = match["body"]
+    return bits(body) >= MIN_KEY_BITS and b"EXAMPLE" not in body
 
 
 def named_value(match: Match) -> bool:

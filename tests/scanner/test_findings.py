@@ -74,6 +74,7 @@ def test_a_private_key_is_found_as_a_file_in_json_and_cut_off(label: str) -> Non
     "ghp_" + "x" * 36,
     "AKIAIOSFODNN7" + "EXAMPLE",
     "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
+    samples.private_key().replace("Q5=", "EXAMPLE"),
     'HEADER = "-----BEGIN PRIVATE KEY-----"\nif HEADER in text:\n    raise ValueError(HEADER)',
     "-----BEGIN CERTIFICATE-----\n" + samples.private_key()[40:],
     "postgres://user:password@host/db",
