@@ -16,11 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from casfs import daemon_socket
 from casfs.errors import Purged
 from casfs.packs.reader import open_pack
 from casfs.store import Store
-from tests.support import console_docs
+from tests.support import console_docs, containers
 from tests.support.engine import kill
+from tests.support.helpers import write_tree
+from tests.support.lasting import ROOT_ONLY
 from tests.support.served import serving as mounted
 from tests.support.web import serving
 
@@ -131,7 +134,8 @@ def user(tmp_path: Path) -> Iterator[User]:
     try:
         yield found
     finally:
-        found.run("daemon", "stop", code=0)
+        if daemon_socket.runs(found.root):
+            found.run("daemon", "stop")
 
 
 def contents(store: Path) -> bytes:
@@ -200,6 +204,27 @@ def test_no_secret_leaves(user: User) -> None:
     user.run("checkpoint", "restore", "app", "again")
     for name, text in {**NAMED, **WITHIN}.items():
         assert (user.home / "again" / name).read_text() == text
+
+
+@ROOT_ONLY
+def test_no_secret_is_in_a_container_that_mounts_a_checkpoint(
+    user: User, runtime_dir: Path, tmp_path: Path
+) -> None:
+    user.checkpoint()
+    system = write_tree(tmp_path / "system", containers.a_system())
+    with (
+        Store.open(user.root) as store,
+        mounted(store, user.home / "mnt"),
+        containers.ready(containers.Podman, runtime_dir) as podman,
+    ):
+        shown = {"/src": user.home / "mnt/trees/app/latest"}
+        script = "cd /src && find . | sort && find . -type f | xargs cat"
+        done = podman(system, script, ro=shown)
+    assert done.returncode == 0, done.stderr
+    assert "./app.py" in done.stdout.split()
+    assert "print()" in done.stdout
+    assert found_in(done.stdout.encode()) == []
+    assert not any(f"./{name}" in done.stdout.split() for name in NAMED)
 
 
 ORDERS = [
