@@ -97,7 +97,7 @@ class Database:
             try:
                 connection = self._idle.pop() if self._idle else self._connect()
             except sqlite3.OperationalError as error:
-                if not isinstance(error, _Full) and not wal_index.is_full(self._path.parent):
+                if not self._has_no_room(error):
                     raise
                 with self._exclusive() as connection:
                     yield connection
@@ -108,6 +108,11 @@ class Database:
                 self._idle.append(connection)
         except sqlite3.DatabaseError as error:
             raise self.translated(error) from error
+
+    def _has_no_room(self, error: sqlite3.DatabaseError) -> bool:
+        """Returns whether the disk is too full for what a connection needs."""
+        is_full = isinstance(error, _Full) or wal_index.is_full(self._path.parent)
+        return is_full and isinstance(error, sqlite3.OperationalError)
 
     @contextmanager
     def _exclusive(self) -> Iterator[Connection]:
@@ -149,13 +154,16 @@ class Database:
         return found[0]
 
     def version(self) -> int:
-        """Returns a number that changes when any connection of any process has committed."""
+        """Returns a number that changes when any connection of any process has committed; on a
+        full disk, where no connection stays open, another one at each call."""
         try:
             if self._watch is None:
                 self._watch = self._connect()
             with self._lock:
                 (number,) = self._watch.execute("PRAGMA data_version").fetchone()
         except sqlite3.DatabaseError as error:
+            if self._has_no_room(error):
+                return time.monotonic_ns()
             raise self.translated(error) from error
         return int(number)
 

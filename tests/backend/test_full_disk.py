@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.backend.journal import JournalReader
 from casfs.store import Store
 from casfs.system import mounts
 from tests.support.engine import spawn
@@ -117,6 +118,14 @@ def test_readers_in_several_threads(small: Path) -> None:
         assert None not in found
         for name, head in store.heads.list("checkpoints/"):
             assert store.heads.get(name) == head
+
+
+def test_a_reader_that_follows_the_journal(small: Path) -> None:
+    root = filled(small)
+    with Store.open(root) as store:
+        journal = JournalReader(store.backend)
+        assert [move.name for move in journal.new_moves() if move.name.startswith("checkpoints/p")]
+        assert journal.new_moves() == []
 
 
 def test_a_write_is_refused_in_one_line(small: Path) -> None:
