@@ -14,14 +14,10 @@ from casfs.store_mounts import mounted
 from tests.mount.test_containers import (
     BUILT,
     PROJECT,
-    Container,
-    Crun,
-    Podman,
-    a_system,
     committed,
-    ready,
     run,
 )
+from tests.support.containers import Container, Crun, Podman, a_system, ready
 from tests.support.helpers import put_tree, read_tree, write_tree
 from tests.support.native import not_mountable
 from tests.support.served import unmounted_after

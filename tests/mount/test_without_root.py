@@ -12,8 +12,9 @@ import pytest
 
 from casfs.system import mounts
 from casfs.workspaces import placeholder, strategies
-from tests.mount.test_containers import AS_NOBODY, environment, finished, interpreter
+from tests.mount.test_containers import environment, interpreter
 from tests.mount.test_other_users import DEVICE, by_nobody, open_to_all, owned, ran
+from tests.support.containers import AS_NOBODY, finished
 from tests.support.engine import Cli
 from tests.support.helpers import write_tree
 from tests.support.lasting import ROOT_ONLY
