@@ -314,3 +314,26 @@ def test_the_role_has_precedence_over_the_agent_and_that_over_the_default() -> N
     )
     merged = limits.merge(default, agent, role)
     assert merged == limits.Limits(memory=2 << 30, cpu=6, network=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="control groups")
+def test_empty_groups_of_ended_processes_are_removed(tmp_path: Path) -> None:
+    groups = {*containment.support().groups.values()}
+    assert groups
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    names = [f"casfs-{kind}-{ended.pid}" for kind in ("trial", "probe")]
+    left = [group / name for group in groups for name in [*names, f"casfs-process{ended.pid}-x"]]
+    living = [group / f"casfs-trial-{os.getppid()}" for group in groups]
+    for one in [*left, *living]:
+        one.mkdir()
+    try:
+        code = "import sys; from pathlib import Path; from engine import containment"
+        run = f"{code}; containment.prepare(Path(sys.argv[1]))"
+        subprocess.run([sys.executable, "-c", run, tmp_path], check=True)
+        assert [one for one in left if one.exists()] == []
+        assert all(one.exists() for one in living)
+    finally:
+        for one in [*left, *living]:
+            if one.exists():
+                one.rmdir()
