@@ -197,7 +197,7 @@ class Cage:
                 self._reached.add(key)
         for group in self._groups.values():
             cgroups.end(group)
-        if not self._groups and self.was_used:
+        if self.was_used:  # also with groups: root's processes can enter others
             processes.end_carrying(processes.RUN_VARIABLE, self.token)
         if _cages.get(self.token) is self:
             del _cages[self.token]
