@@ -48,6 +48,7 @@ SHELL_OWN = {"IFS", "OPTIND", "PPID", "LINENO", "RANDOM", "SECONDS", "SHELLOPTS"
 PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")  # it drops others
 PROBE_TIMEOUT_S = 10.0
 CPU_INTERVAL_S = 0.5
+TRIAL, NO_DAEMON = "trial-", "process"  # begin names of groups; the id of a process follows
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Support:
 def support() -> Support:
     """Tries the methods on this machine, once."""
     groups = cgroups.usable()
-    trials = {group / f"{cgroups.PREFIX}trial-{os.getpid()}" for group in groups.values()}
+    trials = {group / f"{cgroups.PREFIX}{TRIAL}{os.getpid()}" for group in groups.values()}
     for trial in trials:
         trial.mkdir(exist_ok=True)
     if not _works({"join": [str(trial / cgroups.PROCS) for trial in trials]}):
@@ -196,7 +197,7 @@ class Cage:
                 self._reached.add(key)
         for group in self._groups.values():
             cgroups.end(group)
-        if not self._groups and self.was_used:
+        if self.was_used:  # also with groups: root's processes can enter others
             processes.end_carrying(processes.RUN_VARIABLE, self.token)
         if _cages.get(self.token) is self:
             del _cages[self.token]
@@ -228,7 +229,7 @@ class Cage:
 _numbers = itertools.count()  # of groups for processes
 _cages: dict[str, Cage] = {}  # of running attempts, by token
 _defaults: dict[str, Any] = {}
-_store = f"process{os.getpid()}"  # until it is a daemon
+_store = f"{NO_DAEMON}{os.getpid()}"  # until it is a daemon
 
 
 def set_defaults(table: Mapping[str, Any]) -> None:
@@ -256,6 +257,8 @@ def prepare(root: Path) -> int:
     earlier one left. Returns the number of attempts."""
     global _store
     _store = store_key(root)
+    for prefix in (TRIAL, cgroups.PROBE, NO_DAEMON):
+        cgroups.remove_abandoned(prefix)
     cgroups.delegate()
     support()
     left = cgroups.named(f"{_store}-")

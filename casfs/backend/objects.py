@@ -278,14 +278,12 @@ class Objects:
         self._verified.pop(hash, None)
 
     def faults(self) -> Iterator[str]:
-        """Yields a line for each file below `objects/` whose name, kind, mode or owner is wrong."""
+        """Yields a line for each file below `objects/` whose name, kind, mode or owner is wrong.
+        A file that gc removes meanwhile has no fault."""
         for entry in sorted(self.root.rglob("*")):
             name = entry.relative_to(self.root).as_posix()
-            shard = (
-                stat.S_ISDIR(entry.lstat().st_mode)
-                and len(name) == 2
-                and is_hash(name.ljust(64, "0"))
-            )
+            is_directory = entry.is_dir() and not entry.is_symlink()
+            shard = is_directory and len(name) == 2 and is_hash(name.ljust(64, "0"))
             if not shard and not (len(name) == 65 and is_hash(name.replace("/", "", 1))):
                 yield f"{name}: not the name of a blob; a foreign file, or damage"
             elif fault := files.file_fault(entry, OBJECT_MODE, self.root, is_folder=shard):

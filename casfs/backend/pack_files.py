@@ -190,8 +190,7 @@ class PackFiles:
         """Yields a line for each file in `packs/` whose name, kind, mode, owner or index is wrong,
         and for each pack without a file; from then on all are opened anew."""
         self._readers = LruCache(OPEN_PACKS)
-        with self._db.read() as db:
-            missing = {name.hex() for (name,) in db.execute(NAMES)}
+        missing = self._recorded()
         for entry in sorted(self.root.iterdir()) if self.root.exists() else ():
             name = entry.name.removesuffix(SUFFIX)
             if not entry.name.endswith(SUFFIX) or not is_hash(name):
@@ -203,9 +202,17 @@ class PackFiles:
                     if open_pack(entry).index.name != name:
                         yield f"{entry.name}: it is another pack"
                 except CasfsError as error:
+                    if not entry.exists():
+                        continue
                     yield f"{entry.name}: {error}"
             missing.discard(name)
+        missing &= self._recorded()  # gc may have removed a pack since the first look
         yield from (f"{name}{SUFFIX}: the file is missing" for name in sorted(missing))
+
+    def _recorded(self) -> set[str]:
+        """Returns the names of the packs that rows name."""
+        with self._db.read() as db:
+            return {name.hex() for (name,) in db.execute(NAMES)}
 
     def names(self) -> Iterator[str]:
         """Yields the names of the files."""

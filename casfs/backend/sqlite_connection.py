@@ -26,6 +26,7 @@ from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, Result, WalCheckpoints
 from casfs.errors import Corrupt, Failed
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
+SOLE_READ_TIMEOUT_S = 5.0  # that a reader on a full disk waits for other processes
 WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
 PAGE_CACHE_KIB = 16384  # per connection
 FULL = "database or disk is full"
@@ -121,7 +122,7 @@ class Database:
         with self._exclusive_lock:
             outermost = self._sole is None
             if self._sole is None:
-                self._sole = _open(self._path, "rw")
+                self._sole = _open(self._path, "rw", SOLE_READ_TIMEOUT_S)
                 self._sole.execute("PRAGMA locking_mode=EXCLUSIVE")
             try:
                 yield self._sole
@@ -212,14 +213,18 @@ class Database:
     def _hint(self, error: sqlite3.OperationalError) -> str:
         if str(error).startswith("no such"):  # table, or column
             return "; an older casfs made it: `casfs init` brings it up to date"
-        return "; its disk is full" if wal_index.is_full(self._path.parent) else ""
+        if not wal_index.is_full(self._path.parent):
+            return ""
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            return "; its disk is full, so one process reads at a time: free space"
+        return "; its disk is full"
 
 
-def _open(path: Path, mode: str) -> Connection:
+def _open(path: Path, mode: str, timeout_s: float = WRITE_LOCK_TIMEOUT_S) -> Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
-        timeout=WRITE_LOCK_TIMEOUT_S,
+        timeout=timeout_s,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,

@@ -28,6 +28,7 @@ from casfs.cli.snapshot_options import keep_options, kept
 from casfs.cli.table import echo_table
 from casfs.errors import NoDaemon, NotFound, Usage
 from casfs.store import Store
+from casfs.trees.snapshot import exclusions
 from casfs.trees.snapshot.file_reader import Hit
 from casfs.trees.snapshot.report import Excluded, SnapshotReport
 
@@ -79,6 +80,8 @@ def watch(
         if not os.path.isdir(path):
             raise NotFound(f"no directory {directory}")
         refuse_home_or_root(Path(path), force)
+        with open_store(ctx) as store:
+            exclusions.refuse_unrecordable(store, Path(path))
         checkpoint.check_name(name := name or os.path.basename(path))
         start_daemon(store_root(ctx))
         fields: dict[str, Any] = {"name": name, "settle": settle, "keep": kept(policy)}

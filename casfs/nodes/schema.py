@@ -16,8 +16,8 @@ immutable and thread-safe.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -51,9 +51,20 @@ ROOT = "casfs:///root"
 BACKTRACK_LIMIT = 10_000  # from each character
 
 
+@contextmanager
+def _refusing_deep_nesting() -> Iterator[None]:
+    """Turns the RecursionError of a parser into Invalid. A pattern within a string, or combinators
+    within combinators, need more levels of a library than their JSON has."""
+    try:
+        yield
+    except RecursionError:
+        raise Invalid("not a usable schema: its patterns or subschemas nest too deep") from None
+
+
 class Schema:
     """A compiled schema document. Raises Invalid when the document is not acceptable."""
 
+    @_refusing_deep_nesting()
     def __init__(
         self, document: Document, *, extra: frozenset[str] = frozenset({"$id"}), new: bool = False
     ) -> None:
@@ -203,6 +214,7 @@ class Schema:
         return parts
 
 
+@_refusing_deep_nesting()
 def check_document(document: Document) -> str:
     """Returns the name (`$id`) of a schema document that may be registered. Raises Invalid."""
     import jsonschema  # for documents only: payloads never wait for its import

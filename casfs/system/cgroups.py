@@ -20,6 +20,7 @@ PREFIX = "casfs-"
 OWN = f"{PREFIX}daemon"  # for a daemon whose group gives its controllers to groups below
 UNIFIED, MEMORY, PIDS = "unified", "memory", "pids"
 PROCS, CONTROL = "cgroup.procs", "cgroup.subtree_control"
+PROBE = "probe-"  # and the id of the process that tries
 END_TIMEOUT_S = 10.0
 MAX_PIDS = 1 << 22  # of the kernel, which refuses more
 
@@ -106,7 +107,7 @@ def usable() -> dict[str, Path]:
 def _writable(group: Path | None) -> bool:
     if group is None:
         return False
-    probe = group / f"{PREFIX}probe-{os.getpid()}"
+    probe = group / f"{PREFIX}{PROBE}{os.getpid()}"
     try:
         probe.mkdir()
         probe.rmdir()
@@ -195,6 +196,16 @@ def leave() -> None:
             with suppress(OSError):
                 (place / PROCS).write_text("0")
                 break
+
+
+def remove_abandoned(prefix: str) -> None:
+    """Removes empty groups named `prefix` and the id of a process that has ended. A group with
+    processes stays: the id may be of another namespace of processes."""
+    for group in named(prefix):
+        number = group.name.removeprefix(PREFIX + prefix).partition("-")[0]
+        if number.isdecimal() and not Path("/proc", number).exists():
+            with suppress(OSError):
+                group.rmdir()
 
 
 def named(prefix: str) -> list[Path]:

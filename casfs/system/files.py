@@ -113,8 +113,12 @@ def copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
 
 
 def file_fault(path: Path, mode: int, root: Path, *, is_folder: bool = False) -> str:
-    """Returns what is wrong with the kind, mode or owner of a file below `root`; empty: nothing."""
-    info = path.lstat()
+    """Returns what is wrong with the kind, mode or owner of a file below `root`; empty: nothing,
+    also where the file was removed meanwhile."""
+    try:
+        info = path.lstat()
+    except FileNotFoundError:
+        return ""
     if not is_folder and not stat.S_ISREG(info.st_mode):
         return "not a regular file"
     if not is_folder and stat.S_IMODE(info.st_mode) != mode:

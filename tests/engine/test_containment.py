@@ -314,3 +314,54 @@ def test_the_role_has_precedence_over_the_agent_and_that_over_the_default() -> N
     )
     merged = limits.merge(default, agent, role)
     assert merged == limits.Limits(memory=2 << 30, cpu=6, network=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="control groups")
+def test_empty_groups_of_ended_processes_are_removed(tmp_path: Path) -> None:
+    groups = {*containment.support().groups.values()}
+    assert groups
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    names = [f"casfs-{kind}-{ended.pid}" for kind in ("trial", "probe")]
+    left = [group / name for group in groups for name in [*names, f"casfs-process{ended.pid}-x"]]
+    living = [group / f"casfs-trial-{os.getppid()}" for group in groups]
+    for one in [*left, *living]:
+        one.mkdir()
+    try:
+        code = "import sys; from pathlib import Path; from engine import containment"
+        run = f"{code}; containment.prepare(Path(sys.argv[1]))"
+        subprocess.run([sys.executable, "-c", run, tmp_path], check=True)
+        assert [one for one in left if one.exists()] == []
+        assert all(one.exists() for one in living)
+    finally:
+        for one in [*left, *living]:
+            if one.exists():
+                one.rmdir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="control groups")
+def test_what_entered_another_group_ends_with_its_attempt(tmp_path: Path) -> None:
+    """Root's program can write its id to `cgroup.procs` of any group."""
+    left = """
+import os, sys, time
+for file in sys.argv[2:]:
+    with open(file, "w") as procs:
+        procs.write("0")
+if os.fork() == 0:
+    os.setsid()
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    with open(sys.argv[1], "w") as file:
+        file.write(f"{os.getpid()}\\n")
+    os.execv("/bin/sleep", ["sleep", "600"])
+while not os.path.exists(sys.argv[1]) or not os.path.getsize(sys.argv[1]):
+    time.sleep(0.01)
+"""
+    files = [str(group / "cgroup.procs") for group in {*containment.support().groups.values()}]
+    assert files
+    argv = [sys.executable, "-c", left, str(tmp_path / "pids"), *files]
+    driver = [sys.executable, "-c", DRIVER, secrets.token_hex(8), "{}", "60", *argv]
+    done = subprocess.run(driver, env=os.environ | {"MORE": "{}"}, capture_output=True, check=True)
+    assert json.loads(done.stdout)["method"] == "cgroup", done
+    assert [pid for pid in pids(tmp_path / "pids") if alive(pid)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -110,3 +111,19 @@ def test_a_pattern_that_is_not_linear_is_not_registered(pattern: str, place: str
         check_document(schema)
     assert Schema(schema).backtracks
     assert not Schema({"$id": "s", "pattern": r"^[\w-]+\.\d{1,3}$"}).backtracks
+
+
+@pytest.mark.parametrize(
+    "deep",
+    [
+        {"pattern": "(" * 10_000 + ")" * 10_000},
+        {"patternProperties": {"(" * 10_000 + ")" * 10_000: True}},
+        functools.reduce(lambda below, _: {"allOf": [below]}, range(95), {"type": "string"}),
+    ],
+    ids=["pattern", "name", "allOf"],
+)
+def test_deep_nesting_is_refused(deep: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        check_document({"$id": "hostile", **deep})
+    with pytest.raises(Invalid):
+        Schema(deep, new=True)

@@ -15,6 +15,11 @@ from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
 MOUNT_TYPE = "fuse.casfs"  # of a mount of a store in the kernel's table
+KERNEL_TYPES = set(
+    "proc sysfs devtmpfs devpts mqueue cgroup cgroup2 securityfs debugfs tracefs configfs bpf "
+    "pstore efivarfs fusectl binfmt_misc".split()
+)
+DEVICES = Path("/dev")  # in a container a tmpfs
 KINDS = STORE, MOUNT = "the store", "a mount of casfs"
 
 
@@ -49,14 +54,24 @@ def exclude_stores(
 ) -> None:
     """Exclude the store, which would record itself, and mounts of any store, which hold all
     that was ever recorded. Raises Refused where `directory` is the store."""
+    refuse_unrecordable(store, directory)
     top = directory.resolve()
     stores = {mount.point: MOUNT for mount in mounts.mounts() if mount.type == MOUNT_TYPE}
     if store.root is not None:
         stores[store.root.resolve()] = STORE
-        if store.root.resolve() == top:
-            raise Refused(f"{directory} is the store itself; record another directory")
     inside = {path: kind for path, kind in stores.items() if top in path.parents}
     for path, kind in inside.items():
         report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {kind}")
     found = {os.fsencode(path.relative_to(top)): kind for path, kind in inside.items()}
     rules.excluded = {**rules.excluded, **found}
+
+
+def refuse_unrecordable(store: Store, directory: Path) -> None:
+    """Raises Refused for the store, and for directories whose files the kernel makes up."""
+    top = directory.resolve()
+    if store.root is not None and store.root.resolve() == top:
+        raise Refused(f"{directory} is the store itself; record another directory")
+    above = [mount for mount in mounts.mounts() if top.is_relative_to(mount.point)]
+    holder = max(above, key=lambda mount: len(mount.point.parts), default=None)
+    if top == DEVICES or (holder is not None and holder.type in KERNEL_TYPES):
+        raise Refused(f"{directory} has files of the kernel; record another directory")
