@@ -32,8 +32,9 @@ def calls_of(store: Store, turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def test_terminals_and_files_are_tool_calls(disk_store: Store, tmp_path: Path) -> None:
-    run = {"method": "terminal/create", "params": {"command": "sh", "args": ["-c", "pwd; exit 3"]},
-           "then": [{"method": f"terminal/{one}"} for one in ("wait_for_exit", "release")]}  # fmt: skip
+    then = [{"method": f"terminal/{one}"} for one in ("wait_for_exit", "release")]
+    params = {"command": "sh", "args": ["-c", "pwd; exit 3"]}
+    run = {"method": "terminal/create", "params": params, "then": then}
     write = {"method": "fs/write_text_file", "params": {"path": "b.txt", "content": "two\n"}}
     read = {"method": "fs/read_text_file", "params": {"path": "b.txt"}}
     refused = {"method": "fs/read_text_file", "params": {"path": "/etc/passwd"}}
