@@ -231,7 +231,7 @@ class Recorder:
     async def _add_call(self, id: str, raw: Mapping[str, Any]) -> None:
         call = self._turn.calls.get(id)
         if call is None:
-            call = self._turn.calls[id] = self._asked.pop(id, None) or ToolCall()
+            call = self._turn.calls[id] = self._asked.pop(id, ToolCall())
             self._turn.records.append(call)
             self._last, self._report = self.report, ChunkedText()
         call.update(raw)

@@ -107,8 +107,9 @@ def _is_plain(part: Any) -> bool:
     if not isinstance(part, Mapping):
         return False
     block = part.get("content")
-    is_text = _has_only(block, ("type", "text")) and block.get("type") == "text"
-    if block is not None and not is_text:
+    if block is not None and not (
+        _has_only(block, ("type", "text")) and block.get("type") == "text"
+    ):
         return False
     return _has_only(part, CONTENT_PARTS.get(str(part.get("type")), ()))
 
