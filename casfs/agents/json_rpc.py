@@ -3,25 +3,38 @@
 Notifications are handled in the order in which they come, each before the next line is read;
 requests of the other side run side by side, MAX_REQUESTS at most. A line that is not a message of
 the protocol, or is longer than MAX_LINE_BYTES, is counted, its beginning is kept, and the rest goes
-on. What a request raises is its answer; the handler of notifications must raise nothing.
+on. A request that is too long is answered with an error, and so is a call whose answer is; the
+handler of notifications gets one that is too long without its parameters.
+
+What a request raises is its answer; the handler of notifications must raise nothing. Only
+notifications may hold lone surrogates.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import trio
 
 from casfs.errors import CasfsError, Failed, Invalid, NotFound
+from casfs.system import surrogates
 
 MAX_LINE_BYTES = 64 << 20
 MAX_INLINE_BYTES = 1 << 20  # of a line that the event loop parses itself
 MAX_REQUESTS = 64  # of the other side at once
 MAX_KEPT_BYTES, MAX_KEPT_LINE_BYTES = 64 << 10, 1 << 10  # of malformed lines
+INVALID_REQUEST = -32600
 NO_METHOD, INTERNAL = -32601, -32603
+MEMBER = re.compile(r'\s*"([^"\\]*)"\s*:\s*')
+AFTER_MEMBER = re.compile(r"\s*,")
+LAST_MEMBERS = re.compile(
+    rb',\s*((?:"(?:id|method|jsonrpc)"\s*:\s*(?:-?\d+|"[^"\\]*")\s*,?\s*)+)\}\s*\Z'
+)
 CODES: dict[type[Exception], int] = {Invalid: -32602, NotFound: -32002}
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
 Handler = Callable[[str, Any, int], Awaitable[Any]]  # method, parameters, size of the line
@@ -37,6 +50,27 @@ class RpcError(Failed):
 
 class Closed(Failed):
     """The other side has closed its stream."""
+
+
+@dataclass
+class LongLine:
+    """A line longer than MAX_LINE_BYTES. `head`, `tail`: what is kept of it."""
+
+    head: bytes
+    tail: bytes = b""
+    size: int = 0
+
+    def add(self, data: bytes | bytearray) -> None:
+        self.size += len(data)
+        self.tail = (self.tail + data)[-MAX_KEPT_BYTES:]
+
+    def members(self) -> dict[str, Any]:
+        """Returns the members of the message that stand whole in what is kept."""
+        found = _first_members(self.head.decode("utf-8", "replace"))
+        if last := LAST_MEMBERS.search(self.tail):
+            with suppress(ValueError):
+                found |= json.loads(b"{" + last[1] + b"}")
+        return found
 
 
 class Peer:
@@ -56,7 +90,8 @@ class Peer:
         self._sending, self._is_over = trio.Lock(), False
         self._waiting: dict[int, trio.MemorySendChannel[Mapping[str, Any]]] = {}
         self._last_id = self._running = 0
-        self._held, self._searched, self._skipping = bytearray(), 0, False
+        self._held, self._searched = bytearray(), 0
+        self._long: LongLine | None = None
         self.malformed, self.malformed_count = bytearray(), 0
 
     async def call(self, method: str, params: Any) -> Any:
@@ -91,7 +126,10 @@ class Peer:
                 with suppress(*GONE):
                     async for piece in self._input:
                         for line in self._lines(piece):
-                            await self._receive(line, nursery)
+                            if isinstance(line, LongLine):
+                                await self._receive_long(line, nursery)
+                            else:
+                                await self._receive(line, nursery)
                 nursery.cancel_scope.cancel()
         finally:
             self._is_over = True
@@ -103,20 +141,48 @@ class Peer:
         async with self._sending:
             await self._output.send_all(line.encode() + b"\n")
 
-    def _lines(self, piece: bytes | bytearray) -> Iterator[bytes]:
-        """Yields the lines that end in a piece; of one that is too long, the beginning."""
+    def _lines(self, piece: bytes | bytearray) -> Iterator[bytes | LongLine]:
+        """Yields the lines that end in a piece."""
         self._held += piece
         while (end := self._held.find(b"\n", self._searched)) >= 0:
             line, self._searched = bytes(self._held[:end]), 0
             del self._held[: end + 1]
-            if line.strip() and not self._skipping:
+            if self._long is not None:
+                self._long.add(line)
+                yield self._long
+                self._long = None
+            elif line.strip():
                 yield line
-            self._skipping = False
         self._searched = len(self._held)
-        if self._searched > MAX_LINE_BYTES:
-            if not self._skipping:
-                yield bytes(self._held[:MAX_KEPT_BYTES])
-            self._held, self._searched, self._skipping = bytearray(), 0, True
+        if self._long is None and self._searched > MAX_LINE_BYTES:
+            self._long = LongLine(bytes(self._held[:MAX_KEPT_BYTES]))
+        if self._long is not None:
+            self._long.add(self._held)
+            self._held, self._searched = bytearray(), 0
+
+    async def _receive_long(self, line: LongLine, nursery: trio.Nursery) -> None:
+        message = line.members()
+        method, id = message.get("method"), message.get("id")
+        fault = {"code": INVALID_REQUEST, "message": f"longer than {MAX_LINE_BYTES >> 20} MiB"}
+        if isinstance(method, str) and id is None:
+            await self._notification(method, None, line.size)
+            return
+        self._keep_malformed(line.head)
+        if isinstance(method, str):
+            nursery.start_soon(self._answer, id, {"error": fault})
+        else:
+            self._take_answer(id, {"error": fault})
+
+    def _keep_malformed(self, line: bytes) -> None:
+        self.malformed_count += 1
+        if len(self.malformed) < MAX_KEPT_BYTES:
+            self.malformed += self._redact(line[:MAX_KEPT_BYTES])[:MAX_KEPT_LINE_BYTES] + b"\n"
+
+    def _take_answer(self, id: Any, message: Mapping[str, Any]) -> None:
+        waiting = self._waiting.get(id) if type(id) is int else None
+        if waiting is not None:
+            with suppress(trio.WouldBlock):  # a second answer to it
+                waiting.send_nowait(message)
 
     async def _receive(self, line: bytes, nursery: trio.Nursery) -> None:
         try:
@@ -125,16 +191,11 @@ class Peer:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            self.malformed_count += 1
-            if len(self.malformed) < MAX_KEPT_BYTES:
-                self.malformed += self._redact(line[:MAX_KEPT_BYTES])[:MAX_KEPT_LINE_BYTES] + b"\n"
+            self._keep_malformed(line)
             return
         method, id, params = (message.get(name) for name in ("method", "id", "params"))
         if not isinstance(method, str):
-            waiting = self._waiting.get(id) if type(id) is int else None
-            if waiting is not None:
-                with suppress(trio.WouldBlock):  # a second answer to it
-                    waiting.send_nowait(message)
+            self._take_answer(id, message)
         elif id is None:
             await self._notification(method, params, len(line))
         elif self._running < MAX_REQUESTS:
@@ -151,13 +212,35 @@ class Peer:
             code = error.code if isinstance(error, RpcError) else CODES.get(type(error), INTERNAL)
             said = str(error) if isinstance(error, CasfsError) else type(error).__name__
             answer = {"error": {"code": code, "message": said}}
+        await self._answer(id, answer)
+        self._running -= 1
+
+    async def _answer(self, id: Any, answer: Mapping[str, Any]) -> None:
         with suppress(*GONE):
             await self._send({"id": id, **answer})
-        self._running -= 1
 
 
 def _decode(line: bytes) -> Any:
-    found = json.loads(line)
-    if b"\\ud" in line.lower():  # may be half a character, which a node cannot hold
-        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    message = json.loads(line)
+    if b"\\ud" not in line.lower() or not isinstance(message, dict):
+        return message
+    is_notification = "method" in message and message.get("id") is None
+    return message if is_notification else surrogates.replace_in_json(message)
+
+
+def _first_members(text: str) -> dict[str, Any]:
+    """Returns the members of an object of which only the beginning is there."""
+    found: dict[str, Any] = {}
+    decoder = json.JSONDecoder()
+    end = text.find("{") + 1
+    while member := MEMBER.match(text, end):
+        try:
+            value, end = decoder.raw_decode(text, member.end())
+        except (ValueError, RecursionError):
+            break
+        after = AFTER_MEMBER.match(text, end)
+        if after is None:  # it may be cut
+            break
+        found[member[1]] = value
+        end = after.end()
     return found

@@ -17,14 +17,14 @@ from typing import Any
 
 import trio
 
-from casfs.agents import AgentContext, Waiting
+from casfs.agents import AgentContext, Waiting, json_rpc
 from casfs.agents.json_rpc import Closed, Peer, RpcError
-from casfs.errors import CasfsError, Failed
+from casfs.errors import CasfsError, Failed, Invalid
 from casfs.version import VERSION
 from engine.acp import protocol
 from engine.acp.host import CANCELLED, Host
 from engine.acp.recorder import Recorder
-from engine.processes import RUN_VARIABLE, end_process, open_process
+from engine.processes import RUN_VARIABLE, OutputTooLarge, end_process, open_process
 
 HANDSHAKE_S = 120.0  # an agent may install itself at its first start
 CANCEL_GRACE_S, EXIT_GRACE_S = 3.0, 1.0
@@ -238,6 +238,8 @@ class Client:
     # -- what the agent sends -------------------------------------------------------------
 
     async def _serve(self, method: str, params: Any, size: int) -> Any:
+        if self._is_of_other_session(params):
+            raise Invalid("no such session")
         if self._stop is None or method != PERMISSION:
             try:
                 if method == PERMISSION:
@@ -252,9 +254,21 @@ class Client:
         if method == UPDATE and self._ignoring:
             return
         try:
+            if size > json_rpc.MAX_LINE_BYTES:
+                limit = f"{json_rpc.MAX_LINE_BYTES >> 20} MiB"
+                raise OutputTooLarge(f"it sent a message of more than {limit}")
             other = {"method": method, "params": params}
-            await self._recorder.update(params if method == UPDATE else other, size)
+            if method == UPDATE and self._is_of_other_session(params):
+                await self._recorder.other_session(params, size)
+            else:
+                await self._recorder.update(params if method == UPDATE else other, size)
         except Exception as error:  # hostile values must not end the task that reads
             reason = error if isinstance(error, CasfsError) else Failed(f"{type(error).__name__}")
             self._stop = self._stop or reason
             self._wake.set()
+
+    def _is_of_other_session(self, params: Any) -> bool:
+        """Returns whether a message names a session that is not ours. Before ours has an id, none
+        is known to be another."""
+        named = params.get("sessionId") if isinstance(params, Mapping) else None
+        return isinstance(named, str) and bool(self.session) and named != self.session

@@ -1,8 +1,7 @@
 """Requests of an agent: files of the workspace, commands in the sandbox, permissions.
 
 Files and commands are those of a model's tools (`engine.llm.tools`): a path never leads out of the
-workspace, and a command sees what `run_command` lets it see. What a command prints is kept up to
-MAX_OUTPUT_BYTES, the newest of it.
+workspace, and a command sees what `run_command` lets it see. All of it is recorded.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import os
 import re
 import secrets
 import shlex
-import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,55 +19,20 @@ import trio
 
 from casfs.agents import AgentContext
 from casfs.agents.json_rpc import NO_METHOD, RpcError
-from casfs.errors import Failed, Invalid, NotFound, Refused
-from casfs.system import processes
-from casfs.system.processes import DRAIN_TIMEOUT_S
+from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from engine.acp import protocol
 from engine.acp.permissions import Permissions
+from engine.acp.recorder import Recorder
+from engine.acp.terminal import MAX_OUTPUT_BYTES, Command, Terminal
+from engine.acp.tool_calls import READ, WRITE, FileRequest
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings
 from engine.llm.tools import TOOLS, Toolbox
-from engine.processes import Process, end_process, open_process
+from engine.processes import end_process, open_process
 
 MAX_TERMINALS = 32
-MAX_OUTPUT_BYTES = 1 << 20
 CANCELLED = {"outcome": "cancelled"}
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-
-
-class Terminal:
-    """A command that runs. `limit`: bytes of its output that are kept."""
-
-    def __init__(self, process: Process, limit: int) -> None:
-        self.process, self.ended = process, trio.Event()
-        self._limit, self._output, self._truncated = limit, bytearray(), False
-
-    async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read)
-            await self.process.wait()
-            processes.send(self.process.pid, signal.SIGKILL)  # a child may keep its output open
-            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_TIMEOUT_S
-        self.ended.set()
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async with self.process.stdout as pipe:
-            async for piece in pipe:
-                self._output += piece
-                if (excess := len(self._output) - self._limit) > 0:
-                    del self._output[:excess]
-                    self._truncated = True
-
-    def exit_status(self) -> dict[str, Any]:
-        code = self.process.returncode
-        return {"signal": str(-code)} if code is not None and code < 0 else {"exitCode": code}
-
-    def output(self) -> dict[str, Any]:
-        """Returns the output, of a truncated one from the first whole character on."""
-        whole = self._output.lstrip(bytes(range(0x80, 0xC0))) if self._truncated else self._output
-        state = {"exitStatus": self.exit_status()} if self.ended.is_set() else {}
-        return {"output": whole.decode("utf-8", "replace"), "truncated": self._truncated, **state}
 
 
 class Host:
@@ -76,8 +40,14 @@ class Host:
     offer to read and write files."""
 
     def __init__(
-        self, context: AgentContext, shell: Settings, permissions: Permissions, files: bool = True
+        self,
+        context: AgentContext,
+        shell: Settings,
+        permissions: Permissions,
+        recorder: Recorder,
+        files: bool = True,
     ) -> None:
+        self._recorder = recorder
         self._context, self._shell, self._permissions = context, shell, permissions
         self._files = files and context.workspace is not None
         self._box = Toolbox(context, shell)
@@ -102,20 +72,16 @@ class Host:
                 chosen = {"outcome": "selected", "optionId": choice}
                 return {"outcome": CANCELLED if choice is None else chosen}
             case "fs/read_text_file":
-                found = protocol.read("ReadTextFileRequest", params)
-                given = {"path": self._path(found.path), "line": found.line or 1}
-                given |= {} if found.limit is None else {"lines": found.limit}
-                return {"content": await TOOLS["read_file"].run(self._box, given)}
+                return {"content": (await self._file(READ, params)).text}
             case "fs/write_text_file":
-                found = protocol.read("WriteTextFileRequest", params)
-                given = {"path": self._path(found.path), "text": found.content}
-                await TOOLS["write_file"].run(self._box, given)
+                await self._file(WRITE, params)
                 return {}
             case "terminal/create":
-                terminal = await self._create(protocol.read("CreateTerminalRequest", params))
+                terminal = await self._create(params)
                 nursery.start_soon(terminal.run)
                 id = secrets.token_hex(8)
                 self._terminals[id] = terminal
+                self._recorder.terminal(id, terminal)
                 return {"terminalId": id}
             case "terminal/output":
                 output = self._terminal(params).output()
@@ -124,9 +90,9 @@ class Host:
                 await (terminal := self._terminal(params)).ended.wait()
                 return terminal.exit_status()
             case "terminal/kill":
-                await end_process(self._terminal(params).process)
+                await self._kill(self._terminal(params))
             case "terminal/release":
-                await end_process(self._terminal(params, release=True).process)
+                await self._release(params)
             case _:
                 raise RpcError(NO_METHOD, f"casfs has no method {method[:80]}")
         return {}
@@ -135,6 +101,39 @@ class Host:
         while self._terminals:
             await end_process(self._terminals.popitem()[1].process)
 
+    async def _kill(self, terminal: Terminal) -> None:
+        terminal.is_killed = terminal.process.returncode is None
+        await end_process(terminal.process)
+        await terminal.ended.wait()
+
+    async def _release(self, params: Any) -> None:
+        terminal = self._terminal(params, release=True)
+        await self._kill(terminal) if not terminal.ended.is_set() else None
+        terminal.is_released = True
+        await self._recorder.released(params["terminalId"])
+
+    async def _file(self, access: str, params: Any) -> FileRequest:
+        """Reads or writes a file, and records it, also where it is refused."""
+        model = "ReadTextFileRequest" if access == READ else "WriteTextFileRequest"
+        wanted = protocol.read(model, params)
+        request = FileRequest(access, wanted.path, _without_content(params))
+        try:
+            request.path = self._path(wanted.path)
+            given: dict[str, Any] = {"path": request.path}
+            if access == READ:
+                given["line"] = wanted.line or 1
+                given |= {} if wanted.limit is None else {"lines": wanted.limit}
+                request.text = await TOOLS["read_file"].run(self._box, given)
+            else:
+                request.text = wanted.content
+                await TOOLS["write_file"].run(self._box, {**given, "text": wanted.content})
+        except CasfsError as error:
+            request.fault = str(error)
+            raise
+        finally:
+            await self._recorder.file(request)
+        return request
+
     def _terminal(self, params: Any, release: bool = False) -> Terminal:
         id = protocol.read("ReleaseTerminalRequest", params).terminal_id
         found = self._terminals.pop(id, None) if release else self._terminals.get(id)
@@ -142,7 +141,16 @@ class Host:
             raise NotFound("no such terminal")
         return found
 
-    async def _create(self, wanted: Any) -> Terminal:
+    async def _create(self, params: Any) -> Terminal:
+        wanted = protocol.read("CreateTerminalRequest", params)
+        try:
+            return await self._started(wanted, _without_content(params))
+        except CasfsError as error:
+            request = _without_content(params)
+            await self._recorder.refused("terminal/create", request, str(error))
+            raise
+
+    async def _started(self, wanted: Any, request: Mapping[str, Any]) -> Terminal:
         if len(self._terminals) >= MAX_TERMINALS:
             raise Refused(f"more than {MAX_TERMINALS} terminals; release some")
         line = shlex.join([wanted.command, *wanted.args]) if wanted.args else wanted.command
@@ -151,8 +159,9 @@ class Host:
             raise Invalid("the name of an environment variable is invalid")
         if variables:  # set inside the sandbox: outside they could change how it is made
             line = f"export {shlex.join(variables)}\n{line}"
+        cwd = "." if wanted.cwd is None else self._path(wanted.cwd) or "."
         if wanted.cwd is not None:
-            line = f"cd -- {shlex.quote(self._path(wanted.cwd) or '.')} || exit 126\n{line}"
+            line = f"cd -- {shlex.quote(cwd)} || exit 126\n{line}"
         argv, env = await self._sandboxed(line)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         place = {"cwd": self._context.workspace, "env": env, "stdin": subprocess.DEVNULL}
@@ -163,7 +172,8 @@ class Host:
         except OSError as error:
             raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
         limit = MAX_OUTPUT_BYTES if wanted.output_byte_limit is None else wanted.output_byte_limit
-        return Terminal(process, min(limit, MAX_OUTPUT_BYTES))
+        argv = [wanted.command, *(wanted.args or ())]
+        return Terminal(process, Command(argv, cwd, request, limit))
 
     def _workspace(self) -> Path:
         if self._context.workspace is None:
@@ -182,3 +192,8 @@ class Host:
         if path.startswith("/"):
             raise Refused(f"{path!r}: only paths below the workspace")
         return path
+
+
+def _without_content(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of a request but for what is recorded elsewhere."""
+    return {name: one for name, one in params.items() if name not in ("content", "sessionId")}

@@ -11,7 +11,7 @@ known, are kept as they came (`updates` of a turn, `more` of a tool call).
 
 from __future__ import annotations
 
-import json
+import codecs
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,39 +22,51 @@ import trio
 from casfs.agents import AgentContext
 from casfs.digest import Digest
 from casfs.errors import Invalid
-from casfs.write_batch import Batch
+from casfs.system import surrogates
 from engine import content
 from engine.acp import protocol
+from engine.acp.terminal import Terminal
+from engine.acp.texts import ChunkedText
+from engine.acp.tool_calls import (
+    MAX_COUNT,
+    READ,
+    FileRequest,
+    ToolCall,
+    ToolCallWriter,
+    as_json,
+    ms_since,
+    put_known,
+)
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
 
 ENDED = ("completed", "failed")
 PLANNED = ("content", "priority", "status")
+MESSAGE, THOUGHT = "agent_message_chunk", "agent_thought_chunk"
+CHUNK = ("sessionUpdate", "messageId", "content")
 CUMULATIVE = ("hermes-agent ",)  # agents whose answers count all prompts; others count one
-MAX_NAME_CHARS = 200
-MAX_COUNT = 10**12  # of tokens, of lines: a node holds no number of any size
-RECORDED = {"toolCallId", "sessionUpdate", "title", "kind", "status", "rawInput", "locations"}
-
-
-@dataclass
-class ToolCall:
-    """`raw`: the members of its updates, the newest of each; `hash`: once it is over."""
-
-    raw: dict[str, Any] = field(default_factory=dict)
-    begin: float = field(default_factory=time.monotonic)
-    hash: str | None = None
 
 
 @dataclass
 class _Turn:
+    """`records`: its tool calls in order; `calls`: those that the agent reported, by id; `others`:
+    updates for other sessions."""
+
     input: str = ""
     begin: float = field(default_factory=time.monotonic)
-    thoughts: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    thoughts: ChunkedText = field(default_factory=ChunkedText)
+    said: ChunkedText = field(default_factory=ChunkedText)
+    records: list[ToolCall] = field(default_factory=list)
     calls: dict[str, ToolCall] = field(default_factory=dict)
-    plan: list[dict[str, str]] = field(default_factory=list)
+    plan: dict[str, Any] | None = None  # the newest, as it came
+    entries: list[dict[str, str]] = field(default_factory=list)  # of it
     updates: list[Any] = field(default_factory=list)
+    others: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=lambda: [0, 0])  # input, output
     trees: dict[str, str] = field(default_factory=dict)  # members of its node
+
+    def is_empty(self) -> bool:
+        held = (self.thoughts, self.said, self.records, self.plan, self.updates, self.others)
+        return not any(held) and not any(self.tokens)
 
 
 class Recorder:
@@ -63,62 +75,132 @@ class Recorder:
 
     def __init__(self, context: AgentContext, output: Callable[[bytes], None]) -> None:
         self._context, self._output, self._store = context, output, context.store
-        self._root = f"{context.workspace}/" if context.workspace else ""
+        self._writer = ToolCallWriter(context)
+        self._decoder = codecs.getincrementaldecoder(surrogates.CODEC)("replace")  # of live output
         self._used = 0  # tokens in the agent's context
         self._before = [0, 0]  # tokens of earlier prompts
         self._over: set[str] = set()  # tool calls
-        self._asked: dict[str, dict[str, Any]] = {}  # tool calls known only by a question
+        self._asked: dict[str, ToolCall] = {}  # tool calls known only by a question
         self._lock = trio.Lock()  # a prompt that was given up ends while updates come
+        self._turn = _Turn()
+        self._turns: list[str] = []
+        self._lone = 0  # halves of characters
+        self._pending = 0
         self.begin("")
 
     def begin(self, prompt: str) -> None:
-        self._turn, self._started = _Turn(prompt), time.monotonic()
-        self._pending, self._message = 0, None
-        self._turns: list[str] = []
-        self._report: list[str] = []
+        """Begins a prompt. What came before it is recorded in its first turn."""
+        self._prompt = self._turn.input = prompt
+        self._turn.begin = self._started = time.monotonic()
+        self._report = ChunkedText()
         self._last = ""
         self.tokens = 0
 
     @property
     def report(self) -> str:
         """What it said after its last tool call; where that is nothing, what it said before."""
-        return "".join(self._report).strip() or self._last
+        return self._report.text().strip() or self._last
 
     async def update(self, params: Any, size: int) -> None:
         """Records a `session/update` of `size` bytes. Raises OutputTooLarge."""
         self._count(size)
-        try:
-            known, raw = protocol.read("SessionNotification", params).update, params["update"]
-            kind = known.session_update
-        except Invalid:
-            raw = params.get("update", params) if isinstance(params, Mapping) else params
-            known, kind = None, None
         async with self._lock:
-            match kind:
-                case "agent_message_chunk" | "agent_thought_chunk":
-                    self._add_chunk(known, raw)
-                case "tool_call" | "tool_call_update" if known.tool_call_id not in self._over:
-                    await self._add_call(known.tool_call_id, raw)
-                case "plan":
-                    self._turn.plan = [
-                        {name: getattr(one, name) for name in PLANNED} for one in known.entries
-                    ]
-                case "user_message_chunk":  # an echo of the prompt
-                    pass
-                case _:
-                    self._used = known.used if kind == "usage_update" else self._used
-                    self._turn.updates.append(raw)
+            await self._add_update(params)
+
+    async def other_session(self, params: Any, size: int) -> None:
+        """Keeps an update for another session apart. Raises OutputTooLarge."""
+        self._count(size)
+        async with self._lock:
+            self._turn.others.append(params)
+
+    async def _add_update(self, params: Any) -> None:
+        updates = self._turn.updates
+        try:
+            clean = surrogates.replace_in_json(params)
+            known, raw = protocol.read("SessionNotification", clean).update, params["update"]
+        except Invalid:
+            updates.append(params.get("update", params) if isinstance(params, Mapping) else params)
+            return
+        kind = known.session_update
+        if around := _rest(params, ("sessionId", "update")):
+            updates.append({**around, "update": {"sessionUpdate": kind}})
+        match kind:
+            case "agent_message_chunk" | "agent_thought_chunk":
+                self._add_chunk(known, raw)
+            case "tool_call" | "tool_call_update" if known.tool_call_id not in self._over:
+                await self._add_call(known.tool_call_id, raw)
+            case "plan":
+                if self._turn.plan is not None:
+                    updates.append(self._turn.plan)
+                self._turn.plan = raw
+                self._turn.entries = [
+                    {name: getattr(one, name) for name in PLANNED} for one in known.entries
+                ]
+            case "user_message_chunk" if self._is_echo(raw):
+                pass
+            case _:
+                self._used = known.used if kind == "usage_update" else self._used
+                updates.append(raw)
+
+    def _is_echo(self, raw: Mapping[str, Any]) -> bool:
+        """Returns whether a chunk says no more than the prompt did."""
+        block = raw["content"]
+        text = block.get("text")
+        is_plain = not _rest(raw, CHUNK) and not _rest(block, ("type", "text"))
+        return is_plain and isinstance(text, str) and text in self._prompt
 
     def asked(self, params: Any, size: int) -> dict[str, Any]:
         """Keeps the tool call that an agent asks permission for, which some describe only there;
         returns all that is known of it. Raises OutputTooLarge, Invalid."""
         self._count(size)
         id = protocol.read("RequestPermissionRequest", params).tool_call.tool_call_id
-        call = self._turn.calls.get(id)
-        about = self._asked.setdefault(id, {}) if call is None else call.raw
-        given = params["toolCall"].items()
-        about |= {name: one for name, one in given if name != "status" and one is not None}
-        return dict(about)
+        call = self._turn.calls.get(id) or self._asked.setdefault(id, ToolCall())
+        call.update(_rest(params["toolCall"], ("status",)))
+        return surrogates.replace_in_json(call.raw)  # type: ignore[no-any-return]
+
+    # -- what the agent had us do -----------------------------------------------------------
+
+    async def file(self, request: FileRequest) -> None:
+        """Records that the agent read or wrote a file through us, or tried to."""
+        with trio.CancelScope(shield=True):
+            async with self._lock:
+                tree: Mapping[str, str] = {}
+                if request.access != READ:
+                    tree = await self._context.record_tree(self._turn.trees)
+                hash = await trio.to_thread.run_sync(self._writer.put_file, request, tree)
+                await self._add_record(hash)
+
+    async def refused(self, name: str, request: Mapping[str, Any], fault: str) -> None:
+        """Records a terminal that was not made."""
+        async with self._lock:
+            put = self._writer.put_refused
+            hash = await trio.to_thread.run_sync(put, name, request, fault)
+            await self._add_record(hash)
+
+    def terminal(self, id: str, terminal: Terminal) -> None:
+        """Notes a new terminal. It is recorded with the tool call that names it; where none does,
+        as one of its own when it is released."""
+        self._writer.terminals[id] = terminal
+
+    async def released(self, id: str) -> None:
+        with trio.CancelScope(shield=True):
+            async with self._lock:
+                if not any(id in call.terminals for call in self._turn.records):
+                    await self._record_terminal(id)
+
+    async def _record_terminal(self, id: str) -> None:
+        if id in self._writer.recorded:
+            return
+        tree = await self._context.record_tree(self._turn.trees)
+        hash = await trio.to_thread.run_sync(self._writer.put_terminal, id, tree)
+        await self._add_record(hash)
+
+    async def _add_record(self, hash: str) -> None:
+        self._turn.records.append(ToolCall(hash=hash))
+        if all(one.hash for one in self._turn.records):
+            await self._end_turn()
+
+    # -- what the agent reports -------------------------------------------------------------
 
     def _count(self, size: int) -> None:
         self._pending += size
@@ -127,55 +209,65 @@ class Recorder:
 
     def _add_chunk(self, known: Any, raw: Mapping[str, Any]) -> None:
         turn, counts = self._turn, protocol.tokens(known.field_meta)
-        text = known.content.text if known.content.type == "text" else ""
+        block = raw["content"]
+        text = block["text"] if known.content.type == "text" else ""
         if counts:
             turn.tokens = [old + new for old, new in zip(turn.tokens, counts, strict=True)]
-        if not text or known.field_meta:  # a secret may be spread over texts: they are joined
-            turn.updates.append({**raw, "content": None} if text else raw)
-        if known.session_update == "agent_thought_chunk":
-            turn.thoughts.append(text)
+        if not text:
+            turn.updates.append(raw)
+        elif _rest(raw, CHUNK) or _rest(block, ("type", "text")):
+            # without the text: a secret may be spread over several, which are joined
+            turn.updates.append({**raw, "content": _rest(block, ("text",))})
+        if not text:
             return
-        if text and self._report and known.message_id != self._message:
-            text = f"\n\n{text}"
-        self._message = known.message_id
-        turn.said.append(text)
-        self._report.append(text)
-        self._output(text.encode())
+        if known.session_update == THOUGHT:
+            turn.thoughts.add(text, known.message_id)
+            return
+        turn.said.add(text, known.message_id)
+        self._report.add(text, known.message_id)
+        data = text.encode(surrogates.CODEC, surrogates.ERRORS)
+        self._output(self._decoder.decode(data).encode())
 
     async def _add_call(self, id: str, raw: Mapping[str, Any]) -> None:
         call = self._turn.calls.get(id)
         if call is None:
-            call = self._turn.calls[id] = ToolCall(self._asked.pop(id, {}))
-            self._last, self._report = self.report, []
-        call.raw |= {name: value for name, value in raw.items() if value is not None}
+            call = self._turn.calls[id] = self._asked.pop(id, ToolCall())
+            self._turn.records.append(call)
+            self._last, self._report = self.report, ChunkedText()
+        call.update(raw)
         if call.raw.get("status") in ENDED:
             self._over.add(id)
             await self.tool_call_ended(call)
-            if all(one.hash for one in self._turn.calls.values()):
+            if all(one.hash for one in self._turn.records):
                 await self._end_turn()
 
     async def tool_call_ended(self, call: ToolCall) -> None:
         """Records a tool call as soon as it is over: the workspace is as the tool left it, and the
         agent waits for the model."""
         tree = await self._context.record_tree(self._turn.trees)
-        call.hash = await trio.to_thread.run_sync(self._put_call, call, tree)
+        call.hash = await trio.to_thread.run_sync(self._writer.put_reported, call, tree)
 
     async def end(self, answer: Any, agent: str) -> None:
         """Ends the turn of a prompt that is answered, or given up (None)."""
         async with self._lock:
             turn, spent = self._turn, self.spent(answer, agent) if answer else []
-            turn.updates += [{"permission": about} for about in self._asked.values()]
+            turn.updates += [{"permission": call.raw} for call in self._asked.values()]
             self._asked = {}
-            for call in turn.calls.values():
+            for call in turn.records:
                 if call.hash is None:
                     await self.tool_call_ended(call)
+            for id in list(self._writer.terminals):
+                if id not in self._writer.recorded:
+                    put = self._writer.put_terminal
+                    hash = await trio.to_thread.run_sync(put, id, {})
+                    turn.records.append(ToolCall(hash=hash))
             if spent:
                 rest = max(0, sum(spent) - self.tokens - sum(turn.tokens))
                 output = min(spent[1], rest)
                 turn.tokens = [turn.tokens[0] + rest - output, turn.tokens[1] + output]
             elif not self.tokens and not any(turn.tokens):
                 turn.tokens = [self._used, 0]
-            if turn != _Turn(turn.input, turn.begin):
+            if not turn.is_empty():
                 await self._end_turn()
 
     def spent(self, answer: Any, agent: str) -> list[int]:
@@ -194,104 +286,67 @@ class Recorder:
         turn, self._turn, self._pending = self._turn, _Turn(), 0
         turn.tokens = [min(one, MAX_COUNT) for one in turn.tokens]
         self.tokens += sum(turn.tokens)
-        if not turn.calls:
+        if not turn.records:
             await self._context.record_tree(turn.trees)
         hash = await trio.to_thread.run_sync(self._put_turn, turn)
         self._turns.append(hash)
+        self._writer.forget_terminals()
         await self._context.turn(hash)
 
     # -- nodes ----------------------------------------------------------------------------
 
     def detail(self, facts: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Digest:
         """Puts the session so far, with what is said of it; `blobs` become members of it."""
+        turns, self._turns = self._turns, []
         with self._store.batch() as batch:
             payload = {
                 "agent": self._context.agent,
                 "role": self._context.role,
-                "turns": list(self._turns),
+                "turns": turns,
                 "totalTokens": self.tokens,
-                "durationMs": _ms_since(self._started),
+                "durationMs": ms_since(self._started),
+                "loneSurrogates": self._lone,
                 **facts,
                 **{name: batch.put(data).hash for name, data in blobs.items() if data},
             }
-            return self._put(batch, "react-session", payload)
+            return put_known(self._store, batch, "react-session", payload)
 
     def _put_turn(self, turn: _Turn) -> str:
+        updates = [*turn.updates, *self._lone_halves(turn)]
+        if turn.plan is not None:
+            is_more = turn.plan["entries"] != turn.entries
+            if is_more or _rest(turn.plan, ("sessionUpdate", "entries")):
+                updates.append(turn.plan)
+        texts = {
+            "thoughts": turn.thoughts.text(),
+            "updates": as_json(updates) if updates else "",
+            "otherSessions": as_json(turn.others) if turn.others else "",
+        }
         with self._store.batch() as batch:
-            updates = _json(turn.updates) if turn.updates else ""
-            texts = {"thoughts": "".join(turn.thoughts), "updates": updates}
             payload = {
                 "input": content.put(batch, turn.input),
-                "output": content.put(batch, "".join(turn.said)),
-                "toolCalls": [call.hash for call in turn.calls.values()],
+                "output": content.put(batch, turn.said.text()),
+                "toolCalls": [call.hash for call in turn.records],
                 "tokens": dict(zip(("input", "output"), turn.tokens, strict=True)),
-                "latencyMs": _ms_since(turn.begin),
-                "plan": turn.plan,
+                "latencyMs": ms_since(turn.begin),
+                "plan": turn.entries,
                 **turn.trees,
                 **{name: content.put(batch, text) for name, text in texts.items() if text},
             }
-            return self._put(batch, "react-turn", payload).hash
+            return put_known(self._store, batch, "react-turn", payload).hash
 
-    def _put_call(self, call: ToolCall, tree: Mapping[str, str]) -> str:
-        """Puts a `react-tool-call`. What has no member of its own is recorded as it came."""
-        known, recorded = protocol.read("ToolCallUpdate", call.raw), set(RECORDED)
-        parts, given, output = known.content or [], known.raw_input, known.raw_output
-        diffs = [one for one in parts if one.type == "diff"]
-        texts = [one.content.text for one in parts if getattr(one, "content", one).type == "text"]
-        if len(texts) + len(diffs) == len(parts):
-            recorded.add("content")
-        if not texts and output is not None:
-            recorded.add("rawOutput")
-            texts = [output if isinstance(output, str) else _json(output)]
-        read = {"sessionUpdate": call.raw.get("sessionUpdate"), **protocol.dump(known)}
-        more = {
-            name: one
-            for name, one in call.raw.items()
-            if name not in recorded or one != read.get(name)
-        }
-        name = self._context.secrets.redact(known.title or known.kind or "?")  # before it is cut
-        with self._store.batch() as batch:
-            payload = {
-                "name": name[:MAX_NAME_CHARS],
-                "arguments": content.put(batch, _json({} if given is None else given)),
-                "result": content.put(batch, "\n".join(texts)),
-                "durationMs": _ms_since(call.begin),
-                "kind": known.kind,
-                "status": known.status,
-                "locations": [
-                    {"path": one.path.removeprefix(self._root), "line": _line(one)}
-                    for one in known.locations or ()
-                ],
-                "diffs": [self._diff(batch, one) for one in diffs],
-                **tree,
-                **({"more": content.put(batch, _json(more))} if more else {}),
-            }
-            return self._put(batch, "react-tool-call", payload).hash
-
-    def _diff(self, batch: Batch, diff: Any) -> dict[str, Any]:
-        old = None if diff.old_text is None else batch.put(diff.old_text.encode()).hash
-        new = batch.put(diff.new_text.encode()).hash
-        return {"path": diff.path.removeprefix(self._root), "old": old, "new": new}
-
-    def _put(self, batch: Batch, type: str, payload: Mapping[str, Any]) -> Digest:
-        """Puts a node, without optional members that are empty, or that a store of an older casfs
-        does not know."""
-        registry = self._store.registry
-        schema = registry.compiled(registry.current(type))[1].document
-        required, known = schema["required"], schema["properties"]
-        given = {
-            key: one for key, one in payload.items() if key in required or (one and key in known)
-        }
-        return batch.put_node(type, given)
+    def _lone_halves(self, turn: _Turn) -> list[dict[str, Any]]:
+        """Returns the texts that hold half a character alone, as they came but joined: a secret may
+        be spread over chunks."""
+        found = []
+        for kind, text in ((MESSAGE, turn.said), (THOUGHT, turn.thoughts)):
+            if count := text.lone_count():
+                self._lone += count
+                block = {"type": "text", "text": text.raw()}
+                found.append({"sessionUpdate": kind, "content": block})
+        return found
 
 
-def _line(location: Any) -> int | None:
-    return None if location.line is None else min(location.line, MAX_COUNT)
-
-
-def _ms_since(begin: float) -> int:
-    return round((time.monotonic() - begin) * 1000)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1)
+def _rest(value: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the members of an object that have a value, but for the known ones."""
+    return {name: one for name, one in value.items() if name not in known and one is not None}

@@ -129,7 +129,7 @@ class Session:
         self._recorder = Recorder(context, live.write)
         self._permissions = Permissions(context, config.get("permissions", ASK))
         shell, files = sandbox_settings(config), config.get("files", True)
-        host = Host(context, shell, self._permissions, files)
+        host = Host(context, shell, self._permissions, self._recorder, files)
         self.client = Client(launch, context, self._recorder, host)
         self._program = launch.argv[0]
 

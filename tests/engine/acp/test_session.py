@@ -205,8 +205,10 @@ async def test_what_is_no_message_is_counted_and_does_no_harm(
     assert detail["malformedLines"] == 4
     assert disk_store.get(detail["malformed"]).startswith(b"not JSON\n[1, 2]\n[[[[")
     said = text(disk_store, turns[-1]["output"])
-    assert said == "lone ?, \x1b[31m, \u202e" + DONE["say"]
+    assert said == "lone \ufffd, \x1b[31m, \u202e" + DONE["say"]
+    assert detail["loneSurrogates"] == 1
     kept = "".join(text(disk_store, one["updates"]) for one in turns if "updates" in one)
+    assert "\\ud800" in kept
     assert all(name in kept for name in ("of/tomorrow", '"toolCallId": 7', '"used": -1'))
 
 

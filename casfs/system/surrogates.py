@@ -1,0 +1,37 @@
+"""Surrogates: the halves of a character that JSON may escape apart (`\\ud83d`, `\\ude00`).
+
+A text with a lone half is no Unicode text: neither a node nor a file can hold it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LONE = re.compile("[\ud800-\udfff]")
+CODEC = "utf-16-le"
+ERRORS = "surrogatepass"
+
+
+def join(text: str) -> str:
+    """Returns a text with halves that stand together joined; lone ones stay."""
+    if not LONE.search(text):
+        return text
+    return text.encode(CODEC, ERRORS).decode(CODEC, ERRORS)
+
+
+def replace_lone(text: str) -> str:
+    """Returns a text with halves joined, and U+FFFD for each lone one."""
+    return LONE.sub("\ufffd", join(text))
+
+
+def replace_in_json(value: Any) -> Any:
+    """Returns a JSON value without lone halves, keys included."""
+    if isinstance(value, str):
+        return replace_lone(value)
+    if isinstance(value, Mapping):
+        return {replace_lone(name): replace_in_json(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [replace_in_json(one) for one in value]
+    return value

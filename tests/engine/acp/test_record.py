@@ -1,0 +1,105 @@
+"""What an agent had us do, and what it says of it, stands in the record whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casfs.agents import json_rpc
+from casfs.store import Store
+from casfs.threads import ENDED, SUSPENDED
+from tests.support.acp import DONE, Script, session, start, text
+from tests.support.engine import carry_on, steps
+
+CHUNK = "agent_message_chunk"
+
+
+async def recorded(
+    store: Store, script: Script, **config: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    ended = await carry_on(store, start(store, script.config(**config)))
+    assert ended.status == ENDED, ended.record["reason"]
+    (step,) = steps(store, ended)
+    return session(store, step["detail"])
+
+
+def calls_of(store: Store, turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    hashes = [hash for turn in turns for hash in turn["toolCalls"]]
+    return [store.node(hash, "react-tool-call").payload for hash in hashes]
+
+
+async def test_terminals_and_files_are_tool_calls(disk_store: Store, tmp_path: Path) -> None:
+    then = [{"method": f"terminal/{one}"} for one in ("wait_for_exit", "release")]
+    params = {"command": "sh", "args": ["-c", "pwd; exit 3"]}
+    run = {"method": "terminal/create", "params": params, "then": then}
+    write = {"method": "fs/write_text_file", "params": {"path": "b.txt", "content": "two\n"}}
+    read = {"method": "fs/read_text_file", "params": {"path": "b.txt"}}
+    refused = {"method": "fs/read_text_file", "params": {"path": "/etc/passwd"}}
+    requests = [{"request": one} for one in (run, write, read, refused)]
+    _, turns = await recorded(disk_store, Script(tmp_path, [*requests, DONE]), allowShell=True)
+    ran, wrote, got, denied = calls_of(disk_store, turns)
+    (terminal,) = ran["terminals"]
+    assert (terminal["argv"], terminal["cwd"]) == (["sh", "-c", "pwd; exit 3"], ".")
+    assert (terminal["exitCode"], terminal["isKilled"]) == (3, False)
+    assert disk_store.get(terminal["output"]).endswith(b"\n")
+    for call, access in ((wrote, "write"), (got, "read")):
+        (file,) = call["files"]
+        assert (file["path"], file["access"]) == ("b.txt", access)
+        assert disk_store.get(file["content"]) == b"two\n"
+    assert (denied["status"], "files" in denied) == ("failed", False)
+
+
+async def test_halves_of_a_character_are_joined(disk_store: Store, tmp_path: Path) -> None:
+    script = Script(tmp_path, [{"say": "a \ud83d"}, {"say": "\ude00 b "}, DONE])
+    detail, turns = await recorded(disk_store, script)
+    assert text(disk_store, turns[-1]["output"]) == "a \U0001f600 b " + DONE["say"]
+    assert "loneSurrogates" not in detail
+
+
+async def test_what_updates_replace_or_add_is_kept(disk_store: Store, tmp_path: Path) -> None:
+    plan = [{"content": name, "priority": "high", "status": "pending"} for name in ("one", "two")]
+    block = {"type": "text", "text": "Hm. ", "annotations": {"priority": 1}}
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "first", "_meta": {"x": 1}}
+    later = {"sessionUpdate": "tool_call_update", "toolCallId": "1", "title": "last",
+             "_meta": {"x": 2}, "status": "completed"}  # fmt: skip
+    updates: list[dict[str, Any]] = [
+        *({"sessionUpdate": "plan", "entries": [one]} for one in plan),
+        {"sessionUpdate": CHUNK, "content": block, "ofTomorrow": 7},
+        call,
+        later,
+    ]
+    script = Script(tmp_path, [*({"update": one} for one in updates), DONE])
+    _, turns = await recorded(disk_store, script)
+    kept = text(disk_store, turns[0]["updates"])
+    assert turns[0]["plan"] == [plan[1]]
+    assert all(name in kept for name in ('"one"', "annotations", "ofTomorrow"))
+    (recorded_call,) = calls_of(disk_store, turns)
+    more = json.loads(text(disk_store, recorded_call["more"]))
+    assert more["earlier"] == [{"title": "first"}, {"_meta": {"x": 1}}]
+
+
+async def test_another_session_is_kept_apart(disk_store: Store, tmp_path: Path) -> None:
+    params = {"sessionId": "other", "update": {"sessionUpdate": CHUNK,
+              "content": {"type": "text", "text": "not mine"}}}  # fmt: skip
+    line = json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params})
+    _, turns = await recorded(disk_store, Script(tmp_path, [{"raw": line}, DONE]))
+    assert text(disk_store, turns[-1]["output"]) == DONE["say"]
+    assert json.loads(text(disk_store, turns[-1]["otherSessions"])) == [params]
+
+
+async def test_messages_that_are_too_long(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_rpc, "MAX_LINE_BYTES", 300_000)
+    params = {"path": "b.txt", "content": "x" * 1_000_000}
+    long = {"request": {"method": "fs/write_text_file", "params": params}}
+    script = Script(tmp_path, [long, DONE])
+    await recorded(disk_store, script)
+    assert script.answers()[0]["error"]["code"] == json_rpc.INVALID_REQUEST
+    script = Script(tmp_path, [{"say": "x" * 1_000_000}, DONE])
+    failed = await carry_on(disk_store, start(disk_store, script.config()))
+    assert failed.status == SUSPENDED
+    assert "it sent a message of more than" in failed.record["reason"]
