@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from casfs.version import VERSION
 
 if TYPE_CHECKING:
-    from casfs import agents, errors, testing
+    from casfs import agents, errors, payloads, testing
     from casfs.api.actions import Actions
     from casfs.api.checkpoints import Checkpoints
     from casfs.api.plugins import Plugins
@@ -89,10 +89,11 @@ __all__ = [
     "errors",
     "init",
     "open",
+    "payloads",
     "testing",
 ]
 
-MODULES = ("agents", "errors", "testing")
+MODULES = ("agents", "errors", "payloads", "testing")
 HOMES = {
     "casfs.api.actions": ("Actions",),
     "casfs.api.checkpoints": ("Checkpoints",),
