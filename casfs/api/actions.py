@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from casfs.actions import cache, key, runner
-from casfs.api.trees import HostPath, Warn
+from casfs.api.trees import HostPath, Warn, pass_on
 from casfs.api.values import ActionResult
 from casfs.store import Store
 from casfs.trees.scratch_store import ScratchStore
@@ -40,7 +40,7 @@ class Actions:
         """
         request = _request(argv, directory, outputs, env, timeout_s)
         out, err = io.BytesIO(), io.BytesIO()
-        streams = runner.Streams(out, err, warn or (lambda line: None))
+        streams = runner.Streams(out, err, lambda line: pass_on([line], warn))
         done = runner.run(self._store, request, streams, cached=True)
         found = None if done.result is None else cache.load(self._store, done.result)
         return ActionResult(
