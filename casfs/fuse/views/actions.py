@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import cast
 
 from casfs.actions import cache
 from casfs.actions.cache import Result
@@ -29,7 +30,7 @@ from casfs.fuse.views.directories import (
 )
 from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.fuse.views.vnode import READ_DIRECTORY, Attr, Link, Vnode, child_key
+from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
 from casfs.nodes import head_kinds
 
 
@@ -53,7 +54,7 @@ class Actions(StoreDirectory):
         hash = parse_hash(name)
         if hash is None:
             return None
-        head_name = cache.head_name(NodeHash(hash))
+        head_name = cache.head_name(cast(NodeHash, hash))
         head = self._reader.store.heads.get(head_name)
         if head is None or head_kinds.fault(head_name, head):
             return None
@@ -69,15 +70,16 @@ class Actions(StoreDirectory):
             child_key(self.key, name + b"/" + head.hash.encode("ascii")),
             reader=self._reader,
             index=self._index,
-            action=NodeHash(name.decode("ascii")),
+            action=cast(NodeHash, name.decode("ascii")),
             result=head.hash,
+            mtime_ns=head.record["createdAt"] * MILLISECOND,
         )
 
 
 class CachedAction(ComposedDirectory):
     """`actions/<key>/`: an action and its result. It never changes."""
 
-    __slots__ = ("_action", "_index", "_reader", "_result")
+    __slots__ = ("_action", "_index", "_mtime_ns", "_reader", "_result")
 
     def __init__(
         self,
@@ -86,12 +88,14 @@ class CachedAction(ComposedDirectory):
         index: ReferrerIndex,
         action: NodeHash,
         result: NodeHash,
+        mtime_ns: int,
     ) -> None:
         super().__init__(key)
         self._reader = reader
         self._index = index
         self._action = action
         self._result = result
+        self._mtime_ns = mtime_ns
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         return {

@@ -16,7 +16,7 @@ from casfs.fuse.inodes import inode_number
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.fuse.views.vnode import Directory
+from casfs.fuse.views.vnode import MILLISECOND, Directory, Link
 from casfs.store import Store
 from casfs.threads import Thread, steps
 from tests.support.actions import PROJECT, Bench
@@ -82,6 +82,21 @@ def test_a_cached_command(bench: Bench) -> None:
     outputs = target(store, f"actions/{key}/outputs").removeprefix("../../")
     assert read(store, f"{outputs}/out") == b"made\n"
     assert users(store, key) == []
+    assert at(store, f"actions/{key}").attr().mtime_ns == entry.created_at * MILLISECOND
+
+
+def test_the_outputs_are_the_work(bench: Bench) -> None:
+    """Private files of a step are shown only by a mount that shows whole directories."""
+    store = bench.store
+    key = key_of_run(bench)
+    work = put_tree(store, {"out": b"made\n"})
+    whole = put_tree(store, {"out": b"made\n", ".env": b"private\n"})
+    replace_result(store, key, outputs=work, local=whole)
+    for with_local, tree in ((False, work), (True, whole)):
+        top = root(StoreReader(store, with_local=with_local), Stats())
+        link = at(store, f"actions/{key}/outputs", top)
+        assert isinstance(link, Link)
+        assert link.target.decode() == f"../../trees/{tree}"
 
 
 def test_what_is_no_cached_action(bench: Bench) -> None:
