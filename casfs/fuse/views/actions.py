@@ -32,6 +32,7 @@ from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
 from casfs.nodes import head_kinds
+from casfs.payloads import ThreadStep
 
 
 class Actions(StoreDirectory):
@@ -145,7 +146,8 @@ class Users(ReferrersDirectory):
         node = self._reader.node(name.decode("ascii"))
         if node.type != "thread-step":
             return False
-        cached = node.payload.get("cached")
-        if cached is not None:
-            return bool(cached["action"] == self._result.action)
-        return bool(node.payload["completedAt"] == self._result.created_at)
+        step: ThreadStep = node.payload
+        cached = step.get("cached")
+        if cached is None:  # the one that made it was committed when the result was created
+            return step["completedAt"] == self._result.created_at
+        return cached["action"] == self._result.action
