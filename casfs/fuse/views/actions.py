@@ -150,4 +150,4 @@ class Users(ReferrersDirectory):
         cached = step.get("cached")
         if cached is None:  # the one that made it was committed when the result was created
             return step["completedAt"] == self._result.created_at
-        return cached["action"] == self._result.action
+        return bool(cached["action"] == self._result.action)

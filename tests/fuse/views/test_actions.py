@@ -50,7 +50,7 @@ def users(store: Store, key: str, top: Directory | None = None) -> list[str]:
         same = directory.lookup(name)
         assert same is not None
         assert (same.key, same.attr()) == (link.key, link.attr())
-    return listed
+    return sorted(listed)
 
 
 def replace_result(store: Store, key: str, **changes: Any) -> str:
@@ -197,9 +197,9 @@ async def test_the_steps_that_have_a_result(disk_store: Store) -> None:
     assert users(disk_store, key, top) == [maker]
     first_hit = step_of(disk_store, await run_thread(disk_store, CACHEABLE, "one"))
     second_hit = step_of(disk_store, await run_thread(disk_store, CACHEABLE, "one"))
-    assert users(disk_store, key, top) == [maker, first_hit, second_hit]
+    assert users(disk_store, key, top) == sorted([maker, first_hit, second_hit])
     other = step_of(disk_store, await run_thread(disk_store, CACHEABLE, "two"))
-    assert users(disk_store, key, top) == [maker, first_hit, second_hit]
+    assert users(disk_store, key, top) == sorted([maker, first_hit, second_hit])
     assert missing(disk_store, f"actions/{key}/used-by/{other}")
     link = f"actions/{key}/used-by/{first_hit}"
     assert resolve(disk_store, link).digest == first_hit
