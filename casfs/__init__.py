@@ -11,12 +11,25 @@ from typing import TYPE_CHECKING
 from casfs.version import VERSION
 
 if TYPE_CHECKING:
-    from casfs import agents, errors, testing
+    from casfs import agents, errors, payloads, testing
+    from casfs.api.actions import Actions
     from casfs.api.checkpoints import Checkpoints
+    from casfs.api.plugins import Plugins
     from casfs.api.store import Store, init, open
     from casfs.api.threads import Threads
     from casfs.api.trees import Trees
-    from casfs.api.values import Agent, Change, Checkpoint, Entry, Restored, Step, Thread
+    from casfs.api.values import (
+        ActionResult,
+        Agent,
+        Change,
+        Checkpoint,
+        Entry,
+        Restored,
+        Step,
+        Thread,
+        Workflow,
+    )
+    from casfs.api.workflows import Workflows
     from casfs.digest import Digest
     from casfs.errors import (
         AccessDenied,
@@ -34,11 +47,14 @@ if TYPE_CHECKING:
     )
     from casfs.nodes.node import Node
     from casfs.nodes.ref_collectors import Ref
+    from casfs.plugins.registry import Plugin
     from casfs.write_batch import Batch
 
 __version__ = VERSION
 __all__ = [
     "AccessDenied",
+    "ActionResult",
+    "Actions",
     "Agent",
     "Batch",
     "CasfsError",
@@ -55,6 +71,8 @@ __all__ = [
     "NoDaemon",
     "Node",
     "NotFound",
+    "Plugin",
+    "Plugins",
     "Purged",
     "Ref",
     "Refused",
@@ -65,23 +83,32 @@ __all__ = [
     "Threads",
     "Trees",
     "Unreachable",
+    "Workflow",
+    "Workflows",
     "agents",
     "errors",
     "init",
     "open",
+    "payloads",
     "testing",
 ]
 
-MODULES = ("agents", "errors", "testing")
+MODULES = ("agents", "errors", "payloads", "testing")
 HOMES = {
+    "casfs.api.actions": ("Actions",),
     "casfs.api.checkpoints": ("Checkpoints",),
+    "casfs.api.plugins": ("Plugins",),
     "casfs.api.store": ("Store", "init", "open"),
     "casfs.api.threads": ("Threads",),
     "casfs.api.trees": ("Trees",),
-    "casfs.api.values": "Agent Change Checkpoint Entry Restored Step Thread".split(),
+    "casfs.api.values": (
+        "ActionResult Agent Change Checkpoint Entry Restored Step Thread Workflow".split()
+    ),
+    "casfs.api.workflows": ("Workflows",),
     "casfs.digest": ("Digest",),
     "casfs.nodes.node": ("Node",),
     "casfs.nodes.schema": ("Ref",),
+    "casfs.plugins.registry": ("Plugin",),
     "casfs.write_batch": ("Batch",),
 }
 

@@ -84,7 +84,7 @@ def test_listings_go_on(cli: Cli, planted: Store, record: str) -> None:
     else:
         gc.collect(planted, keep=1)
         assert {name for name, _ in planted.heads.list()} >= damaged
-    for place in ("trees", "workflows", "history", f"threads/{THREADS[1]}"):
+    for place in ("trees", "workflows", "actions", "history", f"threads/{THREADS[1]}"):
         top = at(planted, place)
         assert isinstance(top, Directory)
         walk(top)

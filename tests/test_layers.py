@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
-    schemas casfs.version
+    schemas casfs.version casfs.payloads
     casfs.errors casfs.canonical casfs.digest casfs.config
     casfs.config_edit casfs.lru_cache casfs.system casfs.scanner casfs.store_mounts casfs.packs
     casfs.object_storage

@@ -25,10 +25,12 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import head_kinds
+from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.clock import now_ms
 
 HEADS = "actions/"
+TYPE = "action-result"
 MAX_ARGV0_CHARS = 60  # shorter than a hash, so that none can be mistaken for a ref
 
 
@@ -77,19 +79,24 @@ def lookup(store: Store, key: NodeHash) -> Result | None:
 
 def load(store: Store, hash: NodeHash) -> Result:
     """Raises NotFound, Corrupt."""
-    found = store.node(hash, "action-result").payload
+    return result_of(store.node(hash, TYPE))
+
+
+def result_of(node: Node) -> Result:
+    """Returns the fields of an action-result node."""
+    payload = node.payload
     return Result(
-        hash=hash,
-        action=found["action"],
-        exit_code=found["exitCode"],
-        stdout=found["stdout"],
-        stderr=found["stderr"],
-        outputs=found["outputs"],
-        detail=found["detail"],
-        artifacts=found["artifacts"],
-        duration_ms=found["durationMs"],
-        created_at=found["createdAt"],
-        local=found.get("local"),
+        hash=node.hash,
+        action=payload["action"],
+        exit_code=payload["exitCode"],
+        stdout=payload["stdout"],
+        stderr=payload["stderr"],
+        outputs=payload["outputs"],
+        detail=payload["detail"],
+        artifacts=payload["artifacts"],
+        duration_ms=payload["durationMs"],
+        created_at=payload["createdAt"],
+        local=payload.get("local"),
     )
 
 

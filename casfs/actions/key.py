@@ -32,6 +32,24 @@ from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotReport
 
 MAX_TIMEOUT_S = 2_000_000  # poll(2) takes an int of milliseconds
+PRESET = "builds-tests-lints"  # names these in actions.cacheable: what is cached safely as a rule
+PRESET_COMMANDS = (
+    "npm run build",
+    "yarn build",
+    "pnpm build",
+    "cargo build",
+    "go build",
+    "make",
+    "npm test",
+    "pytest",
+    "cargo test",
+    "go test",
+    "eslint",
+    "ruff",
+    "cargo clippy",
+    "clippy",
+    "golangci-lint",
+)
 DEFAULT_VARIABLE = "PATH"  # passed without being named
 
 
@@ -118,8 +136,13 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def allows(prefixes: Iterable[str], argv: Sequence[str]) -> bool:
-    """Does a command begin with one of the opted-in prefixes? Raises Invalid for a bad prefix."""
-    return any(list(argv[: len(words)]) == words for words in map(_words, prefixes))
+    """Does a command begin with one of the opted-in prefixes? PRESET stands for its commands.
+    Raises Invalid for a bad prefix."""
+    wanted = list(prefixes)
+    if PRESET in wanted:
+        wanted.remove(PRESET)
+        wanted += PRESET_COMMANDS
+    return any(list(argv[: len(words)]) == words for words in map(_words, wanted))
 
 
 def _words(prefix: str) -> list[str]:

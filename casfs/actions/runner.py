@@ -212,6 +212,6 @@ class _CachedRun:
                 "durationMs": ended.duration_ms,
                 "createdAt": now_ms(),
             }
-            result = batch.put_node("action-result", payload).hash
+            result = batch.put_node(actions.TYPE, payload).hash
         retry_on_conflict(lambda: actions.publish(self.store, self.action, result))
         return result

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Self, TypeAlias
 
 from casfs import config, graph
 from casfs import store as trunk
+from casfs.api.actions import Actions
 from casfs.api.checkpoints import Checkpoints
+from casfs.api.plugins import Plugins
 from casfs.api.threads import Threads
 from casfs.api.trees import HostPath, Trees
+from casfs.api.workflows import Workflows
+from casfs.backend import derived
 from casfs.digest import Digest
 from casfs.nodes.node import Node
 
@@ -51,7 +55,22 @@ class Store(trunk.Store):
     @cached_property
     def threads(self) -> Threads:
         """Runs of workflows."""
-        return Threads(self)
+        return Threads(self, os.environ)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        """Roles and rules."""
+        return Workflows(self)
+
+    @cached_property
+    def actions(self) -> Actions:
+        """Cached results of commands."""
+        return Actions(self)
+
+    @cached_property
+    def plugins(self) -> Plugins:
+        """Trees of a name and a version."""
+        return Plugins(self, os.environ)
 
     def get(self, hash: Hash) -> bytes:
         """Returns the verified bytes of a blob. Raises NotFound, CorruptBlob."""
@@ -64,6 +83,10 @@ class Store(trunk.Store):
     def has(self, hash: Hash) -> bool:
         """Returns whether a blob is stored."""
         return bool(self.blobs.info([str(hash)]))
+
+    def find_missing(self, hashes: Collection[Hash]) -> list[str]:
+        """Returns those of `hashes` that are not stored, in their order, each once."""
+        return derived.find_missing(self.blobs, [str(hash) for hash in hashes])
 
     def node(self, hash: Hash, type: str | None = None) -> Node:
         """Returns a node. Raises NotFound (also for a blob that is not a node, or not of `type`),

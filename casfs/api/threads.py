@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from casfs import daemon_socket, thread_lookup, threads
+from casfs.api.actions import NO_ENV
 from casfs.api.trees import Tree, Trees
 from casfs.api.values import Agent, Step, Thread, from_ms
 from casfs.backend.derived import version_of
@@ -27,11 +28,15 @@ class Threads:
 
     An `id` may be a part of it, a name or `@last`. Reading, `cancel` and `suspend` work without a
     daemon. The methods that run a thread (`start`, `fork`, `resume`, `wait`) raise NoDaemon where
-    `casfs daemon` does not run for this store. All raise NotFound, and Conflict (ambiguous).
+    `casfs daemon` does not run for this store. With `in_process=True`, the first three need none:
+    they run the thread here, not from async code, and return when it is over or suspended; they
+    raise Refused where a daemon runs. All raise NotFound, and Conflict (ambiguous).
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, env: Mapping[str, str] = NO_ENV) -> None:
+        """`env`: of agents that run in this process."""
         self._store = store
+        self._env = env
 
     # -- read -----------------------------------------------------------------------------
 
@@ -84,6 +89,7 @@ class Threads:
         allow_secret: bool = False,
         name: str | None = None,
         idempotency_key: str | None = None,
+        in_process: bool = False,
     ) -> Thread:
         """Starts a thread of `workflow` on the task `input`; returns at once.
 
@@ -96,6 +102,7 @@ class Threads:
         """
         made = self._ask(
             "start",
+            in_process,
             workflow=workflow,
             input=input,
             agents=_bindings(agents),
@@ -119,13 +126,14 @@ class Threads:
         max_steps: int | None = None,
         workflow: str | None = None,
         name: str | None = None,
+        in_process: bool = False,
     ) -> Thread:
         """Starts a new thread that goes on after step `at` (the last), or "STEP.TURN", of this one,
         on the workspace as it was then. `agents` replaces those of some roles, `max_steps` its
         limit, `workflow` its workflow."""
         limits = {"max_steps": max_steps, "workflow": workflow, "name": name}
         bound = _bindings(agents or {})
-        made = self._ask("fork", id=self._id(id), at=at, agents=bound, **limits)
+        made = self._ask("fork", in_process, id=self._id(id), at=at, agents=bound, **limits)
         return self.get(made["id"])
 
     def resume(
@@ -135,10 +143,14 @@ class Threads:
         *,
         hint: str | None = None,
         agents: Mapping[str, Agent] | None = None,
+        in_process: bool = False,
     ) -> Thread:
         """Resumes a suspended thread; `input` answers its question, `hint` is a text for the next
         attempt at a failed step, `agents` play their roles from now on."""
-        return self._moved("resume", id, input=input, hint=hint, agents=_bindings(agents or {}))
+        full = self._id(id)
+        bound = _bindings(agents or {})
+        self._ask("resume", in_process, id=full, input=input, hint=hint, agents=bound)
+        return self.get(full)
 
     def cancel(self, id: str) -> Thread:
         """Ends a thread with return code 130, with all processes that run for it."""
@@ -151,7 +163,9 @@ class Threads:
 
     def wait(self, id: str) -> Thread:
         """Blocks until the thread is suspended or over."""
-        return self._moved("wait", id)
+        full = self._id(id)
+        self._ask("wait", id=full)
+        return self.get(full)
 
     def _stop(self, id: str, op: str) -> Thread:
         from engine.runtime import stop_thread
@@ -160,20 +174,19 @@ class Threads:
         stop_thread.request(self._root(), full, op)
         return self.get(full)
 
-    def _moved(self, op: str, id: str, **arguments: Any) -> Thread:
-        full = self._id(id)
-        self._ask(op, id=full, **arguments)
-        return self.get(full)
-
     def _id(self, text: str) -> ThreadId:
         return thread_lookup.find(self._store, text).id
 
     def _root(self) -> Path:
         if self._store.root is None:
-            raise NoDaemon("a store in memory has no daemon; use a store on disk")
+            raise NoDaemon("a store in memory has no daemon; use in_process=True")
         return self._store.root
 
-    def _ask(self, op: str, **arguments: Any) -> Any:
+    def _ask(self, op: str, in_process: bool = False, **arguments: Any) -> Any:
+        if in_process:
+            from engine.runtime.in_process import request
+
+            return request(self._store, self._env, op, arguments)
         return daemon_socket.request(self._root(), op, **arguments)
 
     # -- values ---------------------------------------------------------------------------

@@ -85,6 +85,28 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
+class Workflow:
+    """Roles, and the rules that choose among them."""
+
+    name: str
+    hash: str  # of the workflow node
+    definition: Mapping[str, Any]  # as `register` takes it, roles and role-schemas inline
+    agents: Mapping[str, Agent]  # the default agents, by role
+
+
+@dataclass(frozen=True, slots=True)
+class ActionResult:
+    """What a command did, now or when its result was cached."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    outputs: str | None  # hash of the tree of its outputs; None where nothing is cached
+    is_hit: bool  # it was not run
+    hash: str | None  # of the action-result node
+
+
+@dataclass(frozen=True, slots=True)
 class Thread:
     """One run of a workflow, as it stood when it was read."""
 

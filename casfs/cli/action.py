@@ -57,8 +57,8 @@ def action() -> None:
     directory, that environment with its values, the outputs, the platform and the timeout.
 
     Cached are commands that begin with a prefix in the setting actions.cacheable, such as
-    ["make", "cargo build"], and those run with --cache; and only when they exit with 0,
-    produce all outputs and leave their input unchanged.
+    ["make", "cargo build"] or the preset ["builds-tests-lints"], and those run with --cache; and
+    only when they exit with 0, produce all outputs and leave their input unchanged.
 
     \b
     casfs action run --output out --cache -- make out
@@ -67,10 +67,12 @@ def action() -> None:
 
 @action.command("run", context_settings=COMMAND_LAST)
 @request_options
-@click.option("--cache", is_flag=True, help="Cache this run, regardless of actions.cacheable.")
+@click.option(
+    "--cache", "always", is_flag=True, help="Cache this run, regardless of actions.cacheable."
+)
 @json_option
 @click.pass_context
-def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
+def run(ctx: click.Context, /, always: bool, as_json: bool, **given: Any) -> int:
     """Run CMD through the cache; exits with its exit code.
 
     It runs in the real directory, without a sandbox; `casfs action --help` lists the cache key.
@@ -84,12 +86,17 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
 
     request = _request(**given)
     prefixes = config.values(store_root(ctx), os.environ)["actions.cacheable"]
-    cached = cache or key.allows(prefixes, request.argv)
+    cached = always or key.allows(prefixes, request.argv)
     out = sys.stderr.buffer if as_json else sys.stdout.buffer
     streams = runner.Streams(out, sys.stderr.buffer, _log)
     if not cached:
         _log("not cached: actions.cacheable does not allow this command; use --cache")
     with open_store(ctx) as store:
+        is_first = not prefixes and not cache.list_entries(store)
+        if is_first and key.allows([key.PRESET], request.argv):
+            _log(
+                f"builds, tests and lints: casfs config set actions.cacheable '[\"{key.PRESET}\"]'"
+            )
         done = runner.run(store, request, streams, cached=cached)
     if done.timed_out:
         _log(f"ended at the time limit of {given['timeout']:g} s")

@@ -8,7 +8,8 @@ as in the chat-completions protocol. Each message becomes a `hermes-turn`, the s
 https://hermes-agent.nousresearch.com/docs/reference/cli-commands and
 https://hermes-agent.nousresearch.com/docs/user-guide/sessions
 
-A session that cannot be read does not fail the step: its detail has no turns.
+A `hermes` without that command writes `sessions/session_ID.json` in its home; that is read instead.
+A session that cannot be read does not fail the step: its detail has no turns, and a warning.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -26,6 +28,7 @@ from casfs.errors import Failed
 from engine.agents import program
 
 SESSION_ID_LINE = re.compile(r"^\s*session[_ ]id:[ \t]*([A-Za-z0-9._-]+)[ \t]*$", re.M | re.I)
+MAX_SESSION_BYTES = 64 << 20
 TOKEN_COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 package_descriptor = {
@@ -63,6 +66,8 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             raise AgentFailed("hermes printed no session_id; is it the CLI of Hermes Agent?")
         context.conversation["session"] = id
         found = await _session(context, config, id)
+        if not found:
+            found = await trio.to_thread.run_sync(_session_file, context, id)
         detail = await trio.to_thread.run_sync(_record, context, id, found, outcome.duration_ms)
         total = program.sum_tokens(found, TOKEN_COUNTS)  # of the whole session
         before = context.conversation.get("tokens", 0)
@@ -106,6 +111,21 @@ async def _session(context: AgentContext, config: Mapping[str, Any], id: str) ->
     return _parsed(outcome.stdout) if outcome.exit_code == 0 else {}
 
 
+def _session_file(context: AgentContext, id: str) -> dict[str, Any]:
+    """Reads the session from the file that `hermes` writes; empty where it cannot be read."""
+    home = context.env.get("HERMES_HOME")
+    folder = Path(home) if home else Path(context.env.get("HOME", "/")) / ".hermes"
+    path = folder / "sessions" / f"session_{id}.json"
+    if not path.is_file():  # opening a pipe would block
+        return {}
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SESSION_BYTES + 1)
+    except OSError:
+        return {}
+    return _parsed(data) if len(data) <= MAX_SESSION_BYTES else {}
+
+
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
@@ -123,13 +143,17 @@ def _record(context: AgentContext, id: str, session: dict[str, Any], duration: i
             batch.put_node("hermes-turn", _turn(index, message)).hash
             for index, message in enumerate(found)
         ]
-        payload = {
+        payload: dict[str, Any] = {
             "sessionId": id,
             "model": model if isinstance(model, str) else None,
             "durationMs": duration,
             "turnCount": len(turns),
             "turns": turns,
         }
+        if not turns:
+            payload["warning"] = (
+                f"hermes gave no messages of session {id}, nor is there a file of it"
+            )
         return batch.put_node("hermes-detail", payload)
 
 

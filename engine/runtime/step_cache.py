@@ -173,5 +173,5 @@ def save(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int
             "createdAt": step["completedAt"],
             **{name: step[name] for name in (LOCAL,) if name in step},
         }
-        result = batch.put_node("action-result", payload).hash
+        result = batch.put_node(actions.TYPE, payload).hash
     retry_on_conflict(lambda: actions.publish(store, action, result))

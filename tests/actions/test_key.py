@@ -31,6 +31,15 @@ def test_a_prefix_is_compared_word_by_word(
     assert not any(key.allows([prefix], shlex.split(command)) for command in refused)
 
 
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [("pytest -q tests", True), ("cargo test", True), ("cargo run", False), ("sh -c make", False)],
+)
+def test_the_preset_stands_for_its_commands(command: str, allowed: bool) -> None:
+    assert key.allows([key.PRESET, "true"], shlex.split(command)) is allowed
+    assert not key.allows(["true"], shlex.split(command))
+
+
 def test_nothing_is_allowed_by_itself() -> None:
     assert not key.allows([], ["make"])
     assert key.allows(["npm test", "make"], ["make"])

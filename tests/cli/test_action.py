@@ -73,6 +73,20 @@ def test_what_opts_in(cli: Cli) -> None:
     assert shown["actions.cacheable"]["value"] == ["echo", "sh -c true"]
 
 
+def test_the_preset_is_off_and_suggested_until_something_is_cached(cli: Cli) -> None:
+    preset = '["builds-tests-lints"]'
+    command = ["--", "make", "--version"]
+    first = run(cli, *command).stderr
+    assert "not cached" in first
+    assert f"casfs config set actions.cacheable '{preset}'" in first
+    assert "builds-tests-lints" not in run(cli, "--", "true").stderr
+    (cli.root / "config.toml").write_text(f"actions.cacheable = {preset}\n")
+    run(cli, *command)
+    assert "hit" in run(cli, *command).stderr
+    (cli.root / "config.toml").unlink()
+    assert "builds-tests-lints" not in run(cli, *command).stderr
+
+
 def test_a_setting_that_is_no_command_is_refused(cli: Cli) -> None:
     (cli.root / "config.toml").write_text('actions.cacheable = [""]\n')
     assert "would allow every command" in cli.refused("action", "run", "--", "true", code=4)

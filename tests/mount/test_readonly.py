@@ -122,7 +122,7 @@ def test_nothing_is_changed_outside_of_trees(mount: Mount, thread: str, users: l
     files = [".casfs/stats.json", ".casfs/events", "README.txt", "threads.json", f"blobs/{hash}"]
     files += [f"threads/{thread}/{name}" for name in ("status", "input.md", "workflow")]
     folders = [".", "blobs", "trees", "threads", "nodes", "workflows", ".casfs", "history"]
-    folders += [f"threads/{thread}", f"threads/{thread}/steps"]
+    folders += [f"threads/{thread}", f"threads/{thread}/steps", "actions"]
     calls: dict[str, Call] = {}
     for name in files:
         calls[f"write {name}"] = opening(name, os.O_RDWR)

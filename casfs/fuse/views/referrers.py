@@ -47,10 +47,11 @@ class ReferrerIndex:
 
 
 class ReferrersDirectory(StoreDirectory):
-    """The referrers of `hash`."""
+    """The referrers of `hash`. `to_nodes`: the path of `nodes/` from here."""
 
     __slots__ = ("_hash", "_index")
     ready = False
+    to_nodes = b"../../"
 
     def __init__(self, key: bytes, reader: StoreReader, index: ReferrerIndex, hash: str) -> None:
         super().__init__(key, reader)
@@ -78,4 +79,4 @@ class ReferrersDirectory(StoreDirectory):
             yield name, self._link(name)
 
     def _link(self, name: bytes) -> Link:
-        return Link(child_key(self.key, name), b"../../" + name)
+        return Link(child_key(self.key, name), self.to_nodes + name)

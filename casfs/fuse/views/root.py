@@ -8,6 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from casfs.errors import CasfsError
+from casfs.fuse.views.actions import Actions
 from casfs.fuse.views.blobs import BlobFile, BlobReader
 from casfs.fuse.views.directories import HashDirectory, LiveDirectory, StaticDirectory, VnodeFactory
 from casfs.fuse.views.events import EventLog, EventsFile
@@ -36,6 +37,7 @@ threads/ID/attempts/      the failed attempts at it
 threads/ID/steps/N-ROLE/  one step: prompt.md, output.md, meta.json, changes.diff, detail/
 nodes/HASH/               any node, its fields as files, and referrers/; found by name, not listed
 workflows/NAME            the registered workflows
+actions/KEY/              a cached result of a command or step: key, result, outputs, used-by/
 threads.json, history/    the active threads; those that have ended, by date
 .casfs/stats.json         what this mount was asked for so far; .casfs/events: what changes
 
@@ -65,6 +67,7 @@ def root(reader: StoreReader, stats: Stats) -> Directory:
             b"threads": partial(Threads, reader=reader),
             b"nodes": partial(nodes, reader=reader, index=referrers),
             b"workflows": partial(_workflows, reader=reader),
+            b"actions": partial(Actions, reader=reader, index=referrers),
             b"threads.json": partial(ActiveThreads, reader=reader, index=index),
             b"history": partial(history, reader=reader, index=index),
             b".casfs": lambda _: casfs,

@@ -41,12 +41,17 @@ chats = (home / "calls").read_text().count('"chat"')
 session |= {"input_tokens": 50 * chats, "output_tokens": 7}
 if args[:2] == ["sessions", "export"]:
     assert args[2:] == ["-", "--session-id", ID], args
+    if mode == "file":
+        sys.exit("no such command: sessions")
     print("{broken" if mode == "unreadable" else json.dumps(session))
 elif mode == "broken":
     sys.exit("no provider is configured")
 else:
     assert args[:2] == ["chat", "--quiet"] and args[-2] == "-q", args
     print(os.environ["SAYS"])
+    if mode == "file":
+        (home / "sessions").mkdir()
+        (home / "sessions" / f"session_{ID}.json").write_text(json.dumps(session))
     if mode != "silent":
         print(f"\\nsession_id: {ID}", file=sys.stderr if mode == "stderr" else sys.stdout)
 """
@@ -144,3 +149,16 @@ async def test_a_prompt_that_is_too_long(given: AgentContext) -> None:
     prompt = replace(PROMPT, task="x" * 130_000)
     with pytest.raises(Refused, match="compact the thread"):
         await create_agent(config(given))(replace(given, prompt=prompt))
+
+
+async def test_a_session_that_is_only_a_file_is_read(given: AgentContext, store: Store) -> None:
+    result = await create_agent(config(given))(mode(given, "file"))
+    detail = store.node(result.detail.hash, "hermes-detail").payload
+    assert (detail["model"], detail["turnCount"], result.tokens) == ("qwen-plus", 4, 57)
+    assert "warning" not in detail
+
+
+async def test_a_session_that_is_nowhere_is_a_warning(given: AgentContext, store: Store) -> None:
+    result = await create_agent(config(given))(mode(given, "unreadable"))
+    detail = store.node(result.detail.hash, "hermes-detail").payload
+    assert detail["warning"].startswith(f"hermes gave no messages of session {ID}")

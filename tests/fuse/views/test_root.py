@@ -21,11 +21,11 @@ from tests.support.thread_example import Example
 
 def test_the_root(store: Store) -> None:
     assert names(store, "") == [
-        "README.txt", "blobs", "trees", "threads", "nodes", "workflows", "threads.json", "history",
-        ".casfs",
+        "README.txt", "blobs", "trees", "threads", "nodes", "workflows", "actions", "threads.json",
+        "history", ".casfs",
     ]  # fmt: skip
     assert names(store, ".casfs") == ["stats.json", "events", "objects"]
-    assert read(store, "README.txt").count(b"\n") <= 15
+    assert read(store, "README.txt").count(b"\n") <= 16
     top = root(StoreReader(store), Stats())
     assert top.fixed
     assert not top.live

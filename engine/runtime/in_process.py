@@ -1,0 +1,46 @@
+"""An operation of the daemon in this process: it runs the thread until that ends or is suspended.
+
+It holds the lock of the store's daemon meanwhile, so no other process runs the same threads. A
+process that is killed leaves its thread `running`: the next daemon runs the pending step again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import trio
+
+from casfs import daemon_socket
+from casfs.errors import Refused
+from casfs.store import Store
+from casfs.system.log import silent
+from engine.moderator.evaluator_pool import WorkerPool
+from engine.runtime.daemon_requests import Answer, DaemonApi
+from engine.runtime.supervisor import Supervisor
+from engine.runtime.workspace import COPYING
+
+
+def request(store: Store, env: Mapping[str, str], op: str, arguments: Mapping[str, Any]) -> Answer:
+    """Does `op` and runs the threads that it launches; `env`: of agents. Raises as the operation,
+    and Refused where a daemon runs or the store is shared."""
+    with ExitStack() as stack:
+        if store.root is not None:
+            stack.callback(os.close, daemon_socket.lock(store.root))
+        return trio.run(_run, store, env, op, arguments)
+
+
+async def _run(
+    store: Store, env: Mapping[str, str], op: str, arguments: Mapping[str, Any]
+) -> Answer:
+    evaluator = WorkerPool()
+    supervisor = Supervisor(store, env, silent, 1, COPYING, evaluator)
+    if supervisor.leases is not None:
+        raise Refused("the threads of a shared store need `casfs daemon`")
+    operation = DaemonApi(store, env, supervisor).find(op)
+    assert operation is not None
+    async with evaluator, trio.open_nursery() as nursery:
+        supervisor.nursery = nursery
+        return await operation(**arguments)  # the nursery waits for the threads
