@@ -135,6 +135,16 @@ def find_source(
     return renames.pairs(store, deleted, {path: file}).get(path)
 
 
+def find_renamed(
+    store: Store, old: TreeHash | None, new: TreeHash | None, path: bytes
+) -> bytes | None:
+    """As `find_source`, but only a deleted file: a copy leaves its source where it was."""
+    source = find_source(store, old, new, path)
+    if source is None or new is None or tree.find(store, new, source) is not None:
+        return None
+    return source
+
+
 def removal(place: Place, path: bytes, text: bytes) -> Line:
     """Returns the last line that contained a text, with the version that removed it. Raises
     NotFound, also where a line still contains it."""

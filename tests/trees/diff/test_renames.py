@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from casfs.history.blame import blame
+from casfs.history.log import log
 from casfs.history.versions import find
 from casfs.store import Store
 from casfs.trees import tree
@@ -121,3 +122,13 @@ def test_beyond_the_limit_files_are_deleted_and_added(
     monkeypatch.setattr(renames, "MAX_PIECES", 1)
     found = renames.detect(store, tree.changes(store, old, new))
     assert [(one.letter, one.path) for one in found] == [("D", b"a"), ("A", b"b"), ("R", b"equal")]
+
+
+def test_the_log_goes_on_before_a_rename(store: Store) -> None:
+    lines = [b"line %d\n" % number for number in range(9)]
+    thread = start(store, THREAD, put_tree(store, {"a": b"".join(lines)}))
+    thread.tree = put_tree(store, {"b": b"".join([*lines, b"new\n"])})
+    thread.step("planner", "text")
+    found = log(*find(store, f"{THREAD}:b"))
+    shown = [(one.change.letter, one.change.source, one.change.path) for one in found]
+    assert shown == [("R", b"a", b"b"), ("A", None, b"a")]
