@@ -17,6 +17,7 @@ from casfs.digest import TreeHash
 from casfs.errors import Usage
 from casfs.store import Store
 from casfs.trees import tree as trees
+from casfs.trees.diff import renames
 from casfs.trees.diff import stat as diffstat
 from casfs.trees.diff import unified_diff as patches
 
@@ -62,11 +63,11 @@ def print_diff(
 ) -> None:
     """Prints the differences between two trees, on a terminal in colours and by a pager."""
     with pager(not format.json):
-        changes = trees.changes(store, old, new, paths)
+        changes = renames.detect(store, trees.changes(store, old, new, paths))
         if format.stat:
             print_stat(store, list(diffstat.path_stats(store, changes)), format.json)
         elif not format.patch:
-            print_changes(store, changes, format.json)
+            print_changes(store, iter(changes), format.json)
         if format.patch:
             print_patch(patches.patch(store, old, new, paths=paths))
 
@@ -76,7 +77,7 @@ def print_diff(
 @format_options
 @click.pass_context
 def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None:
-    """Print changed paths: A added, M modified, D deleted, T type, target or mode.
+    """Print changed paths: A added, M modified, D deleted, R renamed, T type, target or mode.
 
     A and B are revisions or directories. One revision is compared with the working directory;
     without any, that is compared with the tree that it was restored from or recorded as.

@@ -16,7 +16,7 @@ from casfs.trees import tree as trees
 from casfs.trees.diff.stat import PathStat
 
 MAX_GRAPH_COLUMNS = 40
-COLOURS = {"A": "green", "M": "yellow", "D": "red", "T": "magenta"}
+COLOURS = {"A": "green", "M": "yellow", "D": "red", "R": "cyan", "T": "magenta"}
 PATCH_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 HEADER = ("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "old mode", "new mode")
 
@@ -27,7 +27,12 @@ def print_changes(store: Store, changes: Iterator[trees.Change], as_json: bool) 
         return
     for change in changes:
         letter = paint(change.letter, COLOURS.get(change.letter))
-        write_line(f"{letter} {escape(os.fsdecode(change.path), one_line=True)}")
+        write_line(f"{letter} {escape(os.fsdecode(shown_path(change)), one_line=True)}")
+
+
+def shown_path(change: trees.Change) -> bytes:
+    """Returns the path; of a renamed file both."""
+    return change.path if change.source is None else change.source + b" -> " + change.path
 
 
 def print_patch(patch: bytes) -> None:
@@ -61,7 +66,8 @@ def change_json(store: Store, change: trees.Change) -> dict[str, Any]:
     modes = trees.modes(store, change)
     if modes is not None and old and new:
         old["unixMode"], new["unixMode"] = modes
-    return {"letter": change.letter, "path": os.fsdecode(change.path), "old": old, "new": new}
+    value = {"letter": change.letter, "path": os.fsdecode(change.path), "old": old, "new": new}
+    return value if change.source is None else {**value, "source": os.fsdecode(change.source)}
 
 
 def _entry(entry: Entry | None) -> dict[str, Any] | None:
@@ -86,13 +92,13 @@ def _counts(row: PathStat) -> dict[str, Any]:
 
 
 def _print_graph(rows: list[PathStat]) -> None:
-    names = max(len(row.change.path) for row in rows)
+    names = max(len(shown_path(row.change)) for row in rows)
     most = max((sum(row.lines) for row in rows if row.lines), default=0)
     digits = max(len(str(most)), *(len(_count(row)) for row in rows), 3)
     room = columns() - names - digits - 30
     width = max(min(MAX_GRAPH_COLUMNS, room), 10)
     for row in rows:
-        name = escape(os.fsdecode(row.change.path.ljust(names)), one_line=True)
+        name = escape(os.fsdecode(shown_path(row.change).ljust(names)), one_line=True)
         count = _count(row)
         signs = "" if row.lines is None else " " + _signs(*row.lines, most, width)
         size = f"{row.old_bytes} -> {row.new_bytes} bytes"

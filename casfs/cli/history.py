@@ -103,11 +103,14 @@ def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_jso
             echo_json(rows)
             return
         for one, row, head in zip(found, rows, heads(rows), strict=True):
-            line = f"{head} {row['letter']} {one.version.message}".rstrip()
+            moved = f" {row['source']} -> {row['path']}" if "source" in row else ""
+            line = f"{head} {row['letter']}{moved} {one.version.message}".rstrip()
             write_line(paint(escape(line, one_line=True), "cyan"))
             if as_patch:
+                change = one.change
+                paths = [change.path] if change.source is None else [change.source, change.path]
                 root = one.version.root
-                print_patch(unified_diff.patch(store, one.before, root, paths=[path]))
+                print_patch(unified_diff.patch(store, one.before, root, paths=paths))
 
 
 def heads(rows: Sequence[Row]) -> list[str]:

@@ -48,11 +48,13 @@ def _directory_status(
     from casfs.cli import compare
     from casfs.cli.diff_output import change_json, print_changes
     from casfs.trees import tree
+    from casfs.trees.diff import renames
 
     with open_store(ctx) as store:
         found = compare.against(store, directory, against)
         name = compare.name_of(store, found.old, None if against else found.known)
-        changes = list(tree.changes(found.store, found.old, found.new, found.paths))
+        differing = tree.changes(found.store, found.old, found.new, found.paths)
+        changes = renames.detect(found.store, differing)
     if as_json:
         values = [change_json(found.store, change) for change in changes]
         echo_json(

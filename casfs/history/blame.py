@@ -6,7 +6,8 @@ was written by this version, unless
 - an older version of the chain has the same content at the path: all goes to the oldest of these,
   so a restore writes nothing;
 - the path is new, and another file of the tree before has the same content: a rename, where that
-  one is deleted, else a copy;
+  one is deleted, else a copy; or a deleted file is similar: a rename with an edit
+  (`casfs.trees.diff.renames`);
 - the step called threads: a line that is in the last tree of one goes there.
 
 A binary or large file has one author, as one line would.
@@ -27,7 +28,7 @@ from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.paths import printable
 from casfs.trees import tree
-from casfs.trees.diff import unified_diff
+from casfs.trees.diff import renames, unified_diff
 from casfs.trees.diff.matching import Lines, changed_blocks
 
 MAX_BYTES = 4 << 20  # of a file whose lines have authors of their own
@@ -81,12 +82,11 @@ class _Run:
         place = place.chain.oldest(path, content(entry))
         older = place.older
         if older is not None:
-            rest = self._pass(older, path, entry, rest)
+            source: bytes | None = path
             if rest and content(older.entry(path)) is None and isinstance(entry, File):
-                source = _same_content(self._store, older.version.root, place.version.root, entry)
-                if source is not None:
-                    self.todo.append((older, source, rest))
-                    return
+                source = find_source(self._store, older.version.root, place.version.root, path)
+            if source is not None:
+                rest = self._pass(older, source, entry, rest)
         for called in place.called() if rest else ():
             rest = self._pass(called, path, entry, rest)
         self.authors.update(dict.fromkeys(rest.values(), (place.version, path)))
@@ -114,18 +114,35 @@ class _Run:
         return None if isinstance(found, str) else found
 
 
-def _same_content(
-    store: Store, old: TreeHash | None, new: TreeHash | None, file: File
+def find_source(
+    store: Store, old: TreeHash | None, new: TreeHash | None, path: bytes
 ) -> bytes | None:
-    """Returns the path of a file with the same content in the old tree: one that the new one does
-    not have, else any. In a large tree only the beginning is searched for the latter."""
-    deleted = ((one.path, one.old) for one in tree.diff(store, old, new) if one.new is None)
-    for found in (deleted, islice(tree.walk(store, old), MAX_COPY_ENTRIES) if old else ()):
-        for path, entry in found:
+    """Returns the path in the old tree of the file that a new one was made from: a deleted file
+    with the same content, else any, else a similar deleted one. In a large tree only the beginning
+    is searched for a copy."""
+    file = None if new is None else tree.find(store, new, path)
+    if old is None or not isinstance(file, File):
+        return None
+    changes = tree.diff(store, old, new)
+    deleted = {
+        one.path: one.old for one in changes if one.new is None and isinstance(one.old, File)
+    }
+    for found in (deleted.items(), islice(tree.walk(store, old), MAX_COPY_ENTRIES)):
+        for source, entry in found:
             interruption.check()
             if isinstance(entry, File) and entry.digest == file.digest:
-                return path
-    return None
+                return source
+    return renames.pairs(store, deleted, {path: file}).get(path)
+
+
+def find_renamed(
+    store: Store, old: TreeHash | None, new: TreeHash | None, path: bytes
+) -> bytes | None:
+    """As `find_source`, but only a deleted file: a copy leaves its source where it was."""
+    source = find_source(store, old, new, path)
+    if source is None or new is None or tree.find(store, new, source) is not None:
+        return None
+    return source
 
 
 def removal(place: Place, path: bytes, text: bytes) -> Line:

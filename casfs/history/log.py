@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from casfs.digest import TreeHash
+from casfs.history.blame import find_renamed
 from casfs.history.versions import Chain, Place, Version
+from casfs.nodes.directory import File
 from casfs.system import interruption
 from casfs.trees import tree
 from casfs.trees.tree import Change
@@ -22,7 +24,8 @@ class Changed:
 
 
 def log(place: Place | None, path: bytes, within: Chain | None = None) -> Iterator[Changed]:
-    """Yields the versions; after a step those of the threads that it called. `within`: only of this
+    """Yields the versions, before a rename of a file those of its old path; after a step those of
+    the threads that it called. `within`: only of this
     chain, of a called thread, but not what the calling step gave it."""
     path = b"/".join(tree.split_path(path))
     while place is not None:
@@ -30,10 +33,16 @@ def log(place: Place | None, path: bytes, within: Chain | None = None) -> Iterat
         older = place.older
         if within is not None and (older is None or older.chain is not within):
             return
+        new_path = path
         new, old = place.entry(path), older.entry(path) if older else None
-        if new != old:
+        source = None
+        if older is not None and old is None and isinstance(new, File):
+            source = find_renamed(place.chain.store, older.version.root, place.version.root, path)
+            old = old if source is None else older.entry(source)
+        if new != old or source is not None:
             before = older.version.root if older else None
-            yield Changed(place.version, Change(path, old, new), before)
+            yield Changed(place.version, Change(path, old, new, source), before)
+        path = path if source is None else source
         for called in place.called():
-            yield from log(called, path, called.chain)
+            yield from log(called, new_path, called.chain)
         place = older

@@ -2,7 +2,9 @@
 
 A chain is the steps of a thread back to its thread-start, which has index 0, or the checkpoints of
 a name. Before its oldest version comes the one that its tree is from, in another chain: of a called
-thread the step of the caller (`parentState`), else an older checkpoint or step with the same root.
+thread the step of the caller (`parentState`), else an older step with the same root, and of a
+thread also an older checkpoint. A name's first checkpoint never goes on with one of another name:
+an equal tree there may be that of an unrelated directory.
 
 The entries of a path are read for a whole chain, a level of directories at a time: only the nodes
 of directories on the path, each once, however many trees share it.
@@ -201,7 +203,7 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
         if one.id <= last.id and one.root != NO_TREE
     ]
     first = versions[-1]
-    return Place(Chain(store, versions, lambda: _recorded(store, first.root, first.at)))
+    return Place(Chain(store, versions, lambda: _recorded_by_step(store, first.root, first.at)))
 
 
 def _recorded(store: Store, root: TreeHash | None, before: int = 1 << 62) -> Place | None:
@@ -210,6 +212,11 @@ def _recorded(store: Store, root: TreeHash | None, before: int = 1 << 62) -> Pla
     same = [one for one in checkpoint.listing(store) if one.root == root]
     if same := [one for one in same if one.created_at < before]:
         return _of_checkpoint(store, max(same, key=lambda one: one.created_at))
+    return _recorded_by_step(store, root, before)
+
+
+def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place | None:
+    """Returns the newest step with this tree and older than `before`."""
     if root is None or all(created_ms(one.id) >= before for one in threads.list_threads(store)):
         return None
     with Referrers(store) as index:

@@ -182,7 +182,8 @@ class Reading:
 
     def log(self, path: Revision, offset: Offset = 0, limit: Limit = 50) -> Value:
         """The steps and checkpoints that changed a file or directory (REV:PATH), or anything in a
-        tree (REV), the newest first. A added, M modified, D deleted, T other."""
+        tree (REV), the newest first. A added, M modified, D deleted, R renamed,
+        T other."""
         found = changes(*versions.find(self.store, path))
         values = (
             {**details.version(self.store, one.version), "letter": one.change.letter}

@@ -29,15 +29,19 @@ DIRECTORY_MODE = 0o755  # of a directory whose node has none
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path of a diff. `old` is None where it was added, `new` where it was deleted."""
+    """One path of a diff. `old` is None where it was added, `new` where it was deleted. `source`:
+    the path of `old`, where the file was renamed (`casfs.trees.diff.renames`)."""
 
     path: bytes
     old: Entry | None
     new: Entry | None
+    source: bytes | None = None
 
     @property
     def letter(self) -> str:
-        """A added, D deleted, M content, T type, target, mode or mtime."""
+        """A added, D deleted, M content, R renamed, T type, target, mode or mtime."""
+        if self.source is not None:
+            return "R"
         if self.old is None:
             return "A"
         if self.new is None:

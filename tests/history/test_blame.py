@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from casfs.checkpoints import create
 from casfs.digest import TreeHash
 from casfs.history import details
 from casfs.history.blame import blame, removal
@@ -150,3 +152,10 @@ def test_the_tool_call_that_wrote_a_line(store: Store) -> None:
     told = [(row["turn"], row["tool"]) for row in rows]
     assert told == [(1, "write_file"), (2, "edit_file"), (None, None)]
     assert rows[0]["version"]["agent"] == "command"
+
+
+def test_lines_of_a_first_checkpoint_are_its_own(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("one\n")
+    create.create(store, "other", tmp_path)
+    made = create.create(store, "site", tmp_path).checkpoint
+    assert by(store, "site:f") == [f"site@{made.id}"]

@@ -1,0 +1,162 @@
+"""Renames: which deleted file an added one was made from, as `git diff -M` finds them.
+
+Two files are similar by the share of their bytes that is in equal pieces; a piece is a line, or 64
+bytes of a longer one. A pair with the same content counts first, then one of files whose base name
+occurs once on both sides, then the most similar pair. The work is bounded: what is beyond the limit
+stays deleted and added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from casfs.digest import BlobHash
+from casfs.nodes.directory import Entry, File
+from casfs.store import Store
+from casfs.system import interruption
+from casfs.trees.tree import Change
+
+MIN_SIMILARITY = 0.5  # git's default
+MIN_SIMILARITY_OF_BASENAME = 0.75
+MAX_FILE_BYTES = 1 << 20  # of a file whose content is compared
+MAX_READ_BYTES = 64 << 20  # of all of them
+MAX_PAIRS = 40_000
+MAX_PIECES = 4_000_000  # that are compared in all
+PIECE = re.compile(rb"[^\n]{0,63}\n|[^\n]{1,64}")
+TEXT_PREFIX = 8000  # bytes in which a NUL shows that a file is binary
+Files = Mapping[bytes, File]  # by path
+
+
+def detect(store: Store, changes: Iterable[Change]) -> list[Change]:
+    """Returns the changes with each renamed file as one change, which has a `source`, in place of
+    the two."""
+    found = list(changes)
+    deleted = {one.path: one.old for one in found if one.new is None}
+    added = {one.path: one.new for one in found if one.old is None}
+    sources = pairs(store, _files(deleted), _files(added))
+    gone = set(sources.values())
+    result = []
+    for change in found:
+        source = sources.get(change.path)
+        if source is not None and change.old is None:
+            result.append(replace(change, old=deleted[source], source=source))
+        elif change.path not in gone or change.new is not None:
+            result.append(change)
+    return result
+
+
+def pairs(store: Store, deleted: Files, added: Files) -> dict[bytes, bytes]:
+    """Returns the path of the deleted file for each added file that was made from one."""
+    if not deleted or not added:
+        return {}
+    search = _Search(store, deleted, added)
+    search.take_equal()
+    search.take_basenames()
+    search.take_most_similar()
+    return search.sources
+
+
+class _Search:
+    def __init__(self, store: Store, deleted: Files, added: Files) -> None:
+        self._store = store
+        self._deleted = dict(deleted)
+        self._added = dict(added)
+        self._pieces: dict[BlobHash, Counter[bytes] | None] = {}
+        self._bytes_left = MAX_READ_BYTES
+        self._pieces_left = MAX_PIECES
+        self.sources: dict[bytes, bytes] = {}
+
+    def take_equal(self) -> None:
+        by_hash: dict[BlobHash, list[bytes]] = {}
+        for path, file in self._deleted.items():
+            by_hash.setdefault(file.digest.hash, []).append(path)
+        for path, file in list(self._added.items()):
+            equal = by_hash.get(file.digest.hash)
+            if not equal:
+                continue
+            source = max(equal, key=lambda one: _basename(one) == _basename(path))
+            equal.remove(source)
+            self._take(path, source)
+
+    def take_basenames(self) -> None:
+        sources = _unique_basenames(self._deleted)
+        for name, path in _unique_basenames(self._added).items():
+            source = sources.get(name)
+            if source is None:
+                continue
+            if self._similarity(source, path) >= MIN_SIMILARITY_OF_BASENAME:
+                self._take(path, source)
+
+    def take_most_similar(self) -> None:
+        if len(self._deleted) * len(self._added) > MAX_PAIRS:
+            return
+        candidates = []
+        for path in self._added:
+            interruption.check()
+            for source in self._deleted:
+                similarity = self._similarity(source, path)
+                if similarity >= MIN_SIMILARITY:
+                    is_same_name = _basename(source) == _basename(path)
+                    candidates.append((similarity, is_same_name, path, source))
+        candidates.sort(key=lambda one: one[:2], reverse=True)
+        for _, _, path, source in candidates:
+            if path in self._added and source in self._deleted:
+                self._take(path, source)
+
+    def _take(self, path: bytes, source: bytes) -> None:
+        self.sources[path] = source
+        del self._added[path]
+        del self._deleted[source]
+
+    def _similarity(self, source: bytes, path: bytes) -> float:
+        """Returns the share of bytes that two files have in common, 0 where that is too little or
+        the limit is reached."""
+        old, new = self._deleted[source], self._added[path]
+        smaller, larger = sorted((old.digest.size_bytes, new.digest.size_bytes))
+        if smaller < larger * MIN_SIMILARITY or smaller == 0:
+            return 0.0
+        before, after = self._pieces_of(old), self._pieces_of(new)
+        if before is None or after is None:
+            return 0.0
+        fewer, more = sorted((before, after), key=len)
+        self._pieces_left -= len(fewer)
+        if self._pieces_left < 0:
+            return 0.0
+        common = sum(min(count, more[piece]) * len(piece) for piece, count in fewer.items())
+        return common / larger
+
+    def _pieces_of(self, file: File) -> Counter[bytes] | None:
+        """Returns how often a file has each piece; None for a file beyond the limits."""
+        hash = file.digest.hash
+        if hash not in self._pieces:
+            size = file.digest.size_bytes
+            if size > min(MAX_FILE_BYTES, self._bytes_left):
+                self._pieces[hash] = None
+            else:
+                self._bytes_left -= size
+                self._pieces[hash] = _pieces(self._store.get(hash))
+        return self._pieces[hash]
+
+
+def _pieces(data: bytes) -> Counter[bytes]:
+    if b"\0" not in data[:TEXT_PREFIX]:
+        data = data.replace(b"\r\n", b"\n")
+    return Counter(PIECE.findall(data))
+
+
+def _files(entries: Mapping[bytes, Entry | None]) -> dict[bytes, File]:
+    return {path: entry for path, entry in entries.items() if isinstance(entry, File)}
+
+
+def _unique_basenames(paths: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Returns the paths by base name, where no other path has it."""
+    paths = list(paths)
+    counts = Counter(map(_basename, paths))
+    return {_basename(path): path for path in paths if counts[_basename(path)] == 1}
+
+
+def _basename(path: bytes) -> bytes:
+    return path.rpartition(b"/")[2]
