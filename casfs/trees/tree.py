@@ -135,8 +135,8 @@ def diff(
     them."""
     wanted = [b"/".join(split_path(path)) for path in paths]
     if (not wanted or b"" in wanted) and _differ_in_mode(store, old, new):
-        top = (Subdirectory(b".", TreeDigest(hash, 0)) for hash in (old, new) if hash)
-        yield Change(b".", *top)
+        old_top, new_top = (Subdirectory(b".", TreeDigest(hash, 0)) for hash in (old, new) if hash)
+        yield Change(b".", old_top, new_top)
     yield from _diff(store, old, new, b"", [] if b"" in wanted else wanted)
 
 
