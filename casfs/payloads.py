@@ -117,6 +117,7 @@ class ReactSession(TypedDict):
     stopReason: NotRequired[str]
     malformedLines: NotRequired[int]
     malformed: NotRequired[str]
+    loneSurrogates: NotRequired[int]
     stderr: NotRequired[str]
 
 
@@ -129,6 +130,8 @@ class ReactToolCall(TypedDict):
     status: NotRequired[str]
     locations: NotRequired[list[dict[str, Any]]]
     diffs: NotRequired[list[dict[str, Any]]]
+    terminals: NotRequired[list[dict[str, Any]]]
+    files: NotRequired[list[dict[str, Any]]]
     more: NotRequired[str]
     workspace: NotRequired[str]
 
@@ -142,6 +145,7 @@ class ReactTurn(TypedDict):
     thoughts: NotRequired[str]
     plan: NotRequired[list[dict[str, Any]]]
     updates: NotRequired[str]
+    otherSessions: NotRequired[str]
     workspace: NotRequired[str]
     local: NotRequired[str]
     messages: NotRequired[str]
