@@ -52,6 +52,30 @@ async def test_terminals_and_files_are_tool_calls(disk_store: Store, tmp_path: P
     assert (denied["status"], "files" in denied) == ("failed", False)
 
 
+async def test_what_it_had_us_do_is_recorded_without_its_secret(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hunter2-abcdefghijklmnopqrstuvwxyz-0123456789"
+    monkeypatch.setenv("MY_KEY", secret)
+    then = [{"method": f"terminal/{one}"} for one in ("wait_for_exit", "release")]
+    params = {"command": "sh", "args": ["-c", f"echo says {secret}"]}
+    run = {"method": "terminal/create", "params": params, "then": then}
+    content = {"path": "b.txt", "content": f"key {secret}\n"}
+    write = {"method": "fs/write_text_file", "params": content}
+    read = {"method": "fs/read_text_file", "params": {"path": "b.txt"}}
+    remove = {"method": "terminal/create", "params": {"command": "rm", "args": ["b.txt"]},
+              "then": then}  # fmt: skip
+    requests = [{"request": one} for one in (run, write, read, remove)]
+    script = Script(tmp_path, [*requests, DONE])
+    _, turns = await recorded(disk_store, script, allowShell=True, secrets=["MY_KEY"])
+    ran, wrote, _, _ = calls_of(disk_store, turns)
+    (terminal,) = ran["terminals"]
+    assert disk_store.get(terminal["output"]).startswith(b"says ")
+    assert disk_store.get(wrote["files"][0]["content"]).startswith(b"key ")
+    for _, hash, _ in disk_store.blobs.iterate():
+        assert secret.encode() not in disk_store.get(hash)
+
+
 async def test_halves_of_a_character_are_joined(disk_store: Store, tmp_path: Path) -> None:
     script = Script(tmp_path, [{"say": "a \ud83d"}, {"say": "\ude00 b "}, DONE])
     detail, turns = await recorded(disk_store, script)
