@@ -81,12 +81,13 @@ def push(
 @click.argument("revs", nargs=-1, metavar="[REV]...")
 @click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
 @click.option("--purge", is_flag=True, help="Purge here, too, what was purged there.")
+@click.option("--accept-rollback", is_flag=True, help="REMOTE may have lost what it had.")
 @click.option("--replace", is_flag=True, help="Take its workflows in place of this store's own.")
 @json_option
 @click.pass_context
 def pull(
     ctx: click.Context, name: str, revs: tuple[str, ...],
-    lazy: bool, purge: bool, replace: bool, as_json: bool,
+    lazy: bool, purge: bool, replace: bool, accept_rollback: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Pull what REMOTE has under these names, or all of it.
 
@@ -100,6 +101,8 @@ def pull(
     from casfs.remotes.remote import Remote
 
     with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+        if accept_rollback:
+            opened.catch_up(accept_rollback=True)
         _pull(store, opened, revs, lazy, as_json, purge=purge, replace=replace)
 
 

@@ -60,8 +60,8 @@ def pull(
     replace: bool = False,
 ) -> Pulled:
     """Pulls the refs that texts name (`heads.of_remote`). `purge`: what was purged there and is
-    here is purged as well. `replace`: workflows of this store give way, too. Raises Conflict, naming one that has moved here as well: then none
-    moves; Corrupt, NotFound, Refused."""
+    here is purged as well. `replace`: workflows of this store give way, too. Raises Conflict,
+    naming one that has moved here as well: then none moves; Corrupt, NotFound, Refused."""
     if lazy and isinstance(store.backend, SharedByMachines):
         raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()

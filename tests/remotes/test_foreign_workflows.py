@@ -103,7 +103,7 @@ def test_a_pulled_one_runs_after_it_was_trusted(pair: tuple[Site, Site]) -> None
     hash = add(theirs.store, 1, "evil\x1b[2J")
     theirs.push("workflows/sample")
     mine.pull()
-    with pytest.raises(Refused, match="from origin.*evil") as refused:
+    with pytest.raises(Refused, match=r"from origin.*evil") as refused:
         workflows.find_trusted(mine.store, "sample")
     assert "\x1b" not in str(refused.value)
     workflows.trust(mine.store, "sample")
