@@ -86,7 +86,10 @@ def test_next_tells_end_no_rule_and_unknown_role_apart(cli: Cli, tmp_path: Path)
     assert "no role 'b'" in cli.refused(*asked, stdin=steps("b"), code=3)
 
 
-def test_one_that_came_from_elsewhere_runs_after_it_was_trusted(cli: Cli, tmp_path: Path) -> None:
+def test_one_that_came_from_elsewhere_runs_after_it_was_trusted(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     remote = (tmp_path / "remote").as_uri()
     cli("remote", "add", "r", remote)
     text = cli("workflow", "new", "mine").text
