@@ -10,7 +10,7 @@ and with it the way back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, islice
 
@@ -22,6 +22,7 @@ from casfs.store import Store
 from casfs.system.clock import moment_id, moment_of_id, now_ms, rfc3339
 from casfs.write_batch import Batch
 
+REPLACED_BY = "replacedBy"  # hash of the value that came in place of a kept one
 KEYS = "keys/"  # a key that is used again stays with its new thread
 
 
@@ -47,14 +48,29 @@ def remove(store: Store, batch: Batch, heads: Iterable[tuple[HeadName, Head]]) -
     """Removes heads when `batch` commits; returns the removal's id. A damaged head, or one that
     leads to nothing, is removed for good."""
     found = list(heads)
-    at = max(now_ms(), *(one.removed_at + 1 for one in islice(_removals(store), 1)), 0)
-    id = moment_id(at, found[0][1].hash or "0" * 8)
+    id = _new_id(store, found[0][1])
     stored = store.blobs.info([head.hash for _, head in found if head.hash])
     for name, head in found:
         batch.swap(name, head, None)
         if head.hash in stored and head_kinds.fault(name, head) is None:
             batch.swap(_kept_name(id, name), None, head)
     return id
+
+
+def replace(store: Store, batch: Batch, new: Mapping[HeadName, tuple[Head, Head]]) -> None:
+    """Replaces heads by other values when `batch` commits: name → (old, new). An undo brings the
+    old ones back, as long as the new ones are in their place."""
+    id = ""
+    for name, (old, head) in new.items():
+        id = id or _new_id(store, old)
+        batch.swap(name, old, head)
+        kept = Head(old.hash, {**old.record, REPLACED_BY: head.hash})
+        batch.swap(_kept_name(id, name), None, kept)
+
+
+def _new_id(store: Store, head: Head) -> str:
+    at = max(now_ms(), *(one.removed_at + 1 for one in islice(_removals(store), 1)), 0)
+    return moment_id(at, head.hash or "0" * 8)
 
 
 def listing(store: Store) -> list[Removal]:
@@ -70,10 +86,13 @@ def undo(store: Store, text: str | None = None) -> Removal:
     swaps = []
     for name, head in found.heads:
         taken = store.heads.get(name)
-        if taken not in (None, head) and not name.startswith(KEYS):
+        rest = {key: value for key, value in head.record.items() if key != REPLACED_BY}
+        old = Head(head.hash, rest)
+        gives_way = taken is not None and taken.hash == head.record.get(REPLACED_BY)
+        if taken not in (None, old) and not gives_way and not name.startswith(KEYS):
             raise Refused(f"{label(name)} has a new value since; remove that first")
-        if taken is None:
-            swaps.append(Swap(name, None, head))
+        if taken is None or gives_way:
+            swaps.append(Swap(name, taken, old))
         swaps.append(Swap(_kept_name(found.id, name), head, None))
     store.backend.publish([], swaps)
     return found

@@ -81,15 +81,19 @@ def push(
 @click.argument("revs", nargs=-1, metavar="[REV]...")
 @click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
 @click.option("--purge", is_flag=True, help="Purge here, too, what was purged there.")
+@click.option("--accept-rollback", is_flag=True, help="REMOTE may have lost what it had.")
+@click.option("--replace", is_flag=True, help="Take its workflows in place of this store's own.")
 @json_option
 @click.pass_context
 def pull(
-    ctx: click.Context, name: str, revs: tuple[str, ...], lazy: bool, purge: bool, as_json: bool
-) -> None:
+    ctx: click.Context, name: str, revs: tuple[str, ...],
+    lazy: bool, purge: bool, replace: bool, accept_rollback: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Pull what REMOTE has under these names, or all of it.
 
-    A name that has moved here and there is refused (exit 4), and then none moves. What was purged
-    there and is here stays, unless --purge says so.
+    A name that has moved here and there is refused (exit 4), and then none moves. A workflow moves
+    only where it was pulled from REMOTE before, and runs after `casfs workflow trust`. What was
+    purged there and is here stays, unless --purge says so.
 
     \b
     casfs pull backup work --lazy
@@ -97,7 +101,9 @@ def pull(
     from casfs.remotes.remote import Remote
 
     with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
-        _pull(store, opened, revs, lazy, as_json, purge=purge)
+        if accept_rollback:
+            opened.catch_up(accept_rollback=True)
+        _pull(store, opened, revs, lazy, as_json, purge=purge, replace=replace)
 
 
 @click.command()
@@ -120,12 +126,14 @@ def clone(
     """
     from casfs.remotes import remote as remotes
     from casfs.store import Store
+    from engine.workflow import shipped
 
     root, settings = Path(directory).absolute(), remotes.Settings(url, endpoint, region)
     remotes.check(settings.storage())
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise Refused(f"{root} is not empty; give a new directory, or pull into a store")
     with Store.init(root) as store:
+        shipped.install(store)  # first: a remote's workflow does not take one of their names
         remotes.save(root, ORIGIN, settings)
         with remotes.Remote.open(root, ORIGIN) as opened:
             _pull(store, opened, (), lazy, as_json)
@@ -139,13 +147,20 @@ def _pull(
     as_json: bool,
     *,
     purge: bool = False,
+    replace: bool = False,
 ) -> None:
     from casfs.remotes.pull import pull
+    from engine.workflow import registry as workflows
 
     begin = partial(progress, "pulling", "blobs")
-    done = pull(store, opened, list(revs), lazy=lazy, begin=begin, purge=purge)
+    done = pull(store, opened, list(revs), lazy=lazy, begin=begin, purge=purge, replace=replace)
     for one in done.skipped:
         warn(f"{one} is skipped: this casfs does not know what it is, or its record is damaged")
+    for one in done.shipped:
+        warn(
+            f"{label(one)} comes with casfs and stays;"
+            f" `casfs pull {opened.name} {one} --replace` takes that of {opened.name}"
+        )
     if done.kept:
         warn(
             f"purged in {opened.name}, and kept here: {len(done.kept)} contents;"
@@ -153,7 +168,15 @@ def _pull(
         )
     if done.purged:
         warn(f"purged in {opened.name}: {done.purged} contents; see `casfs purge --list`")
-    lines = [f"pulled {label(one)}" for one in done.refs] or ["everything is here already"]
+    lines = []
+    for one in done.refs:
+        line = f"pulled {label(one)}"
+        if one in done.replaced:
+            line = f"replaces {label(one)} {done.replaced[one][:8]}"
+        if one.startswith(workflows.HEADS):
+            line += f": {workflows.runs(store, label(one))}"
+        lines.append(line)
+    lines = lines or ["everything is here already"]
     new = f"{done.nodes} nodes, {done.blobs} blobs{' to be read later' * lazy}"
     line = f"{new}, {readable(done.bytes)}"
     echo_result(as_json, record(done), "\n".join([*lines, *([line] * bool(done.refs))]))

@@ -86,6 +86,10 @@ def run(ctx: click.Context, /, **given: Any) -> int:
     with open_store(ctx) as store:
         if again is None:
             patterns = given.pop("patterns")
+            if given.pop("yes"):
+                registry.trust(store, target)
+            elif target in dict(registry.listing(store)):
+                registry.find_trusted(store, target)
             fields |= {"max_steps": given.pop("max_steps"), **arguments.start_options(**given)}
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
             fields |= _player(ctx, store, target, fields)

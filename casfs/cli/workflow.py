@@ -165,6 +165,24 @@ def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None
 @click.argument("name")
 @json_option
 @click.pass_context
+def trust(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Let a workflow run that a pull or an import brought, and print which agents it runs.
+
+    It holds until a pull replaces the workflow.
+
+    \b
+    casfs workflow trust develop
+    """
+    with open_store(ctx) as store:
+        workflows.trust(store, name)
+        line = workflows.runs(store, name)
+    echo_result(as_json, {"name": name, "runs": line}, f"trusted {name}: {line}")
+
+
+@workflow.command()
+@click.argument("name")
+@json_option
+@click.pass_context
 def rm(ctx: click.Context, name: str, as_json: bool) -> None:
     """Remove a workflow's name; threads that run it go on. `casfs undo` restores it.
 

@@ -43,7 +43,7 @@ from casfs.maintenance.archive_manifest import (
     parse_manifest,
 )
 from casfs.maintenance.archive_members import Member, members
-from casfs.maintenance.head_kinds import is_future, mismatch, without_processes
+from casfs.maintenance.head_kinds import is_future, mismatch, untrusted, without_processes
 from casfs.maintenance.import_dry_run import DryRunBackend
 from casfs.nodes import head_kinds, node
 from casfs.nodes.registry import Registry
@@ -276,7 +276,7 @@ def _heads(
             continue
         if old is not None:
             raise Conflict(f"{name} already exists with another value; nothing was imported")
-        batch.swap(name, None, new)
+        batch.swap(name, None, untrusted(name, new, "an import"))
         made.append(name)
     return made
 

@@ -63,7 +63,13 @@ def is_future(head: Head) -> bool:
 
 def without_processes(name: HeadName, head: Head, others: Collection[str]) -> Head:
     """Returns a head as it leaves its store, or arrives in another, together with the heads
-    `others`: a thread without processes, and with links only to threads among them."""
+    `others`: a thread without processes, and with links only to threads among them; a workflow
+    with its default agents alone, a schema with nothing that says it is built in."""
+    if name.startswith(WORKFLOWS):
+        agents = head.record.get("agents")
+        return Head(head.hash, {"agents": agents} if agents else {})
+    if name.startswith("schemas/"):
+        return Head(head.hash, {"builtin": False})
     if not name.startswith(threads.HEADS):
         return head
 
@@ -88,6 +94,14 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
     return Head(head.hash, record)
 
 
+def untrusted(name: HeadName, head: Head, origin: str) -> Head:
+    """Returns a head from elsewhere as this store keeps it: a workflow with where it is from, not
+    trusted until a person has seen what it runs."""
+    if not name.startswith(WORKFLOWS):
+        return head
+    return Head(head.hash, {**head.record, "origin": origin, "trusted": False})
+
+
 def mismatch(name: HeadName, head: Head, data: bytes) -> str | None:
     """Returns how the name or record of a sound head contradicts its node, of which these are the
     bytes; None where it does not, and where the node is not of a type that it may lead to."""
@@ -100,6 +114,8 @@ def mismatch(name: HeadName, head: Head, data: bytes) -> str | None:
 def _mismatch(
     name: str, hash: str, record: Mapping[str, Any], payload: Mapping[str, Any]
 ) -> str | None:
+    if name.startswith(WORKFLOWS) and name != WORKFLOWS + payload["name"]:
+        return "its name is not that of its node"
     if name.startswith(checkpoint.HEADS):
         filed, _, id = name[len(checkpoint.HEADS) :].partition("/")
         for key in ("root", "createdAt"):

@@ -128,7 +128,13 @@ KINDS = (
         "workflows/",
         NAME,
         ("workflow",),
-        _object({}, agents=_ref("thread-agents"), builtin=FLAG),
+        _object(
+            {},
+            agents=_ref("thread-agents"),
+            builtin=FLAG,
+            origin=_text(),
+            trusted=FLAG,
+        ),
     ),
     HeadKind("schemas/", "[a-z][a-z0-9-]{0,63}", ("schema",), _object({}, builtin=FLAG)),
     HeadKind(

@@ -87,6 +87,13 @@ class PackIndex:
             yield at
             at, left = at + 1, left - self.frame(at).size
 
+    def check_extent(self, number: int) -> None:
+        """Raises Corrupt for a member that claims more bytes than its frames have."""
+        member = self.member(number)
+        held = sum(self.frame(frame).size for frame in self.frames_of(number))
+        if member.size and held < member.offset + member.size:
+            raise self._corrupt(f"member {number} of {member.size} bytes exceeds its frames")
+
     def _corrupt(self, why: str) -> Corrupt:
         return Corrupt(f"pack {self.name}: {why}")
 

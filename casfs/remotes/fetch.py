@@ -262,6 +262,8 @@ class Missing:
     def adopt_blobs(self) -> None:
         """Notes where the blobs are: each is fetched when it is read."""
         for name, numbers in self._blobs.items():
+            for number in numbers:
+                self._index(name).check_extent(number)
             found = [(n, self._member(name, n)) for n in sorted(numbers)]
             places = [(n, member.hash, member.size) for n, member in found]
             self._mirror(name)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from casfs import canonical, config
 from casfs.config_edit import with_table
-from casfs.errors import Conflict, Corrupt, Invalid, NotFound
+from casfs.errors import Conflict, Corrupt, Invalid, NotFound, Refused
 from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.location import open_storage
 from casfs.object_storage.retrying import parallel
@@ -110,14 +110,22 @@ class Remote:
     def __exit__(self, *_: object) -> None:
         self.state.close()
 
-    def catch_up(self) -> None:
-        """Reads the entries since the last time: two requests where there are none. Begins anew
-        where the remote is another one since. Raises Corrupt, NotFound."""
+    def catch_up(self, *, accept_rollback: bool = False) -> None:
+        """Reads the entries since the last time: two requests where there are none. Raises Refused
+        where the last entry is gone or another one; `accept_rollback`: begins anew then. Raises
+        Corrupt, NotFound."""
         number, id = self.state.position()
         last, new = None, [*parallel(partial(self.entry, number + one) for one in range(2))]
         if number:
             last, *new = new
         if number and (last is None or last["id"] != id):
+            if not accept_rollback:
+                seen = "missing" if last is None else f"{last['id'][:8]}…"
+                raise Refused(
+                    f"{self.storage.url}: its log was rolled back or replaced: entry {number} was"
+                    f" {str(id)[:8]}… when it was last read, and is {seen} now. If that is meant,"
+                    f" `casfs pull {self.name} --accept-rollback`"
+                )
             self.state.clear()
             number = 0
         if not number:

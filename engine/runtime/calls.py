@@ -80,7 +80,7 @@ class ThreadCalls:
                 cast(TreeHash, call.workspace), cast("TreeHash | None", call.local)
             )
         return ThreadRequest(
-            workflows.find(self._store, call.workflow),
+            workflows.find_trusted(self._store, call.workflow),
             call.input,
             bindings(call.agents),
             state,

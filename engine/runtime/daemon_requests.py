@@ -107,7 +107,7 @@ class DaemonApi:
         `profiles`: in addition to those of `config.toml`."""
 
         def create() -> tuple[Thread, bool]:
-            flow = workflows.load(self._store, workflows.find(self._store, workflow))
+            flow = workflows.load(self._store, workflows.find_trusted(self._store, workflow))
             names = role_agents.names(self._store, self._env, profiles or {})
             defaults = workflows.default_agents(self._store, workflow)
             specs = names.for_roles(flow.roles, agents, every, defaults)
@@ -168,7 +168,7 @@ class DaemonApi:
             store = redacting_store(self._store, found, self._env)
             bound = {f"{at} {role}": b for at, one in enumerate(others) for role, b in one.items()}
             store = agent_binding.redacting_store(store, bound, self._env)
-            new = None if workflow is None else workflows.find(store, workflow)
+            new = None if workflow is None else workflows.find_trusted(store, workflow)
             text = None if hint is None else content.put(store, hint)
             return forking.fork(store, found, at, others, count, max_steps, new, text, name)
 

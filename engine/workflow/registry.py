@@ -4,7 +4,8 @@
 again is idempotent, and adding a changed one moves the head while threads that run the older one
 keep theirs. `definition` returns exactly the form that `add` reads. The head's record may hold
 `agents`, a thread-agents node with the default agents, and `builtin`, for a workflow that casfs
-itself has put there (`engine.workflow.shipped`).
+itself has put there (`engine.workflow.shipped`); of one from elsewhere `origin`, the remote, and
+`trusted`, false until a person lets it run.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from casfs import canonical
 from casfs.agents.notation import AgentSpec
 from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, is_hash
-from casfs.errors import Invalid, NotFound
+from casfs.errors import Invalid, NotFound, Refused
 from casfs.nodes import head_kinds
 from casfs.store import Store
+from casfs.system.safe_text import escape
 from casfs.write_batch import Batch
 from engine.moderator.decision import Rule
 from engine.workflow.definition import CheckReport, check
 
 HEADS = "workflows/"
+MAX_RUNS_CHARS = 400
 NO_AGENTS: Mapping[str, AgentSpec] = {}
 
 
@@ -135,6 +139,42 @@ def find(store: Store, name: str) -> NodeHash:
         return store.node(store.expand(name), "workflow").hash
     except (Invalid, NotFound):
         raise NotFound(f"no workflow {name!r}; see `casfs workflow list`") from None
+
+
+def find_trusted(store: Store, name: str) -> NodeHash:
+    """As `find`, for a workflow that is to run. Raises Refused for one that came from elsewhere
+    and that no person has looked at."""
+    head = None if is_hash(name) else head_kinds.get(store.heads, head_name(name))
+    if head is not None and head.record.get("trusted") is False:
+        raise Refused(
+            f"the workflow {name} is from {head.record.get('origin')}, and {runs(store, name)};"
+            f" `casfs workflow trust {name}` lets it run"
+        )
+    return find(store, name)
+
+
+def runs(store: Store, name: str) -> str:
+    """Returns in one line which agents a registered workflow names for its roles."""
+    agents = default_agents(store, name)
+    if not agents:
+        return "its roles name no agent"
+    lines = [
+        f"{role} runs {spec['name']} {canonical.encode(spec['config']).decode()}"
+        for role, spec in agents.items()
+    ]
+    line = escape("; ".join(lines), one_line=True)
+    return line if len(line) <= MAX_RUNS_CHARS else f"{line[:MAX_RUNS_CHARS]}…"
+
+
+def trust(store: Store, name: str) -> None:
+    """Lets a workflow from elsewhere run, until a pull replaces it. Raises NotFound, Conflict."""
+    head = head_kinds.get(store.heads, head_name(name))
+    if head is None:
+        raise NotFound(f"no workflow {name!r}; see `casfs workflow list`")
+    if head.record.get("trusted") is False:
+        record = {key: value for key, value in head.record.items() if key != "trusted"}
+        with store.batch() as batch:
+            batch.swap(head_name(name), head, Head(head.hash, record))
 
 
 def load(store: Store, hash: NodeHash) -> Workflow:

@@ -84,3 +84,19 @@ def test_next_tells_end_no_rule_and_unknown_role_apart(cli: Cli, tmp_path: Path)
     shown = cli(*asked, "--json", stdin=steps("a"), code=1).json
     assert shown == {"next": None, "returnCode": 1, "summary": "no rule matches after a"}
     assert "no role 'b'" in cli.refused(*asked, stdin=steps("b"), code=3)
+
+
+def test_one_that_came_from_elsewhere_runs_after_it_was_trusted(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    remote = (tmp_path / "remote").as_uri()
+    cli("remote", "add", "r", remote)
+    text = cli("workflow", "new", "mine").text
+    assert cli("workflow", "add", text.strip()).text
+    cli("push", "r", "workflows/mine")
+    cli("workflow", "rm", "mine")
+    assert "pulled mine: " in cli("pull", "r", "workflows/mine").text
+    message = cli.refused("run", "mine", "Do it", str(tmp_path), code=4)
+    assert "casfs workflow trust mine" in message
+    assert cli("workflow", "trust", "mine").text.startswith("trusted mine: ")

@@ -9,6 +9,7 @@ import pytest
 
 from casfs import graph, threads
 from casfs.backend.derived import repairable
+from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
 from casfs.digest import hash_bytes
 from casfs.errors import Conflict, NotFound, Refused
@@ -253,8 +254,10 @@ def test_a_hash_alone_brings_no_head(source: Store, target: Store, tmp_path: Pat
 def test_a_workflow_travels(source: Store, target: Store, tmp_path: Path) -> None:
     export(source, tmp_path / "x", "demo")
     archive.load(target, tmp_path / "x")
-    head = target.heads.get("workflows/demo")
-    assert head == source.heads.get("workflows/demo")
+    old = source.heads.get("workflows/demo")
+    new = target.heads.get("workflows/demo")
+    assert old is not None
+    assert new == Head(old.hash, {**old.record, "origin": "an import", "trusted": False})
 
 
 def test_what_a_record_mentions_travels(source: Store, target: Store, tmp_path: Path) -> None:

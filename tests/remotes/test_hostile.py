@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from casfs.digest import hash_bytes
-from casfs.errors import Conflict, Corrupt
+from casfs.errors import Conflict, Corrupt, Refused
 from casfs.nodes import node
 from casfs.packs.reader import open_pack
 from casfs.packs.writer import PackWriter
@@ -233,3 +234,50 @@ def test_records_of_other_types_than_expected(pair: tuple[Site, Site]) -> None:
     assert here.push(ref.id).refs == [ref.name]
     planted(here, refs={"threads/other": {**value, "record": {"parent": []}}})
     assert here.pull("app").unchanged == 1
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_log_that_was_rolled_back_is_refused(pair: tuple[Site, Site], kept: int) -> None:
+    """`kept`: entries that stay; the last is replaced then."""
+    here, there = pair
+    here.checkpoint("app", {"a": b"2"})
+    here.push("app")
+    there.pull()
+    last = place(here) / log.key(2)
+    last.chmod(0o600)
+    last.unlink()
+    if kept:
+        with here.remote() as remote:
+            first = remote.entry(1)
+        assert first is not None
+        last.write_bytes(log.encode(log.new_entry("0" * 32, first["id"])))
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"entry 2 was [0-9a-f]{8}.*--accept-rollback"):
+            there.pull()
+    with there.remote() as remote:
+        remote.catch_up(accept_rollback=True)
+    assert there.pull().refs == []
+
+
+def test_a_lazy_pull_checks_the_sizes_of_members(directory: Settings, sites: Sites) -> None:
+    here, there = sites(directory), sites(directory)
+    content = here.store.registry.current("content")
+    blob = b"x" * 5000
+    ref = make_thread(here.store, status="suspended")
+    here.push(ref.id)
+    data = node.encode(content, {"text": "x", "artifacts": [hash_bytes(blob)]})
+    packs = pack_of(here, [(blob, None)], "blobs") | pack_of(here, [(data, content)])
+    (name,) = (name for name, one in packs.items() if one["kind"] == "blobs")
+    index = bytearray(base64.b64decode(packs[name]["index"]))
+    at = index.index(bytes.fromhex(hash_bytes(blob))) + 32
+    index[at : at + 8] = (1 << 40).to_bytes(8, "little")
+    lying = hash_bytes(bytes(index))
+    packs[lying] = {**packs.pop(name), "index": base64.b64encode(index).decode()}
+    pack = here.settings.storage().get(log.pack_key(name))
+    here.settings.storage().put(log.pack_key(lying), pack)
+    record = {**here.refs()[ref.name]["record"], "compact": hash_bytes(data)}
+    planted(here, packs=packs, refs={ref.name: {**here.refs()[ref.name], "record": record}})
+    for lazy in (True, False):
+        with pytest.raises(Corrupt, match=r"frame"):
+            there.pull(lazy=lazy)
+        assert there.heads() == {}

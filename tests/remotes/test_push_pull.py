@@ -169,7 +169,8 @@ def test_workflows_and_types_of_ones_own(directory: Settings, sites: Sites) -> N
     here.push("workflows/demo", thread.id)
     there.pull()
     assert there.contents(thread.name) == here.contents(thread.name)
-    assert there.store.heads.get("workflows/demo") == Head(thread.workflow, {})  # type: ignore[arg-type]
+    pulled = Head(thread.workflow, {"origin": "origin", "trusted": False})
+    assert there.store.heads.get("workflows/demo") == pulled  # type: ignore[arg-type]
     assert there.store.registry.current("note") == here.store.registry.current("note")
 
 

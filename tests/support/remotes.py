@@ -53,10 +53,19 @@ class Site:
                 self.store, remote, wanted, dry_run=dry_run, begin=quiet, with_local=with_local
             )
 
-    def pull(self, *texts: str, lazy: bool = False, purge: bool = False) -> Pulled:
+    def pull(
+        self, *texts: str, lazy: bool = False, purge: bool = False, replace: bool = False
+    ) -> Pulled:
         with self.remote() as remote:
-            names = list(texts)
-            return pull.pull(self.store, remote, names, lazy=lazy, begin=quiet, purge=purge)
+            return pull.pull(
+                self.store,
+                remote,
+                list(texts),
+                lazy=lazy,
+                begin=quiet,
+                purge=purge,
+                replace=replace,
+            )
 
     def refs(self) -> dict[str, Any]:
         with self.remote() as remote:

@@ -99,6 +99,7 @@ thread.add_command(bisect)
 )
 @allow_secret_option
 @name_option
+@click.option("--yes", is_flag=True, help="Trust WORKFLOW, if it came from elsewhere.")
 @click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
 @wait_option
 @json_option
@@ -115,6 +116,7 @@ def start(
     max_steps: int,
     patterns: tuple[str, ...],
     wait: bool,
+    yes: bool,
     as_json: bool,
     **more: Any,
 ) -> int:
@@ -125,12 +127,16 @@ def start(
     casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
     """
     from casfs import daemon_socket
+    from engine.workflow import registry as workflows
 
     if no_workspace and workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
     options = {**start_options(**more), **agent_fields(agents, file), "input": text_or_file(text)}
     root = store_root(ctx)
     daemon_socket.request(root, "status")  # fails before a large workspace is read
+    if yes:
+        with open_store(ctx) as store:
+            workflows.trust(store, workflow)
     options |= {"workspace": False if no_workspace else None, "max_steps": max_steps}
     if workspace is not None:
         allow_secret = options["allow_secret"]
