@@ -9,7 +9,7 @@ import pytest
 
 from casfs import graph
 from casfs.backend.protocols import Head
-from casfs.errors import Invalid, NotFound
+from casfs.errors import Invalid, NotFound, Refused
 from casfs.remotes import log
 from casfs.remotes.remote import Settings
 from tests.support.helpers import Link, Program, blobs
@@ -233,6 +233,10 @@ def test_another_remote_at_the_same_place(directory: Settings, sites: Sites) -> 
     with pytest.raises(NotFound, match="no remote at"):
         here.push("app")
     create(directory.storage())
+    with pytest.raises(Refused, match="--accept-rollback"):
+        here.push("app")
+    with here.remote() as remote:
+        remote.catch_up(accept_rollback=True)
     assert here.push("app").blobs == first.blobs
     assert len(list(Path(urlsplit(directory.url).path).glob("packs/*"))) == 2
 
