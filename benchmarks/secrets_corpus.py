@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]  # of the parsed regular expression
+from typing import Any
 
 from casfs.scanner import scan
 
@@ -100,14 +101,14 @@ class GoValues:
             value = self._names.pop(name, [])
             values.extend(value if isinstance(value, list) else [])
 
-    def _expression(self) -> object:
+    def _expression(self) -> Any:  # a text, or what adding two gives
         value = self._operand()
         while self._peek() == "+":
             self._at += 1
-            value = value + self._operand()  # type: ignore[operator]
+            value = value + self._operand()
         return value
 
-    def _operand(self) -> object:
+    def _operand(self) -> Any:
         kind, text = self._tokens[self._at]
         self._at += 1
         if kind == "raw":
@@ -192,8 +193,8 @@ def generated(regex: str, chance: random.Random) -> str:
     return "".join(_chosen(_parser.parse(regex), chance))
 
 
-def _chosen(parsed: object, chance: random.Random) -> Iterator[str]:
-    for operator, argument in parsed:  # type: ignore[attr-defined]
+def _chosen(parsed: Any, chance: random.Random) -> Iterator[str]:
+    for operator, argument in parsed:
         if operator is _constants.LITERAL:
             yield chr(argument)
         elif operator is _constants.IN:
@@ -213,9 +214,9 @@ def _chosen(parsed: object, chance: random.Random) -> Iterator[str]:
             raise ValueError(f"{operator} cannot be generated")
 
 
-def _members(argument: object) -> str:
+def _members(argument: Any) -> str:
     members = ""
-    for operator, value in argument:  # type: ignore[attr-defined]
+    for operator, value in argument:
         if operator is _constants.LITERAL:
             members += chr(value)
         elif operator is _constants.RANGE:

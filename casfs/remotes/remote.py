@@ -119,7 +119,7 @@ class Remote:
         if number:
             last, *new = new
         if number and (last is None or last["id"] != id):
-            check(self.storage)  # perhaps there is no remote any more
+            check(self.storage)  # NotFound where the remote itself is gone
             if not accept_rollback:
                 seen = "missing" if last is None else f"{last['id'][:8]}…"
                 raise Refused(

@@ -70,7 +70,7 @@ def always(match: Match) -> bool:
 
 
 def varied(match: Match) -> bool:
-    """Returns whether a token is no placeholder such as `ghp_xxxx…`."""
+    """Returns whether the characters of a token vary, unlike those of `ghp_xxxx…`."""
     token = secret(match)
     return not FILLER.search(token) and bits(token) >= MIN_TOKEN_BITS and not is_counted(token)
 
@@ -120,7 +120,7 @@ def url_password(match: Match) -> bool:
 
 
 def curl_password(match: Match) -> bool:
-    """Returns whether it stands in a command of curl, and is no name and no placeholder."""
+    """Returns whether it is an option of a curl command with a password, not a placeholder."""
     password = secret(match)
     command = match.string[max(0, match.start() - COMMAND_BYTES) : match.start()]
     is_curl = b"curl" in command

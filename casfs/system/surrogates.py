@@ -1,6 +1,6 @@
-"""Surrogates: the halves of a character that JSON may escape apart (`\\ud83d`, `\\ude00`).
+"""Surrogate pairs that JSON escapes in two parts (`\\ud83d`, `\\ude00`), and lone surrogates.
 
-A text with a lone half is no Unicode text: neither a node nor a file can hold it.
+UTF-8 cannot encode a lone surrogate, so neither a node nor a file can hold it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ ERRORS = "surrogatepass"
 
 
 def join(text: str) -> str:
-    """Returns a text with halves that stand together joined; lone ones stay."""
+    """Returns a text with surrogate pairs joined; lone surrogates stay."""
     if not LONE.search(text):
         return text
     return text.encode(CODEC, ERRORS).decode(CODEC, ERRORS)
 
 
 def replace_lone(text: str) -> str:
-    """Returns a text with halves joined, and U+FFFD for each lone one."""
+    """Returns a text with surrogate pairs joined, and U+FFFD for each lone surrogate."""
     return LONE.sub("\ufffd", join(text))
 
 
 def replace_in_json(value: Any) -> Any:
-    """Returns a JSON value without lone halves, keys included."""
+    """Returns a JSON value without lone surrogates, keys included."""
     if isinstance(value, str):
         return replace_lone(value)
     if isinstance(value, Mapping):

@@ -216,7 +216,7 @@ class _Merge:
         return None
 
     def _is_left_out(self, mode: int, path: bytes, name: bytes, fd: int, below: Entries) -> bool:
-        """Also notes what is no work."""
+        """Also reports an entry that the work tree excludes."""
         if stat.S_ISCHR(mode):
             return False
         is_directory = stat.S_ISDIR(mode)

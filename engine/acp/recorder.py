@@ -156,7 +156,8 @@ class Recorder:
         id = protocol.read("RequestPermissionRequest", params).tool_call.tool_call_id
         call = self._turn.calls.get(id) or self._asked.setdefault(id, ToolCall())
         call.update(_rest(params["toolCall"], ("status",)))
-        return surrogates.replace_in_json(call.raw)  # type: ignore[no-any-return]
+        raw: dict[str, Any] = surrogates.replace_in_json(call.raw)
+        return raw
 
     # -- what the agent had us do -----------------------------------------------------------
 

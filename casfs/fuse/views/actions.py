@@ -8,7 +8,8 @@
                                  records who runs one.
 
 An action may get another result, when a damaged one is made again. So no name is bound, and the
-key of an action's directory depends on its result. To look here is no use of the result.
+key of an action's directory depends on its result. Reading this view does not count as a
+use of the result, so it keeps nothing from eviction.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ BY_SETTING = "the setting snapshot.private"
 
 
 class Verdict(NamedTuple):
-    """Why an entry is no work. `is_local`: it is recorded in the local tree only, with all below
-    it; else it is left out."""
+    """Why an entry is excluded from the work tree. `is_local`: it is recorded in the local tree,
+    with all below it; else nowhere."""
 
     reason: str
     is_local: bool = False
@@ -108,8 +108,8 @@ class IgnoreRules:
     def verdict(
         self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
     ) -> Verdict | None:
-        """Returns why an entry is no work, None where it is. `path` is relative to the workspace,
-        `name` its last component."""
+        """Returns why an entry is excluded from the work tree, None where it is not. `path` is
+        relative to the workspace, `name` its last component."""
         if path in self.excluded:
             return Verdict(self.excluded[path])
         if self._patterns is not None:

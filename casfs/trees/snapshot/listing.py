@@ -47,7 +47,7 @@ def list_directory(
 
 
 def keeps(report: SnapshotReport, path: bytes, verdict: Verdict) -> bool:
-    """Notes that an entry is no work; returns whether it is recorded all the same."""
+    """Reports an entry that the work tree excludes; returns whether the local tree has it."""
     if not verdict.is_local:
         report.exclude(path, verdict.reason)
     elif verdict.reason == BY_SETTING:

@@ -90,7 +90,7 @@ def remember(
     store: Store, fd: int, directory: Path, state: RecordedState, preserve: Sequence[str]
 ) -> None:
     """Fill the stat cache of `directory` from the directory `fd`, into which `state` was just
-    written and which nobody else has seen. What is private in it counts as scanned."""
+    written and which no other process knows yet. Its private files count as scanned."""
     options = SnapshotOptions(preserve, scanner=policy.load(store).scanner())
     cache = stat_cache.load(store, directory, IgnoreRules(), options.variant)
     if cache is None:
