@@ -95,6 +95,18 @@ class Batch:
         """Stores a node of the registered type. Raises Invalid, NotFound (the type)."""
         return self._put_node(self._type(type)[0], payload)
 
+    def put_known(self, type: str, payload: Mapping[str, Any]) -> NodeDigest:
+        """As `put_node`, without optional members that are empty, or that a store of an older casfs
+        does not know."""
+        schema = self._type(type)[1].document
+        required, known = schema["required"], schema["properties"]
+        members = {
+            name: value
+            for name, value in payload.items()
+            if name in required or (value and name in known)
+        }
+        return self.put_node(type, members)
+
     def put_directory(self, payload: Any) -> TreeDigest:
         return cast(TreeDigest, self.put_node("directory", payload))
 

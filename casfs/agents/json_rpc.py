@@ -32,9 +32,8 @@ INVALID_REQUEST = -32600
 NO_METHOD, INTERNAL = -32601, -32603
 MEMBER = re.compile(r'\s*"([^"\\]*)"\s*:\s*')
 AFTER_MEMBER = re.compile(r"\s*,")
-LAST_MEMBERS = re.compile(
-    rb',\s*((?:"(?:id|method|jsonrpc)"\s*:\s*(?:-?\d+|"[^"\\]*")\s*,?\s*)+)\}\s*\Z'
-)
+LAST_MEMBER = rb'"(?:id|method|jsonrpc)"\s*:\s*(?:-?\d+|"[^"\\]*")'
+LAST_MEMBERS = re.compile(rb",\s*(%b(?:\s*,\s*%b)*)\s*\}\s*\Z" % (LAST_MEMBER, LAST_MEMBER))
 CODES: dict[type[Exception], int] = {Invalid: -32602, NotFound: -32002}
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
 Handler = Callable[[str, Any, int], Awaitable[Any]]  # method, parameters, size of the line

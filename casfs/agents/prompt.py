@@ -112,7 +112,7 @@ class Prompt:
             for step in self.history
         )
         return replace(
-            self, **fields, history=history, schema=secrets.redact_values_in_json(self.schema)
+            self, **fields, history=history, schema=secrets.redact_variables_in_json(self.schema)
         )
 
     def _output_format(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from casfs.agents.secret_marks import SecretMarks
@@ -34,6 +34,9 @@ RECORD_TEXTS = ("reason", "name", "message")
 DEFINITIONS = ("agent", "role", "role-schema", "schema", "thread-agents", "workflow")
 
 
+Forms = Sequence[tuple[str, str]]  # a text that is replaced, and what replaces it
+
+
 class Secrets:
     """`values`: variable name to value; `private_values`: of private files; `marks`: of all that is
     redacted without a name, by default what a scanner finds that allows nothing. False where it
@@ -48,15 +51,10 @@ class Secrets:
         self.values = values
         self.private_values = frozenset(private_values)
         self.marks = marks or SecretMarks(Scanner())
-        names = {value: self.marks.mark(PRIVATE, _bytes(value)) for value in self.private_values}
-        names |= {value: f"${name}" for name, value in values.items()}
-        forms = {
-            form: name
-            for value, name in names.items()
-            if len(value) >= MIN_SECRET_CHARS
-            for form in _forms(value)
-        }
-        self._forms = sorted(forms.items(), key=lambda pair: -len(pair[0]))
+        variables = {value: f"${name}" for name, value in values.items()}
+        private = {value: self.marks.mark(PRIVATE, _bytes(value)) for value in self.private_values}
+        self._variable_forms = _sorted_forms(variables)
+        self._forms = _sorted_forms({**private, **variables})
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -85,9 +83,7 @@ class Secrets:
 
     def redact_values(self, text: str) -> str:
         """As `redact`, but without the scanner: for the work, and for what passed it before."""
-        for value, name in self._forms:
-            text = text.replace(value, name)
-        return text
+        return _replaced(text, self._forms)
 
     def redact_values_in_bytes(self, data: bytes) -> bytes:
         for value, name in self._forms:
@@ -95,18 +91,12 @@ class Secrets:
         return data
 
     def redact_values_in_json(self, value: Any) -> Any:
-        if not self._forms:
-            return value
-        if isinstance(value, str):
-            return self.redact_values(value)
-        if isinstance(value, Mapping):
-            return {
-                self.redact_values(key): self.redact_values_in_json(one)
-                for key, one in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [self.redact_values_in_json(one) for one in value]
-        return value
+        return _replaced_in_json(value, self._forms)
+
+    def redact_variables_in_json(self, value: Any) -> Any:
+        """As `redact_values_in_json`, but only values of variables: for names and definitions, in
+        which a value of a private file may be an ordinary word, such as a model's name."""
+        return _replaced_in_json(value, self._variable_forms)
 
     def begins_at_end(self, data: bytes) -> int:
         """Returns how many bytes at the end of `data` may be the beginning of a secret."""
@@ -145,13 +135,40 @@ class Secrets:
         return redacted
 
 
-NO_SECRETS = Secrets({})
-
-
 def of_step(env: Mapping[str, str]) -> Secrets:
     """Returns the secrets of the step in whose program `env` is the environment."""
     names = filter(None, env.get(SECRETS_VARIABLE, "").split(","))
     return Secrets({name: env[name] for name in names if env.get(name)})
+
+
+def _sorted_forms(names: Mapping[str, str]) -> Forms:
+    """Returns the forms of all values that are long enough, longest first; `names`: value to what
+    replaces it."""
+    forms = {
+        form: name
+        for value, name in names.items()
+        if len(value) >= MIN_SECRET_CHARS
+        for form in _forms(value)
+    }
+    return sorted(forms.items(), key=lambda pair: -len(pair[0]))
+
+
+def _replaced(text: str, forms: Forms) -> str:
+    for form, name in forms:
+        text = text.replace(form, name)
+    return text
+
+
+def _replaced_in_json(value: Any, forms: Forms) -> Any:
+    if not forms:
+        return value
+    if isinstance(value, str):
+        return _replaced(value, forms)
+    if isinstance(value, Mapping):
+        return {_replaced(key, forms): _replaced_in_json(one, forms) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced_in_json(one, forms) for one in value]
+    return value
 
 
 def _forms(value: str) -> set[str]:
@@ -163,6 +180,9 @@ def _forms(value: str) -> set[str]:
 
 def _bytes(value: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
+
+
+NO_SECRETS = Secrets({})
 
 
 def redacting_store(store: Store, secrets: Secrets) -> Store:
@@ -204,7 +224,7 @@ class _RedactingBatch(Batch):
 
     def put_node(self, type: str, payload: Any) -> NodeDigest:
         if type in DEFINITIONS:  # with a mark in it, one would not work any more
-            payload = self._secrets.redact_values_in_json(payload)
+            payload = self._secrets.redact_variables_in_json(payload)
         elif type == STEP:
             payload = self._in_fields(payload, STEP_TEXTS)
         elif type != TREE:
@@ -214,8 +234,8 @@ class _RedactingBatch(Batch):
     def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:
         """Redacts an object of which only the fields `texts` hold free text: the scanner takes
         longer to look for texts in it than to scan them."""
-        known = self._secrets.redact_values_in_json(value)
-        fields = {name: self._secrets.marks.in_json(known[name]) for name in texts if name in known}
+        known = self._secrets.redact_variables_in_json(value)
+        fields = {name: self._secrets.redact_json(known[name]) for name in texts if name in known}
         return {**known, **fields}
 
     def put_work(self, data: bytes) -> Digest:

@@ -16,14 +16,15 @@ ERRORS = "surrogatepass"
 
 def join(text: str) -> str:
     """Returns a text with surrogate pairs joined; lone surrogates stay."""
-    if not LONE.search(text):
+    if text.isascii() or not LONE.search(text):
         return text
     return text.encode(CODEC, ERRORS).decode(CODEC, ERRORS)
 
 
 def replace_lone(text: str) -> str:
     """Returns a text with surrogate pairs joined, and U+FFFD for each lone surrogate."""
-    return LONE.sub("\ufffd", join(text))
+    joined = join(text)
+    return joined if joined is text else LONE.sub("\ufffd", joined)
 
 
 def replace_in_json(value: Any) -> Any:

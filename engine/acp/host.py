@@ -108,7 +108,8 @@ class Host:
 
     async def _release(self, params: Any) -> None:
         terminal = self._terminal(params, release=True)
-        await self._kill(terminal) if not terminal.ended.is_set() else None
+        if not terminal.ended.is_set():
+            await self._kill(terminal)
         terminal.is_released = True
         await self._recorder.released(params["terminalId"])
 

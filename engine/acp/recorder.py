@@ -26,7 +26,7 @@ from casfs.system import surrogates
 from engine import content
 from engine.acp import protocol
 from engine.acp.terminal import Terminal
-from engine.acp.texts import ChunkedText
+from engine.acp.texts import MESSAGE_GAP, ChunkedText
 from engine.acp.tool_calls import (
     MAX_COUNT,
     READ,
@@ -35,7 +35,6 @@ from engine.acp.tool_calls import (
     ToolCallWriter,
     as_json,
     ms_since,
-    put_known,
 )
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
 
@@ -225,7 +224,9 @@ class Recorder:
             turn.thoughts.add(text, known.message_id)
             return
         turn.said.add(text, known.message_id)
-        self._report.add(text, known.message_id)
+        is_next = self._report.add(text, known.message_id)
+        if is_next:
+            self._output(MESSAGE_GAP.encode())
         data = text.encode(surrogates.CODEC, surrogates.ERRORS)
         self._output(self._decoder.decode(data).encode())
 
@@ -252,7 +253,9 @@ class Recorder:
         """Ends the turn of a prompt that is answered, or given up (None)."""
         async with self._lock:
             turn, spent = self._turn, self.spent(answer, agent) if answer else []
-            turn.updates += [{"permission": call.raw} for call in self._asked.values()]
+            for call in self._asked.values():
+                earlier = {"earlier": call.earlier} if call.earlier else {}
+                turn.updates.append({"permission": call.raw, **earlier})
             self._asked = {}
             for call in turn.records:
                 if call.hash is None:
@@ -299,6 +302,7 @@ class Recorder:
     def detail(self, facts: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Digest:
         """Puts the session so far, with what is said of it; `blobs` become members of it."""
         turns, self._turns = self._turns, []
+        lone, self._lone = self._lone, 0
         with self._store.batch() as batch:
             payload = {
                 "agent": self._context.agent,
@@ -306,11 +310,11 @@ class Recorder:
                 "turns": turns,
                 "totalTokens": self.tokens,
                 "durationMs": ms_since(self._started),
-                "loneSurrogates": self._lone,
+                "loneSurrogates": lone,
                 **facts,
                 **{name: batch.put(data).hash for name, data in blobs.items() if data},
             }
-            return put_known(self._store, batch, "react-session", payload)
+            return batch.put_known("react-session", payload)
 
     def _put_turn(self, turn: _Turn) -> str:
         updates = [*turn.updates, *self._lone_halves(turn)]
@@ -334,7 +338,7 @@ class Recorder:
                 **turn.trees,
                 **{name: content.put(batch, text) for name, text in texts.items() if text},
             }
-            return put_known(self._store, batch, "react-turn", payload).hash
+            return batch.put_known("react-turn", payload).hash
 
     def _lone_halves(self, turn: _Turn) -> list[dict[str, Any]]:
         """Returns the texts that hold half a character alone, as they came but joined: a secret may

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from casfs.agents import AgentContext
-from casfs.digest import Digest
-from casfs.store import Store
 from casfs.system import surrogates
 from casfs.write_batch import Batch
 from engine import content
@@ -175,7 +173,7 @@ class ToolCallWriter:
                 **tree,
                 **({"more": content.put(batch, as_json(more))} if more else {}),
             }
-            return put_known(self._store, batch, "react-tool-call", payload).hash
+            return batch.put_known("react-tool-call", payload).hash
 
     def put_file(self, request: FileRequest, tree: Mapping[str, str]) -> str:
         """Puts the reading or writing of a file as a tool call of its own."""
@@ -195,7 +193,7 @@ class ToolCallWriter:
                 "files": files,
                 **tree,
             }
-            return put_known(self._store, batch, "react-tool-call", payload).hash
+            return batch.put_known("react-tool-call", payload).hash
 
     def put_terminal(self, id: str, tree: Mapping[str, str]) -> str:
         """Puts a terminal that no tool call names as a tool call of its own."""
@@ -214,7 +212,7 @@ class ToolCallWriter:
                 "terminals": [self._terminal(batch, id)],
                 **tree,
             }
-            return put_known(self._store, batch, "react-tool-call", payload).hash
+            return batch.put_known("react-tool-call", payload).hash
 
     def put_refused(self, name: str, request: Mapping[str, Any], fault: str) -> str:
         """Puts a request for a terminal that was refused."""
@@ -227,7 +225,7 @@ class ToolCallWriter:
                 "kind": "execute",
                 "status": "failed",
             }
-            return put_known(self._store, batch, "react-tool-call", payload).hash
+            return batch.put_known("react-tool-call", payload).hash
 
     def forget_terminals(self) -> None:
         """Forgets the terminals that are recorded and that nobody asks for any more."""
@@ -258,16 +256,6 @@ class ToolCallWriter:
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self._root)
-
-
-def put_known(store: Store, batch: Batch, type: str, payload: Mapping[str, Any]) -> Digest:
-    """Puts a node, without optional members that are empty, or that a store of an older casfs does
-    not know."""
-    registry = store.registry
-    schema = registry.compiled(registry.current(type))[1].document
-    required, known = schema["required"], schema["properties"]
-    given = {key: one for key, one in payload.items() if key in required or (one and key in known)}
-    return batch.put_node(type, given)
 
 
 def as_json(value: Any) -> str:

@@ -154,7 +154,7 @@ def _record(context: AgentContext, id: str, session: dict[str, Any], duration: i
             payload["warning"] = (
                 f"hermes gave no messages of session {id}, nor is there a file of it"
             )
-        return batch.put_node("hermes-detail", payload)
+        return batch.put_known("hermes-detail", payload)
 
 
 def _turn(index: int, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class ThreadConfig:
         if extractor is not None and extractor.key_env is not None:
             names.add(extractor.key_env)
         private: list[str] = []
-        if not allows_secrets(store, thread):
+        if not thread.record.get(ALLOWS_SECRETS):
             private = redaction.values_in_private_files(store, _last_state(store, thread))
         self.secrets = redaction.from_env(names, env, marks_of(store, thread, env), private)
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
@@ -145,17 +145,7 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
 
 
 def marks_of(store: Store, thread: Thread, env: Mapping[str, str]) -> SecretMarks:
-    return redaction.new_marks(store, env, allows_all=allows_secrets(store, thread))
-
-
-def allows_secrets(store: Store, thread: Thread) -> bool:
-    """Returns whether a thread, or its caller, was started with `--allow-secret`."""
-    if thread.record.get(ALLOWS_SECRETS):
-        return True
-    caller = thread.record.get("parent")
-    if caller is None or store.heads.get(threads.head_name(caller)) is None:
-        return False
-    return allows_secrets(store, threads.get(store, caller))
+    return redaction.new_marks(store, env, allows_all=bool(thread.record.get(ALLOWS_SECRETS)))
 
 
 def load_agent(store: Store, agent: str) -> tuple[AgentFn, Package]:

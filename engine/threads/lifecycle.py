@@ -142,7 +142,9 @@ def call(
         if len(intent["calls"]) >= record.MAX_CALLS:
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
         inherited = {
-            key: parent.record[key] for key in (ignored_files.FIELD,) if key in parent.record
+            key: parent.record[key]
+            for key in (ignored_files.FIELD, record.ALLOWS_SECRETS)
+            if key in parent.record
         }
         child = new_thread(start, valid.name, parent=parent.id, **inherited)
         batch.swap(child.name, None, child.head)

@@ -21,8 +21,9 @@ from engine.moderator.decision import Next
 from engine.threads import agent_binding, lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
-from engine.threads.record import Budget
+from engine.threads.record import ALLOWS_SECRETS, Budget
 from engine.workflow import registry as workflows
+from tests.scanner import samples
 from tests.support.engine import (
     ONE,
     STATUS,
@@ -125,6 +126,22 @@ async def test_a_secret_of_the_caller_is_one_below(
     (step,) = steps(disk_store, child)
     assert disk_store.node(step["content"]).payload["text"].startswith("$OUTER_KEY\n")
     assert not said_anywhere(disk_store, b"hunter2-hunter2")
+
+
+async def test_what_the_caller_may_record_the_called_thread_may(disk_store: Store) -> None:
+    child_flow(disk_store, steps=1)
+    workflows.add(disk_store, TWO)
+    token = samples.github_token()
+    bound = {
+        "p": Binding("command", says({})),
+        "c": calling(says({"status": "done"}, f"echo {token}"), "inner"),
+    }
+    request = ThreadRequest(workflows.find(disk_store, "two"), "x", bound, allow_secret=True)
+    ended = await carry_on(disk_store, lifecycle.create(disk_store, request))
+    (child,) = children(disk_store, ended)
+    assert child.record[ALLOWS_SECRETS]
+    (step,) = steps(disk_store, child)
+    assert disk_store.node(step["content"]).payload["text"].startswith(token)
 
 
 def said_anywhere(store: Store, text: bytes) -> bool:

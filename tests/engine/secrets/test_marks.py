@@ -55,6 +55,43 @@ def test_values_of_private_files() -> None:
     assert copy.redact(f"s3cr3t-value {GITHUB}") == "‹secret:private:1› ‹secret:github-token:2›"
 
 
+def test_private_values_leave_definitions_and_names_as_they_are(disk_store: Store) -> None:
+    """A private file may hold the name of a model or of a role."""
+    value = "code-reviewer"
+    secrets = Secrets({"KEY": "hunter2-hunter2"}, private_values=[value])
+    store = redaction.redacting_store(disk_store, secrets)
+    agent = {
+        "package": "react",
+        "version": "==1",
+        "config": {"model": value, "x": "hunter2-hunter2"},
+    }
+    kept = disk_store.node(store.put_node("agent", agent).hash, "agent").payload
+    assert kept["config"] == {"model": value, "x": "$KEY"}
+    fields = {"role": value, "meta": {"said": value}}
+    assert store.batch()._in_fields(fields, ["meta"]) == {  # type: ignore[attr-defined]  # of a step
+        "role": value, "meta": {"said": "‹secret:private:1›"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "held"), [
+    (b"a sentence. Its end.", 0),
+    (b"a sentence. token1.", 7),
+    (b"a word", 4),
+    (b"dead" * 256 + b"\n", 0),
+    (b"x " + b"dead" * 256, 1024),
+])  # fmt: skip
+def test_what_may_be_the_beginning_of_a_secret(text: bytes, held: int) -> None:
+    assert Secrets({}).begins_at_end(text) == held
+
+
+def test_numbers_go_on_in_bytes_too() -> None:
+    assert (
+        Secrets({})
+        .redact_bytes(f"‹secret:jwt:7› {NPM}".encode())
+        .endswith("‹secret:npm-token:8›".encode())
+    )
+
+
 def test_what_is_allowed_stays() -> None:
     allowed = Secrets({}, marks=SecretMarks(Scanner([fingerprint(GITHUB.encode())])))
     assert allowed.redact(f"{GITHUB} {NPM}") == f"{GITHUB} ‹secret:npm-token:1›"
