@@ -123,26 +123,28 @@ def find_source(
     file = None if new is None else tree.find(store, new, path)
     if old is None or not isinstance(file, File):
         return None
-    changes = tree.diff(store, old, new)
-    deleted = {
-        one.path: one.old for one in changes if one.new is None and isinstance(one.old, File)
-    }
-    for found in (deleted.items(), islice(tree.walk(store, old), MAX_COPY_ENTRIES)):
-        for source, entry in found:
-            interruption.check()
-            if isinstance(entry, File) and entry.digest == file.digest:
-                return source
-    return renames.pairs(store, deleted, {path: file}).get(path)
+    renamed = find_renamed(store, old, new, path)
+    if renamed is not None and content(tree.find(store, old, renamed)) == content(file):
+        return renamed
+    for source, entry in islice(tree.walk(store, old), MAX_COPY_ENTRIES):
+        interruption.check()
+        if isinstance(entry, File) and entry.digest == file.digest:
+            return source
+    return renamed
 
 
 def find_renamed(
     store: Store, old: TreeHash | None, new: TreeHash | None, path: bytes
 ) -> bytes | None:
     """As `find_source`, but only a deleted file: a copy leaves its source where it was."""
-    source = find_source(store, old, new, path)
-    if source is None or new is None or tree.find(store, new, source) is not None:
+    file = None if new is None else tree.find(store, new, path)
+    if old is None or not isinstance(file, File):
         return None
-    return source
+    changes = tree.diff(store, old, new)
+    deleted = {
+        one.path: one.old for one in changes if one.new is None and isinstance(one.old, File)
+    }
+    return renames.pairs(store, deleted, {path: file}).get(path)
 
 
 def removal(place: Place, path: bytes, text: bytes) -> Line:

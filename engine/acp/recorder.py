@@ -187,6 +187,7 @@ class Recorder:
             async with self._lock:
                 if not any(id in call.terminals for call in self._turn.records):
                     await self._record_terminal(id)
+                self._writer.forget_terminals()
 
     async def _record_terminal(self, id: str) -> None:
         if id in self._writer.recorded:
@@ -248,6 +249,7 @@ class Recorder:
         agent waits for the model."""
         tree = await self._context.record_tree(self._turn.trees)
         call.hash = await trio.to_thread.run_sync(self._writer.put_reported, call, tree)
+        self._writer.forget_terminals()
 
     async def end(self, answer: Any, agent: str) -> None:
         """Ends the turn of a prompt that is answered, or given up (None)."""

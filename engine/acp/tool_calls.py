@@ -182,10 +182,7 @@ class ToolCallWriter:
             if request.fault is None:
                 text = batch.put(request.text.encode()).hash
                 files = [{"path": request.path, "access": request.access, "content": text}]
-            payload = {
-                "name": FILE_REQUESTS[request.access],
-                "arguments": content.put(batch, as_json(request.request)),
-                "result": content.put(batch, request.result()),
+            members = {
                 "durationMs": ms_since(request.begin),
                 "kind": KINDS[request.access],
                 "status": "completed" if request.fault is None else "failed",
@@ -193,7 +190,8 @@ class ToolCallWriter:
                 "files": files,
                 **tree,
             }
-            return batch.put_known("react-tool-call", payload).hash
+            name = FILE_REQUESTS[request.access]
+            return _put_request(batch, name, request.request, request.result(), members)
 
     def put_terminal(self, id: str, tree: Mapping[str, str]) -> str:
         """Puts a terminal that no tool call names as a tool call of its own."""
@@ -202,30 +200,22 @@ class ToolCallWriter:
         ended = "failed" if facts.get("exitCode") != 0 else "completed"
         how = [f"{name} {facts[name]}" for name in ("exitCode", "signal") if name in facts]
         with self._store.batch() as batch:
-            payload = {
-                "name": "terminal/create",
-                "arguments": content.put(batch, as_json(terminal.command.request)),
-                "result": content.put(batch, how[0] if how else "it still ran"),
+            members = {
                 "durationMs": facts["durationMs"],
                 "kind": "execute",
                 "status": ended if how else "in_progress",
                 "terminals": [self._terminal(batch, id)],
                 **tree,
             }
-            return batch.put_known("react-tool-call", payload).hash
+            result = how[0] if how else "it still ran"
+            request = terminal.command.request
+            return _put_request(batch, "terminal/create", request, result, members)
 
     def put_refused(self, name: str, request: Mapping[str, Any], fault: str) -> str:
         """Puts a request for a terminal that was refused."""
+        members = {"durationMs": 0, "kind": "execute", "status": "failed"}
         with self._store.batch() as batch:
-            payload = {
-                "name": name,
-                "arguments": content.put(batch, as_json(request)),
-                "result": content.put(batch, f"error: {fault}"),
-                "durationMs": 0,
-                "kind": "execute",
-                "status": "failed",
-            }
-            return batch.put_known("react-tool-call", payload).hash
+            return _put_request(batch, name, request, f"error: {fault}", members)
 
     def forget_terminals(self) -> None:
         """Forgets the terminals that are recorded and that nobody asks for any more."""
@@ -256,6 +246,23 @@ class ToolCallWriter:
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self._root)
+
+
+def _put_request(
+    batch: Batch,
+    name: str,
+    request: Mapping[str, Any],
+    result: str,
+    members: Mapping[str, Any],
+) -> str:
+    """Puts a request of the agent as a tool call of its own; returns its hash."""
+    payload = {
+        "name": name,
+        "arguments": content.put(batch, as_json(request)),
+        "result": content.put(batch, result),
+        **members,
+    }
+    return batch.put_known("react-tool-call", payload).hash
 
 
 def as_json(value: Any) -> str:
