@@ -31,7 +31,8 @@ class DiskPurging(DiskMetadata):
     def __init__(self, db: Database, commits: GroupCommit) -> None:
         super().__init__(db)
         self._commits = commits
-        self.erase: Callable[..., None] = lambda: None  # purged blobs from files, packs, mirrors
+        # erases purged blobs from files, packs and mirrors
+        self.erase: Callable[..., None] = lambda **_: None
 
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
         with self._db.write(erasing=True) as db:

@@ -58,8 +58,9 @@ class Watch:
         self._failed_at = self._looked_at_all = self._first = self._last = 0.0
         self._uses_cache = self._pending = True
         self._excluded: list[Excluded] = []  # at the last look at everything
-        # What is perhaps no work, by path; of directories that a look does not list, it is kept.
+        # Candidates for the local tree, by path; those of directories that are not listed stay.
         self._seen = SnapshotReport()
+        self._purged = store.purged.replaced()
         self._forget_directories()
         self._mark_everything()
 
@@ -109,6 +110,7 @@ class Watch:
         self._report.excluded = self._excluded
         self._report.local = self._seen.local
         self._report.exposed = self._seen.exposed
+        self._report.purged = self._seen.purged
         return create.Created(latest, self._report, {}, self._new_bytes, made is None)
 
     def mark(self, message: str) -> bool:
@@ -189,6 +191,10 @@ class Watch:
             now = os.fstat(fd)[1:3], rules.fingerprint
             if self._source is None or now != (self._identity, self._rules.fingerprint):
                 self._mark_everything()
+            purged = self._store.purged.replaced()
+            if purged is not self._purged:  # what is purged is left out, also where nothing changed
+                self._purged = purged
+                self._mark_everything()
             if b"" in self._changes.below:
                 self._start_over(fd)
             if self._changes:
@@ -234,7 +240,7 @@ class Watch:
     def _carry(self, gone: Collection[bytes]) -> None:
         """Adds to the report what former looks reported of directories that this one did not list.
         `gone`: directories that are not there any more."""
-        for name in ("private", "derived", "findings"):
+        for name in ("private", "derived", "findings", "purged"):
             known, fresh = getattr(self._seen, name), getattr(self._report, name)
             for path, value in known.items():
                 above = b"/" + path.rpartition(b"/")[0] if b"/" in path else b""

@@ -92,8 +92,8 @@ def run(ctx: click.Context, /, always: bool, as_json: bool, **given: Any) -> int
     if not cached:
         _log("not cached: actions.cacheable does not allow this command; use --cache")
     with open_store(ctx) as store:
-        is_first = not prefixes and not cache.list_entries(store)
-        if is_first and key.allows([key.PRESET], request.argv):
+        is_suggested = not prefixes and key.allows([key.PRESET], request.argv)
+        if is_suggested and next(store.heads.list(cache.HEADS), None) is None:
             _log(
                 f"builds, tests and lints: casfs config set actions.cacheable '[\"{key.PRESET}\"]'"
             )

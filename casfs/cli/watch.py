@@ -127,6 +127,7 @@ def create_by_daemon(
         stats |= dict.fromkeys(("added", "modified", "deleted"), 0)
     report = SnapshotReport(stats["files"], read=found["read"], read_bytes=found["readBytes"])
     report.excluded = [Excluded(os.fsencode(path), why) for path, why in found["excluded"]]
+    report.purged = {os.fsencode(path): hash for path, hash in found["purged"]}
     report.local = {os.fsencode(path): why for path, why in found["private"]}
     for path, kind, line in found["secrets"]:
         report.exposed[os.fsencode(path)] = (Hit(kind, line),)

@@ -32,6 +32,7 @@ FILE_KINDS = {
     "remotes": "copy of a remote",
     "images": "image",
     "workspaces": "workspace",
+    "ignored": "copy of ignored files",
     "tmp": "private file of a running writer",
 }
 Progress = Callable[[int, int], None]  # blobs and bytes so far

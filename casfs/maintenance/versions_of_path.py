@@ -19,18 +19,17 @@ HOLDERS = {  # types of nodes, and the fields that lead to a tree
 
 
 def contents_of(store: Store, path: bytes) -> list[str]:
-    """Returns the hashes of the files that were at this path, each once; what was purged is not
-    among them."""
+    """Returns the hashes of the files that were at this path, each once: not of empty ones, nor of
+    purged ones, but of what a purge of a text has left of one."""
     found: dict[str, None] = {}
     for root in dict.fromkeys(_roots(store)):
         try:
             entry = tree.find(store, root, path)
         except CasfsError:  # a damaged directory
             continue
-        if isinstance(entry, File):
+        if isinstance(entry, File) and entry.digest.size_bytes:
             found[entry.digest.hash] = None
-    replaced = {digest.hash for digest in store.purged.replaced().values() if digest is not None}
-    return [hash for hash in found if hash not in replaced]
+    return list(found)
 
 
 def _roots(store: Store) -> list[TreeHash]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from casfs import threads
+from casfs import threads, tombstones
 from casfs.backend.protocols import targets
 from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
@@ -42,7 +42,7 @@ class Whereabouts:
         above = {hash, *self._index.walk_up(hash)}
         found: list[str] = []
         for name, head in self._store.heads.list():
-            if above.isdisjoint(targets(head)) or name == f"purged/{hash}":
+            if above.isdisjoint(targets(head)) or name == tombstones.head_name(hash):
                 continue
             plain = head_kinds.removed_name(name)
             if plain.startswith(checkpoint.HEADS):

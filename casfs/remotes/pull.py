@@ -95,6 +95,7 @@ def pull(
             missing.store_blobs(begin)
         missing.store_nodes()
         if gone:
+            purged.check_substitutes(store, gone)
             purge_all(store, gone)
         done.purged = missing.marked + len(gone)
         done.kept = [] if purge else kept

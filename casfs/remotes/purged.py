@@ -87,13 +87,18 @@ def to_push(store: Store, remote: Remote, reached: Collection[str]) -> list[Tomb
     return wanted
 
 
-def take(store: Store, found: Collection[Tombstone]) -> None:
-    """Marks what was purged elsewhere and is not in this store, or only known from a lazy pull.
-    Content that is here stays. Raises Corrupt for a substitute that changes more than a text."""
+def check_substitutes(store: Store, found: Collection[Tombstone]) -> None:
+    """Raises Corrupt for a substitute that changes more than a text. All are stored."""
     infos = store.blobs.info([one.substitute for one in found if one.substitute])
     for hash, info in infos.items():
         type = None if info.type is None else store.registry.name(info.type)
         tombstones.check_substitute(type, hash)
+
+
+def take(store: Store, found: Collection[Tombstone]) -> None:
+    """Marks what was purged elsewhere and is not in this store, or only known from a lazy pull.
+    Content that is here stays. Raises Corrupt for a substitute that changes more than a text."""
+    check_substitutes(store, found)
 
     def mark() -> None:
         known = store.blobs.info([one.hash for one in found])

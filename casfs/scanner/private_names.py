@@ -21,7 +21,7 @@ NAMES = re.compile(  # in names joined by NUL, which one search over all is chea
 
 
 def is_private(name: bytes) -> bool:
-    """Returns whether a file of this name, without its directory, holds secrets and no work."""
+    """Returns whether a file of this name, without its directory, holds only secrets."""
     return bool(private_names([name]))
 
 

@@ -65,7 +65,8 @@ class ScratchBlobs:
 
     def lacks(self, hash: str) -> bool:
         """Returns whether a content is in its directory only."""
-        return hash not in self._held and not self._blobs.info([hash])
+        is_new = hash in self._sizes and hash not in self._held
+        return is_new and not self._blobs.info([hash])
 
     def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
         return Staged(digest, data if len(data) <= HELD_BYTES else None)

@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -134,6 +135,13 @@ def _used(store: Store) -> set[str]:
     }
 
 
+def _special_files(directory: str, names: list[str]) -> list[str]:
+    """Returns the names of sockets and the like, for `shutil.copytree`."""
+    copied = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+    modes = {name: os.lstat(os.path.join(directory, name)).st_mode for name in names}
+    return [name for name, mode in modes.items() if not any(is_kind(mode) for is_kind in copied)]
+
+
 def _copy(source: Path, target: Path) -> None:
     """Copies a file, a link or a directory with its mode, over nothing that is there. Sockets and
     the like are left out. Raises Failed."""
@@ -142,7 +150,7 @@ def _copy(source: Path, target: Path) -> None:
         if os.path.lexists(target):
             return
         if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True)
+            shutil.copytree(source, target, symlinks=True, ignore=_special_files)
         elif source.is_file() or source.is_symlink():
             shutil.copy2(source, target, follow_symlinks=False)
     except (OSError, shutil.Error) as error:

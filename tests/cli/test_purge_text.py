@@ -176,6 +176,19 @@ def test_every_version_of_a_path(cli: Cli, opened: Store, tmp_path: Path) -> Non
     assert "or all were purged" in cli.refused("purge", "work0:d/.env", "--all-versions", code=3)
 
 
+def test_the_rest_of_a_version_and_empty_ones(cli: Cli, tmp_path: Path) -> None:
+    """What a purge of a text has left is a version, too; an empty file holds nothing to purge."""
+    for number, data in enumerate((b"", RAW + b" and the rest\n", b"KEY=2\n")):
+        place = write_tree(tmp_path / f"{number}", {"notes": data})
+        cli("checkpoint", "create", f"notes{number}", place)
+    cli("purge", "--text", "--force", stdin=RAW)
+    assert "and the rest" in cli("cat", "notes1:notes").text
+    cli("purge", "notes0:notes", "--all-versions", "--force")
+    for number in (1, 2):
+        cli("cat", f"notes{number}:notes", code=3)
+    assert traces(cli.root, b"and the rest") == []
+
+
 def test_a_dictionary_is_retired_after_a_kill(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two of its transactions every node is readable, and gc ends it."""
     backend = full.backend

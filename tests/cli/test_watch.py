@@ -58,6 +58,18 @@ def test_a_watched_directory(cli: Cli, project: Path, monkeypatch: pytest.Monkey
     assert value["skipped"] is True
 
 
+def test_what_is_purged_is_left_out_where_the_daemon_watches(cli: Cli, project: Path) -> None:
+    (project / "src/b").write_text("two\n")
+    with daemon(cli.root):
+        cli("watch", project, "--settle", "1h")
+        cli("checkpoint", "create", "project", project)
+        cli("purge", "project:src/a", "--force")
+        for _ in range(2):
+            said = cli("checkpoint", "create", "project", project)
+            assert "src/a: purged" in said.err
+            assert cli("ls", "project:src").text.split() == ["b"]
+
+
 def test_what_is_not_watched(cli: Cli, project: Path) -> None:
     with daemon(cli.root):
         cli.refused("watch", project / "none", code=3)

@@ -1,5 +1,5 @@
 """Lists a directory of a snapshot: its entries without those that the rules leave out. Reports
-what was left out, and what is perhaps no work."""
+what was left out, and candidates for the local tree."""
 
 from __future__ import annotations
 

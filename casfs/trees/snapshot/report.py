@@ -42,10 +42,10 @@ class SnapshotReport:
     """`bytes`: the sum of the file sizes; `read`: the number of files that were read; `not_kept`:
     counts by kind; `known`: what `read_once` found, by stat.
 
-    By path, what is perhaps no work (`casfs.trees.snapshot.classes`): `private`: for its name, with
-    the reason; `derived`: kept directories, with the reason; `findings`: what the scanner found. By
-    path, what `classes.settle` decided: `local`: private files; `exposed`: files with secrets that
-    are work. `purged`: files that were left out, since their content was purged."""
+    By path, candidates for the local tree (`casfs.trees.snapshot.classes`): `private`: for its
+    name, with the reason; `derived`: kept directories, with the reason; `findings`: what the
+    scanner found. By path, what `classes.settle` decided: `local`: private files; `exposed`: files
+    with secrets that are work. `purged`: files that were left out, since their content was purged."""
 
     files: int = 0
     bytes: int = 0

@@ -11,7 +11,7 @@ from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
+from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules, Verdict
 
 
 class TrackedRules(IgnoreRules):
@@ -30,9 +30,12 @@ class TrackedRules(IgnoreRules):
         verdict = self._inside.get(path.rpartition(b"/")[0])
         if verdict is None:
             verdict = self._rules.verdict(path, name, directory=directory, at=at)
-        if verdict is None or verdict.is_local:
+        if verdict is None or verdict.reason == BY_SETTING:
             return verdict
-        if tree.find(self._store, self._base.tree, path) is not None:
+        is_tracked = tree.find(self._store, self._base.tree, path) is not None
+        if verdict.is_local:  # a derived directory
+            return None if is_tracked else verdict
+        if is_tracked:
             if directory:
                 self._inside[path] = verdict
             return None

@@ -110,8 +110,8 @@ def divide(
 def _report_unchanged(
     store: Store, full: TreeHash, before: Mapping[bytes, Entry], report: SnapshotReport
 ) -> None:
-    """Adds to the report what was no work before and is as it was; a derived directory is one
-    whatever has changed in it."""
+    """Adds to the report what was only in the local tree before and is as it was; a derived
+    directory is one whatever has changed in it."""
     for path, entry in before.items():
         now = tree.find(store, full, path)
         if isinstance(entry, Subdirectory) and isinstance(now, Subdirectory):

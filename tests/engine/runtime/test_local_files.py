@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from casfs.trees import tree
 from casfs.workspaces import ignored_files
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says, steps
-from tests.support.helpers import write_tree
+from tests.support.helpers import read_tree, write_tree
 
 PROJECT: dict[str, Any] = {
     ".env": b"KEY=1\n",
@@ -57,6 +58,13 @@ def begin(cli: Cli, project: Path, script: str) -> str:
     id = str(cli("thread", "start", "sample", "--input", "Do it.", *options).json["id"])
     assert daemon_socket.request(cli.root, "wait", id=id)["status"] == ENDED
     return id
+
+
+def test_what_is_no_file_is_left_out_of_the_copy_of_ignored_files(tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", {"data": {"f": b"1", "d": {}}})
+    os.mkfifo(source / "data/d/pipe")
+    ignored_files._copy(source / "data", tmp_path / "copy")
+    assert read_tree(tmp_path / "copy") == {b"f": b"1", b"d": {}}
 
 
 def test_agents_see_all_and_steps_have_the_work(cli: Cli, project: Path, tmp_path: Path) -> None:

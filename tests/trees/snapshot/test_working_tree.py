@@ -13,7 +13,8 @@ from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import SnapshotOptions
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.tracked_rules import TrackedRules
 from casfs.trees.snapshot.working_tree import record
 from tests.support.helpers import Link, Program, take, write_tree
 
@@ -62,6 +63,22 @@ def test_what_was_recorded_is_never_ignored(store: Store, tmp_path: Path) -> Non
     (place / "logs/new").touch()
     expected = ["A .casfsignore", "M logs/a", "D logs/b", "M old.log"]
     assert letters(store, base, place) == expected
+
+
+def test_a_derived_directory_that_was_recorded_as_work_stays_work(
+    store: Store, tmp_path: Path
+) -> None:
+    modules = {"package": {"index.js": b""}}
+    place = write_tree(tmp_path / "d", {"package.json": b"{}", "node_modules": modules})
+    with store.batch() as batch:
+        base = walker.snapshot(batch, place, IgnoreRules()).hash
+    own = IgnoreRules(defaults=True, keeps_derived=True)
+    for state, derived in ((RecordedState(base), []), (None, [b"node_modules"])):
+        rules = own if state is None else TrackedRules(own, store, state)
+        report = SnapshotReport()
+        with store.batch() as batch:
+            walker.snapshot(batch, place, rules, report)
+        assert [*report.derived] == derived
 
 
 @pytest.mark.parametrize("preserve", [("mtime",), ("mode",), ("mode", "mtime")])
