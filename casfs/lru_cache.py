@@ -9,9 +9,10 @@ from typing import Any
 
 class LruCache:
     """Evicts the least recently used entries while the weights add up to more than `limit`.
-    Thread-safe."""
+    `generation`: changes when the cache is cleared. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
+        self.generation = 0
         self._limit = limit
         self._weight = 0
         self._items: OrderedDict[str, tuple[Any, int]] = OrderedDict()
@@ -28,6 +29,7 @@ class LruCache:
         with self._lock:
             self._items.clear()
             self._weight = 0
+            self.generation += 1
 
     def get(self, key: str) -> Any | None:
         with self._lock:
@@ -37,9 +39,12 @@ class LruCache:
             self._items.move_to_end(key)
             return found[0]
 
-    def put(self, key: str, value: Any, weight: int) -> None:
-        """Caches `value`, in place of the key's earlier one."""
+    def put(self, key: str, value: Any, weight: int, generation: int | None = None) -> None:
+        """Caches `value`, in place of the key's earlier one. `generation`: of the cache before the
+        value was read; a value that was read before the cache was cleared is not cached."""
         with self._lock:
+            if generation is not None and generation != self.generation:
+                return
             _, before = self._items.pop(key, (None, 0))
             self._items[key] = value, weight
             self._weight += weight - before

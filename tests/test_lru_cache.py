@@ -13,6 +13,16 @@ def test_what_was_put_is_there() -> None:
     assert cache.get("a") == [1]
 
 
+def test_a_value_that_was_read_before_the_cache_was_cleared_is_not_cached() -> None:
+    cache = LruCache(3)
+    generation = cache.generation
+    cache.clear()
+    cache.put("a", "stale", 1, generation)
+    assert cache.get("a") is None
+    cache.put("a", "new", 1, cache.generation)
+    assert cache.get("a") == "new"
+
+
 def test_the_least_recently_used_goes_first() -> None:
     cache = LruCache(3)
     for key in "abc":

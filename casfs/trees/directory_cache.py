@@ -42,6 +42,7 @@ def directory_properties(store: Store, hash: TreeHash) -> Properties | None:
 def loaded(store: Store, hash: TreeHash) -> Loaded:
     """Raises as `load`."""
     replaced = store.purged.replaced()  # first: it may clear the cache
+    generation = store.cache.generation
     found: Loaded | None = store.cache.get(hash)
     if found is not None:
         return found
@@ -53,8 +54,7 @@ def loaded(store: Store, hash: TreeHash) -> Loaded:
         raise Corrupt(f"directory {hash}: {error}") from None
     if replaced:
         found = _without_purged(store, found)
-    if store.purged.replaced() is replaced:
-        store.cache.put(hash, found, len(found.entries) + 1)
+    store.cache.put(hash, found, len(found.entries) + 1, generation)
     return found
 
 

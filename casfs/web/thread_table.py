@@ -83,10 +83,11 @@ class ThreadTable:
         if row.start is None:
             return ""
         self._store.purged.replaced()  # clears the cache, where something was purged
+        generation = self._tasks.generation
         found: str | None = self._tasks.get(row.start)
         if found is None:
             found = task_line(self._store, row.start) or ""
-            self._tasks.put(row.start, found, 1)
+            self._tasks.put(row.start, found, 1, generation)
         return found
 
     async def warm(self) -> None:

@@ -50,13 +50,14 @@ class BlobReader:
 
     def open(self, hash: str) -> OpenBlob:
         """Opens and verifies a blob."""
+        generation = self.open_blobs.generation
         try:
             with self._store_open(hash) as source:
                 blob = OpenBlob(source)
         except NotFound as error:
             raise Corrupt(f"{hash} is referred to, but {error}") from None
         weight = DESCRIPTOR_BYTES if blob.fd >= 0 else max(blob.size, MIN_WEIGHT)
-        self.open_blobs.put(hash, blob, weight)
+        self.open_blobs.put(hash, blob, weight, generation)
         return blob
 
     def verified(self, hash: str, total: int) -> OpenBlob:

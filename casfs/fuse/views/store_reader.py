@@ -82,10 +82,11 @@ class StoreReader:
     def node(self, hash: str, type: str | None = None) -> Node:
         """Returns a node that is referred to. Raises Corrupt, CorruptBlob."""
         self.store.purged.replaced()  # clears the cache, where something was purged
+        generation = self._nodes.generation
         found: Node | None = self._nodes.get(hash)
         if found is None:
             found = self._load(lambda: self.store.node(hash), hash)
-            self._nodes.put(hash, found, _memory_bytes(found.payload))
+            self._nodes.put(hash, found, _memory_bytes(found.payload), generation)
         if type is not None and found.type != type:
             raise Corrupt(f"{hash} is a {found.type} where a {type} should be")
         return found
@@ -112,10 +113,11 @@ class StoreReader:
 
     def steps(self, thread: Thread) -> list[StepRef]:
         """Returns the steps up to the thread's head. Raises Corrupt."""
+        generation = self._steps.generation
         found: list[StepRef] | None = self._steps.get(thread.hash)
         if found is None:
             found = self._load(lambda: threads.steps(self.store, thread), thread.hash)
-            self._steps.put(thread.hash, found, 1)
+            self._steps.put(thread.hash, found, 1, generation)
         return found
 
     def prompt(self, id: ThreadId, step: str) -> bytes:
@@ -123,12 +125,14 @@ class StoreReader:
         cached until a thread's head moves: it may be that another thread was missing. Raises
         Corrupt, NotFound (the thread)."""
         faulty = f"{step} {id} {self.change_times.latest(threads.HEADS).seq}"
+        generation = self._prompts.generation
         found: bytes | None = self._prompts.get(step) or self._prompts.get(faulty)
         if found is None:
             node, thread = self.node(step, "thread-step"), threads.get(self.store, id)
             prompt = self._load(lambda: prompts.of_step(self.store, thread, node), step)
             found = prompt.marked().encode()
-            self._prompts.put(faulty if prompt.fault else step, found, len(found))
+            key = faulty if prompt.fault else step
+            self._prompts.put(key, found, len(found), generation)
         return found
 
     def pending_prompt(self, thread: Thread) -> bytes:
@@ -138,11 +142,12 @@ class StoreReader:
         intent = fields.get("intent") or {}
         parts = [fields.get(name) for name in PROMPT_FIELDS]
         key = f"{thread.id} {thread.hash} {intent.get('role')} {intent.get('correction')} {parts}"
+        generation = self._prompts.generation
         found: bytes | None = self._prompts.get(key)
         if found is None:
             prompt = prompts.of_pending_step(self.store, thread)
             found = prompt.text.encode() if prompt else b""
-            self._prompts.put(key, found, len(found))
+            self._prompts.put(key, found, len(found), generation)
         return found
 
     def aggregate(self, key: str, prefix: str, compute: Callable[[], Value]) -> Value:

@@ -44,8 +44,9 @@ class SnapshotReport:
 
     By path, candidates for the local tree (`casfs.trees.snapshot.classes`): `private`: for its
     name, with the reason; `derived`: kept directories, with the reason; `findings`: what the
-    scanner found. By path, what `classes.settle` decided: `local`: private files; `exposed`: files
-    with secrets that are work. `purged`: files that were left out, since their content was purged."""
+    scanner found. By path, what `classes.settle` decided: `local`: private files; `exposed`:
+    files with secrets that are work. `purged`: files that were left out, since their content was
+    purged."""
 
     files: int = 0
     bytes: int = 0
