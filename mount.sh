@@ -117,6 +117,8 @@ make_env() {
     # pip warns a root user about a system-wide environment; this one is not.
     export PIP_ROOT_USER_ACTION=ignore
     "${pip[@]}" --require-hashes -r "$ROOT/requirements.lock"
+    # The name of the distribution in older environments.
+    "$VENV/bin/python" -P -m pip --disable-pip-version-check uninstall -qq -y casfs
     "${pip[@]}" --no-deps --no-build-isolation -e "$ROOT"
     if [ -n "$(build_packages "$python")" ] || ! "${pip[@]}" --require-hashes --no-deps \
         -r "$ROOT/requirements-pyfuse3.lock" 2>"$VENV/pyfuse3.log"; then

@@ -16,8 +16,9 @@ import select
 import signal
 import socket
 import stat
+import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ MAX_SOCKET_PATH_BYTES = 107  # the kernel's limit
 LOCK_TRIES = 20  # 10 ms apart: `find` holds the lock briefly
 REQUEST_TIMEOUT_S = 30.0  # until a request has come whole; then the connection is closed
 STOP_TIMEOUT_S = 30.0
+PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
 STATUS_TIMEOUT_S = 5.0
 NO_DAEMON = "no daemon runs for the store at"
 
@@ -154,22 +156,55 @@ def stop(root: Path) -> int:
     if (found := find(root)) is None:
         raise NoDaemon(f"{NO_DAEMON} {root}")
     pid = int(found["pid"])
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise NoDaemon(f"the daemon (pid {pid}) went away") from None
-    try:
+
+    def ask(process: int) -> None:
         try:
             request(root, "stop")
         except NoDaemon:
             if runs(root):  # the process of daemon.json holds the lock
                 signal.pidfd_send_signal(process, signal.SIGTERM)
+
+    _end(pid, ask, f"see {root / 'log'}")
+    return pid
+
+
+def stop_all(env: Mapping[str, str]) -> list[int]:
+    """Stops the daemons that listen in the user's runtime directory, also those whose store was
+    removed; returns their process ids. Raises Failed."""
+    ended = []
+    for path in sorted(socket_path(Path("/"), env).parent.glob("*.sock")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            try:
+                connection.connect(str(path))
+                peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+            except OSError:  # what a killed daemon left
+                continue
+            pid = PEER.unpack(peer)[0]
+
+            def ask(process: int) -> None:
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+
+            try:
+                _end(pid, ask, f"it listens at {path}")
+            except NoDaemon:
+                continue
+        ended.append(pid)
+    return ended
+
+
+def _end(pid: int, ask: Callable[[int], None], where: str) -> None:
+    """Has `ask`, called with a process's descriptor, end the process, and waits for its end."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise NoDaemon(f"the daemon (pid {pid}) went away") from None
+    try:
+        ask(process)
         gone, _, _ = select.select([process], [], [], STOP_TIMEOUT_S)
     finally:
         os.close(process)
     if not gone:
-        raise Failed(f"the daemon (pid {pid}) does not end; see {root / 'log'}")
-    return pid
+        raise Failed(f"the daemon (pid {pid}) does not end; {where}")
 
 
 def _error(name: str) -> type[CasfsError]:

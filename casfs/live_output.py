@@ -3,29 +3,36 @@
 The daemon appends what the program writes, with secrets redacted, and deletes the file when the
 program has ended; from then on the output is in the step, or in the attempt's detail. The mount and
 the command line read it. It is no content: a file that cannot be written is done without.
+
+`live/<token>.tools` holds the tool calls that run now, replaced at each change.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from casfs.agents.secrets import Secrets
-from casfs.system import rmtree
+from casfs.system import rmtree, surrogates
 
 FOLDER = "live"
 TAIL_BYTES = 1 << 20
+MAX_TOOL_CHARS = 200  # of each text of a tool call
 TOKEN = re.compile("[0-9a-f]{32}")  # of an intent; one of an imported thread may be anything
 
 
 class LiveOutput:
-    """The output of one program."""
+    """The output of one program, and the tool calls that run. `tools`: the file of those."""
 
-    def __init__(self, fd: int | None, secrets: Secrets) -> None:
+    def __init__(self, fd: int | None, secrets: Secrets, tools: Path | None = None) -> None:
         self._fd = fd
+        self._tools = tools
+        self._running: Sequence[Mapping[str, str | None]] = ()
         self._secrets = secrets
         self._held = b""  # may be the beginning of a secret
 
@@ -40,6 +47,20 @@ class LiveOutput:
         with suppress(OSError):  # a full disk
             os.write(self._fd, shown)
 
+    def show_tools(self, running: Sequence[Mapping[str, str | None]]) -> None:
+        """Shows which tool calls run now: `id`, `title`, `kind`, `status` of each."""
+        if self._tools is None or running == self._running:
+            return
+        self._running = running
+        shown = [  # redacted before it is cut: half a secret is not found
+            {name: text[:MAX_TOOL_CHARS] for name, text in call.items() if text is not None}
+            for call in self._secrets.redact_json(surrogates.replace_in_json(running))
+        ]
+        new = self._tools.with_suffix(".new")
+        with suppress(OSError):
+            new.write_text(json.dumps(shown))
+            new.replace(self._tools)
+
 
 @contextmanager
 def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveOutput]:
@@ -52,12 +73,13 @@ def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveO
             place.parent.mkdir(0o700, exist_ok=True)
             fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        yield LiveOutput(fd, secrets)
+        yield LiveOutput(fd, secrets, place and _tools_path(place))
     finally:
         if fd is not None and place is not None:
             os.close(fd)
             with suppress(OSError):
                 place.unlink(missing_ok=True)
+                _tools_path(place).unlink(missing_ok=True)
 
 
 def exists(root: Path | None, token: object) -> bool:
@@ -89,9 +111,36 @@ def read(root: Path | None, token: object, offset: int) -> bytes:
         return b""
 
 
+class Running(NamedTuple):
+    """The tool calls that run now, and when that changed (ns)."""
+
+    calls: list[dict[str, str]]
+    changed_ns: int
+
+
+def tools(root: Path | None, token: object) -> Running:
+    """Returns the tool calls of a program that run now."""
+    place = _place(root, token)
+    if place is not None:
+        with suppress(FileNotFoundError), open(_tools_path(place)) as file:
+            return Running(json.load(file), os.fstat(file.fileno()).st_mtime_ns)
+    return Running([], 0)
+
+
+def tool_line(call: Mapping[str, Any]) -> str:
+    """Returns a tool call in one line: title, kind and status, where its agent tells them."""
+    known = [str(call[name]) for name in ("kind", "status") if call.get(name)]
+    title = " ".join(str(call.get("title") or call.get("name")).split())
+    return f"- {title}" + (f" ({', '.join(known)})" if known else "")
+
+
 def sweep(root: Path) -> None:
     """Deletes what a killed daemon left. Raises Failed."""
     rmtree.empty(root / FOLDER)
+
+
+def _tools_path(place: Path) -> Path:
+    return place.with_suffix(".tools")
 
 
 def _place(root: Path | None, token: object) -> Path | None:

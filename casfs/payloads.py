@@ -47,6 +47,7 @@ class CallDetail(TypedDict):
 class Checkpoint(TypedDict):
     root: str
     local: NotRequired[str]
+    applied: NotRequired[list[str]]
     previous: str | None
     name: str
     createdAt: int
@@ -72,8 +73,16 @@ class CursorDetail(TypedDict):
     sessionId: str
     model: str | None
     durationMs: int
-    turns: list[dict[str, Any]]
+    turns: list[str]
     stream: str
+
+
+class CursorTurn(TypedDict):
+    index: int
+    kind: str
+    name: str | None
+    text: str
+    result: str | None
 
 
 class Directory(TypedDict):
@@ -114,6 +123,7 @@ class ReactSession(TypedDict):
     durationMs: int
     sessionId: NotRequired[str]
     agentName: NotRequired[str]
+    model: NotRequired[str]
     stopReason: NotRequired[str]
     malformedLines: NotRequired[int]
     malformed: NotRequired[str]
@@ -207,6 +217,7 @@ class ThreadStep(TypedDict):
     compact: str | None
     childThreads: list[str]
     attempts: list[str]
+    paused: NotRequired[str]
     extraction: str
     workspace: str | None
     local: NotRequired[str]

@@ -9,7 +9,8 @@
     THREAD@STEP.TURN  the tree after a turn of a step, counted from 1, where it was recorded
     THREAD@{TIME}   the tree at that time
     ID              a checkpoint, by its id or a part of its random end
-    @last           the newest checkpoint, or thread, whichever is newer
+    @last           the newest thread that no other called, also @last@STEP; where there is none,
+                    the newest checkpoint that a person made
     REV:PATH        a directory in such a tree, or a file, where one is meant
 
 `~N` goes N checkpoints, steps, turns back. A whole hash is never a name (`checkpoint.check_name`),
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from casfs import thread_lookup, threads
+from casfs import attempt_details, thread_lookup, threads
 from casfs.backend.derived import find_prefix
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import MIN_PART_CHARS, NEWEST, TEXT, Checkpoint
@@ -41,6 +42,7 @@ from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 
 STEP = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+LAST = re.compile(rf"@({'|'.join(NEWEST)})(?P<rest>([@~].*)?)", re.DOTALL)
 TURN = "react-turn"
 StepTurns = tuple[Mapping[str, Any], list[NodeHash], RecordedState]
 TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step": "workspace"}
@@ -139,12 +141,14 @@ def _resolve(store: Store, text: str) -> Revision:
     named = checkpoint.find_if_named(store, text)
     if named is not None:
         return _of_checkpoint(store, named)
+    if newest := LAST.fullmatch(text):
+        for thread in thread_lookup.matches(store, thread_lookup.LAST):
+            return _resolve(store, thread.id + newest["rest"])
+        return _of_checkpoint(store, checkpoint.find(store, text))
     parts = TEXT.fullmatch(text)
     if parts is None:
         raise _missing(text)
     name, selector, back = parts["name"], parts["selector"], parts["back"]
-    if not name and selector in NEWEST:
-        return _newest(store, text)
     found = _threads(store, name)
     ids: list[Checkpoint] = []
     hashes: list[BlobHash] = []
@@ -178,20 +182,6 @@ def _hashes(store: Store, prefix: str, known: set[NodeHash]) -> list[BlobHash]:
     if len(prefix) < MIN_PREFIX_CHARS or not is_hash(prefix.ljust(64, "0")):
         return []
     return [BlobHash(hash) for hash in find_prefix(store.blobs, prefix) if hash not in known]
-
-
-def _newest(store: Store, text: str) -> Revision:
-    """Returns the tree of the newest checkpoint or thread."""
-    thread = next(iter(thread_lookup.matches(store, thread_lookup.LAST)), None)
-    try:
-        one = checkpoint.find(store, text)
-    except NotFound:
-        if thread is None:
-            raise
-        return _of_thread(store, thread, None, 0)
-    if thread is not None and thread.fields.get("updatedAt", 0) > one.created_at:
-        return _of_thread(store, thread, None, 0)
-    return _of_checkpoint(store, one)
 
 
 def _of_checkpoint(store: Store, found: Checkpoint) -> Revision:
@@ -251,8 +241,10 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
     and the state after it. Raises NotFound."""
     step, name = thread.record["intent"], f"step {index} of thread {thread.id}"
     if step is not None and step["index"] == index:
-        failed = thread.record.get("attempts") or [None]
-        found = threads.turns(store, step) or turns(store, failed[-1])
+        left = [step.get("paused"), *thread.record.get("attempts", ())[-1:]]
+        found = threads.turns(store, step)
+        for entry in filter(None, left):
+            found = found or attempt_details.turns(store, entry)
     else:
         step = threads.step_at(store, thread, index).payload
         found = turns(store, step["detail"])

@@ -3,7 +3,7 @@
     format        "casfs 3", written last by `init`; any other version is refused
     store.db, objects/, packs/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
-    live/         output of programs that run now (`casfs.live_output`)
+    live/         output and tool calls of programs that run now (`casfs.live_output`)
     log/          JSON lines of background processes, never content
     config.toml   settings of this store
 
@@ -36,6 +36,7 @@ from casfs.nodes import node
 from casfs.nodes.node import Node
 from casfs.nodes.ref_collectors import Ref
 from casfs.nodes.registry import Registry, builtin
+from casfs.system.extras import install_line
 from casfs.system.files import replacing, syncfs
 from casfs.write_batch import Batch
 
@@ -241,7 +242,7 @@ def _postgres(module: str) -> Any:
         return import_module(f"casfs.backend.postgres.{module}")
     except ImportError as error:
         raise Failed(
-            f"a shared store needs extras: pip install 'casfs[postgres,s3]' ({error})"
+            f"a shared store needs extras: {install_line('postgres', 's3')} ({error})"
         ) from None
 
 

@@ -13,7 +13,8 @@ MIN_PART_CHARS = 4
 
 def find(store: Store, text: str) -> Thread:
     """Returns the thread with this id or name, or whose id alone begins with `text`, or has it in
-    its random end, in any case; `@last`: the newest. Raises NotFound, Conflict (ambiguous)."""
+    its random end, in any case; `@last`: the newest that
+    no other called. Raises NotFound, Conflict (ambiguous)."""
     found = matches(store, text)
     if len(found) > 1:
         some = ", ".join(one.id for one in found[:3])
@@ -30,8 +31,11 @@ def matches(store: Store, text: str) -> list[Thread]:
     if len(upper) == ID_LENGTH and (head := store.heads.get(name)):
         return [of_head(name, head)]
     if text == LAST:
-        newest = next(store.heads.list(HEADS, reverse=True), None)
-        return [] if newest is None else [of_head(*newest)]
+        for newest in store.heads.list(HEADS, reverse=True):
+            thread = of_head(*newest)
+            if not thread.fields.get("parent"):
+                return [thread]
+        return []
     if not text:
         return []
     threads = list_threads(store)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from casfs.errors import CasfsError
@@ -64,9 +66,13 @@ def content_text(store: Store, hash: str) -> str:
 
 def detail_tokens(store: Store, detail: str) -> int | None:
     """Returns the model tokens that the detail of a step counts; None where it counts none."""
-    try:
-        payload = store.node(detail).payload
-    except CasfsError:
-        return None
-    found = payload.get("totalTokens") if isinstance(payload, dict) else None
+    found = detail_payload(store, detail).get("totalTokens")
     return found if isinstance(found, int) else None
+
+
+def detail_payload(store: Store, hash: str) -> Mapping[str, Any]:
+    """Returns what a detail says; nothing where it cannot be read."""
+    with suppress(CasfsError):
+        payload = store.node(hash).payload
+        return payload if isinstance(payload, dict) else {}
+    return {}

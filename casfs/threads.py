@@ -21,15 +21,18 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
                 there are (`turnCount`) and the node that holds the earlier ones (`earlier`);
                 its children (`calls`); the fault that its agent is asked to correct
                 (`correction`); `resumed` where a person had it run again; `lost`: earlier
-                attempts that ended with the daemon; `rule`: index of the one that chose the role,
-                where it has a prompt; `kept`: what its agent keeps from attempt to attempt; `tree`:
-                of the files that the next one begins with, where not those before the step, and
-                `local`, the whole directory, where not all of it is work;
+                attempts that ended with the daemon; `paused`: a content node with what it did
+                before a pause; `goesOn`: true from then on until it goes on; `rule`:
+                index of the one that chose the role, where it has a prompt; `kept`: what its agent
+                keeps from attempt to attempt; `tree`: of the files that the next one begins with,
+                where not those before the step, and `local`, the whole directory, where not all of
+                it is work;
                 `begun`: false until the first attempt of a fork within a step
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     rounds      the step limit, where it is not that of the thread-start
     onLimit     `end` where the thread ends at its limit with return code 2
     allowsSecrets  true where what a scanner of secrets finds in its texts is recorded
+    secretMarks  the highest number of a mark that stands for a secret in its texts, or absent
     compact     a summary of all steps so far (a content node) that the next step will carry
     attempts    details of the failed attempts at that step
     parent      the thread that called this one, or null
@@ -40,6 +43,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     agents      a thread-agents node: the agents of a thread with replaced ones, else null
     definition  the workflow node, where it is not that of the thread-start (a fork)
     ignored     the token of its copy of ignored files (`casfs.workspaces.ignored_files`), or absent
+    origin      the remote, or `an import`, that brought it, until a person trusts it, or absent
     lease       in a shared store: the number of the lease under which it ran last
 
 Only `engine.threads.transitions`, `suspension`, `lifecycle` and `forking` write threads; anything

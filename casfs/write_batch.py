@@ -188,10 +188,10 @@ class Batch:
         self._look_up(needed - types.keys())
         types.update((hash, self._known[hash]) for hash in needed & self._known.keys())
         node.check_types(refs, types, self.type_name)
-        node.check_targets(name, payload, lambda: self._info(hashes), self.type_name)
+        node.check_targets(name, payload, lambda: self.info(hashes), self.type_name)
         self._require.update(hash for hash in needed if hash not in self._staged)
 
-    def _info(self, hashes: set[str]) -> dict[str, BlobInfo]:
+    def info(self, hashes: set[str]) -> dict[str, BlobInfo]:
         """Returns size and type of blobs that were added here or are stored."""
         here, sizes = hashes & self._sizes.keys(), self._sizes
         added = {hash: BlobInfo(sizes[hash], self._known[hash]) for hash in here}

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from casfs.canonical import member
 from casfs.errors import Invalid
 
 MAX_FRONT_MATTER_CHARS = 64 << 10  # the YAML parser takes 50 µs for a token
@@ -88,6 +89,27 @@ def front_matter(text: str) -> Any:
 def document(text: str) -> Any:
     """Returns the value of a file's text. Raises Invalid with line and column."""
     return _load(text, _DocumentLoader, MAX_DOCUMENT_CHARS)
+
+
+def lines(text: str) -> dict[str, int]:
+    """Returns the line of each value of a text that `document` has read, by its JSON path; the
+    whole, `$`, is left out."""
+    found: dict[str, int] = {}
+
+    def note_parts(node: yaml.Node | None, path: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                note(value, member(path, key.value), key.start_mark)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                note(value, f"{path}[{index}]", value.start_mark)
+
+    def note(node: yaml.Node, path: str, mark: yaml.Mark) -> None:
+        found[path] = mark.line + 1
+        note_parts(node, path)
+
+    note_parts(yaml.compose(text, _DocumentLoader), "$")
+    return found
 
 
 def _load(text: str, loader: type[yaml.SafeLoader], limit: int) -> Any:

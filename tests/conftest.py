@@ -22,6 +22,7 @@ from tests.support.postgres_server import database_url, postgres  # noqa: F401
 from tests.support.s3_servers import moto_server, proxy, s3, seaweedfs  # noqa: F401
 
 TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails
+SLOW = Path(__file__).parent / "support" / "slow.txt"  # paths below tests/ that --fast leaves out
 LARGE = {"llm": "a small real model", "agents": "real agents"}  # only with an option: downloads
 
 # Background jobs of a shell start with these ignored; programs under test would inherit that.
@@ -33,8 +34,16 @@ settings.load_profile("ci" if programs.IN_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help=f"without what {SLOW.name} lists")
     for name, what in LARGE.items():
         parser.addoption(f"--{name}", action="store_true", help=f"also test with {what}")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not config.getoption("--fast"):
+        return None
+    slow = [SLOW.parent.parent / line for line in SLOW.read_text().split()]
+    return True if collection_path in slow else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

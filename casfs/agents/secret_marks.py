@@ -34,20 +34,24 @@ TELLING_NAME = re.compile("(?i)pass|pwd|secret|token|credential|key")
 
 class SecretMarks:
     """The marks of one run: of one thread, or of one command. `scanner`: None where what it finds
-    may be recorded."""
+    may be recorded; `highest`: the number that earlier runs came to; `numbers`: of secrets."""
 
-    def __init__(self, scanner: Scanner | None) -> None:
-        self.scanner = scanner
-        self._numbers: dict[bytes, int] = {}
-        self._highest = 0
+    def __init__(
+        self,
+        scanner: Scanner | None,
+        highest: int = 0,
+        numbers: Mapping[bytes, int] | None = None,
+    ) -> None:
+        self.scanner, self.highest = scanner, highest
+        self.numbers = dict(numbers or {})
         self._lock = threading.Lock()  # steps are built in threads of their own
 
     def mark(self, kind: str, secret: bytes) -> str:
         with self._lock:
-            number = self._numbers.get(secret)
+            number = self.numbers.get(secret)
             if number is None:
-                self._highest += 1
-                number = self._numbers[secret] = self._highest
+                self.highest += 1
+                number = self.numbers[secret] = self.highest
         return MARK.format(kind=kind, number=number)
 
     def in_bytes(self, data: bytes) -> bytes:
@@ -119,7 +123,7 @@ class SecretMarks:
         if MARK_START in text:
             numbers = [int(number) for number in MARKS.findall(text)]
             with self._lock:
-                self._highest = max([self._highest, *numbers])
+                self.highest = max([self.highest, *numbers])
 
 
 def _token_at_end(data: bytes) -> int:

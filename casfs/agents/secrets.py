@@ -21,6 +21,7 @@ from casfs.nodes.registry import Registry
 from casfs.scanner import Scanner
 from casfs.store import Store
 from casfs.system.log import Log
+from casfs.threads import HEADS
 from casfs.write_batch import Batch
 
 SECRETS_VARIABLE = "CASFS_SECRETS"  # names of variables, for what a step's program puts itself
@@ -31,6 +32,7 @@ PRIVATE = "private"  # the kind of a value in a private file
 TREE, STEP = "directory", "thread-step"
 STEP_TEXTS = ("meta",)  # the other fields are hashes and numbers
 RECORD_TEXTS = ("reason", "name", "message")
+HIGHEST_MARK = "secretMarks"  # in the record of a thread: a later run gives higher numbers
 DEFINITIONS = ("agent", "role", "role-schema", "schema", "thread-agents", "workflow")
 
 
@@ -49,12 +51,19 @@ class Secrets:
         marks: SecretMarks | None = None,
     ) -> None:
         self.values = values
-        self.private_values = frozenset(private_values)
+        self.private_values: frozenset[str] = frozenset()
         self.marks = marks or SecretMarks(Scanner())
-        variables = {value: f"${name}" for name, value in values.items()}
-        private = {value: self.marks.mark(PRIVATE, _bytes(value)) for value in self.private_values}
-        self._variable_forms = _sorted_forms(variables)
-        self._forms = _sorted_forms({**private, **variables})
+        self._variables = {value: f"${name}" for name, value in values.items()}
+        self._variable_forms = _sorted_forms(self._variables)
+        self.add_private(private_values)
+
+    def add_private(self, values: Iterable[str]) -> None:
+        """Redacts more values of private files from now on, in every store of these secrets."""
+        self.private_values |= frozenset(values)
+        private = {
+            value: self.marks.mark(PRIVATE, _bytes(value)) for value in sorted(self.private_values)
+        }
+        self._forms = _sorted_forms({**private, **self._variables})
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -197,7 +206,8 @@ class RedactingStore(Store):
         super().__init__(store.backend, store.root)
         self.registry, self.cache = store.registry, store.cache
         self.purged = store.purged
-        self.secrets = secrets_of(store) | secrets
+        is_first = not isinstance(store, RedactingStore)
+        self.secrets = secrets if is_first else secrets_of(store) | secrets
 
     def batch(self) -> Batch:
         return _RedactingBatch(self.backend, self.registry, self.secrets)
@@ -242,4 +252,7 @@ class _RedactingBatch(Batch):
         return super().put_stream(io.BytesIO(self._secrets.redact_values_in_bytes(data)))
 
     def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
+        highest = max(self._secrets.marks.highest, record.get(HIGHEST_MARK, 0))
+        if name.startswith(HEADS) and highest:
+            record = {**record, HIGHEST_MARK: highest}
         return super().move(name, old, hash, self._in_fields(record, RECORD_TEXTS))

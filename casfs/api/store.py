@@ -18,6 +18,7 @@ from casfs.api.trees import HostPath, Trees
 from casfs.api.workflows import Workflows
 from casfs.backend import derived
 from casfs.digest import Digest
+from casfs.errors import NotFound
 from casfs.nodes.node import Node
 
 Hash: TypeAlias = str | Digest
@@ -73,8 +74,12 @@ class Store(trunk.Store):
         return Plugins(self, os.environ)
 
     def get(self, hash: Hash) -> bytes:
-        """Returns the verified bytes of a blob. Raises NotFound, CorruptBlob."""
-        return super().get(str(hash))
+        """Returns the verified bytes of a blob. Raises NotFound (also for a digest of another size)
+        or CorruptBlob."""
+        data = super().get(str(hash))
+        if isinstance(hash, Digest) and hash.size_bytes != len(data):
+            raise NotFound(f"{hash} has {len(data)} bytes, not {hash.size_bytes}")
+        return data
 
     def stream(self, hash: Hash) -> BinaryIO:
         """Opens a blob of any size for reading: seekable, verified. Raises as `get`."""

@@ -169,6 +169,11 @@ class DiskBlobs(DiskPurging):
         """Makes a large blob of a pack a file again."""
         place = row.place
         assert place is not None
+        with self._packs.moving(hash, place):
+            if self._row(hash).place == place:  # else another process has
+                self._place_file(hash, row.size, place)
+
+    def _place_file(self, hash: str, size: int, place: Place) -> None:
         staged = self._objects.stage(self._packs.stream(hash, place))
 
         def move(db: Connection) -> None:
@@ -176,7 +181,7 @@ class DiskBlobs(DiskPurging):
                 self._objects.place([staged])
 
         try:
-            if staged.digest != Digest(BlobHash(hash), row.size):
+            if staged.digest != Digest(BlobHash(hash), size):
                 raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
             self._objects.sync([staged])
             self._commits.run(move)

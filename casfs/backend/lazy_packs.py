@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ PATIENCE_S = 5.0  # for a request and its retries
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 8.0  # after a failure, in which nothing is asked
 EVICT_SHARE = 16  # of the limit: evictions are looked for after so much was fetched
 BACKGROUND_THREADS = 2
+MOVES = 1 << 62  # behind every frame: where the locks of `moving` begin
 SHARED = "_shared"  # the remote of the packs of a shared store; no name that a user can give
 T = TypeVar("T")
 
@@ -283,6 +284,17 @@ class LazyPack(PackReader):
         if member.size > MAX_FRAME_BYTES and hasher.hexdigest() != member.hash:
             self._drop(number)
             raise self._damaged(number, "its bytes do not hash to its name")
+
+    @contextmanager
+    def moving(self, number: int) -> Iterator[None]:
+        """One process at a time, so that none fetches what another has just freed: the room of the
+        member's frames is free after the block. A thread that must not wait does not."""
+        mirror = self._fetcher.mirror
+        place = MOVES + number
+        with mirror.locked(place, place + 1) if waiting.allowed else nullcontext():
+            yield
+            for frame in self.index.frames_of(number):
+                mirror.evict(frame)
 
     def _drop(self, number: int) -> None:
         for frame in self.index.frames_of(number):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -106,6 +106,10 @@ class PackFiles:
         """As `read`, but returns a stream, which is not verified."""
         pieces = self._at(hash, place, True).pieces(place[1])
         return io.BufferedReader(PieceStream(pieces), MAX_FRAME_BYTES)
+
+    def moving(self, hash: str, place: Place) -> AbstractContextManager[None]:
+        """The block stores a blob elsewhere. Raises as `read`."""
+        return self._at(hash, place, False).moving(place[1])
 
     def verify(self, hash: str, size: int, place: Place) -> None:
         """Reads a blob in constant memory, from the disk if nothing has read that frame since the

@@ -35,9 +35,12 @@ class StagingDirectory:
         return f"{self.directory()}/{self._name}{next(self._names)}"
 
     def directory(self) -> Path:
-        """Returns this process's directory, made and locked at the first call. Raises Failed."""
+        """Returns this process's directory, created and locked at the first call, and created again
+        if it was removed. Raises Failed."""
         with self._claiming:
-            if self._own is None:
+            if self._own is None or (self._lock_fd >= 0 and not (self._own / "lock").exists()):
+                if self._lock_fd >= 0:
+                    os.close(self._lock_fd)
                 self._own, self._lock_fd = self._claim()
         return self._own
 

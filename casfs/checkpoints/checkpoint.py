@@ -30,6 +30,7 @@ NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
 NAME = re.compile(head_kinds.NAME + r"\Z")
 TEXT = re.compile(r"(?P<name>[^@~:]*)(@(?P<selector>\{[^{}]+\}|[^@~:{}]+))?(~(?P<back>\d{0,6}))?")
 NEWEST = ("latest", "last")
+BEFORE_RESTORE = "before-restore"  # name of the trees that a restore has overwritten
 ID_RANDOM = len("20261122T022727.907Z-")  # offset of an id's random part, behind its time
 MIN_PART_CHARS = 4
 ID_PART = re.compile(f"[0-9a-f]{{4,8}}|{head_kinds.CHECKPOINT_ID}")
@@ -83,7 +84,7 @@ def find(store: Store, text: str) -> Checkpoint:
                         `latest` or `last`
         NAME@{TIME}     the newest at that time (`casfs.system.moments`)
         ID              without a name: a whole id or a part of its random end
-        @last           the newest of all
+        @last           the newest of all that a person made
 
     and `~N` after any of these: N checkpoints of that name before it. Raises NotFound,
     Conflict (ambiguous), Invalid (a time)."""
@@ -167,7 +168,8 @@ def _back(store: Store, start: Checkpoint, count: int) -> Checkpoint:
 
 
 def _newest(store: Store) -> Checkpoint | None:
-    return max(listing(store), key=lambda one: one.id, default=None)
+    made = (one for one in listing(store) if one.name != BEFORE_RESTORE)
+    return max(made, key=lambda one: one.id, default=None)
 
 
 def _missing(text: str) -> NotFound:

@@ -16,7 +16,7 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.directory import File
 from casfs.store import Store
@@ -24,12 +24,12 @@ from casfs.system.clock import moment_id, now_ms
 from casfs.system.paths import printable
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore import applied_steps
 from casfs.trees.restore.target import record_state
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
-BEFORE_RESTORE = "before-restore"  # name of the trees that a restore has overwritten
 SHOWN_PARTS = 2  # of a path in a message
 MAX_CHANGED_PATHS = 1000  # that a checkpoint node names
 MAX_RECORD_MESSAGE = 500  # characters; a head's record holds at most 4 KiB
@@ -38,12 +38,14 @@ COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Payload of a checkpoint. `stats` and `paths`: the changes since the previous one."""
+    """Payload of a checkpoint. `stats` and `paths`: the changes since the previous one;
+    `applied`: steps that the directory got files from."""
 
     state: RecordedState
     message: str
     stats: Mapping[str, int]
     paths: list[str]
+    applied: Sequence[NodeHash] = ()
 
 
 @dataclass(slots=True)
@@ -89,7 +91,8 @@ def create(
         keeps_derived=with_derived,
         keeps_git=False,
     )
-    with store.batch() as batch:
+    looks = applied_steps.carried(store, directory, name, now_ms())
+    with looks as applied, store.batch() as batch:
         previous = checkpoint.latest(store, name)
         base = None if previous is None else checkpoint.recorded(store, previous)
         state = working_tree.snapshot(store, batch, directory, rules, report, options, base)
@@ -103,7 +106,7 @@ def create(
         files, size = report.files - local.files, report.bytes - local.bytes
         stats = {"files": files, "bytes": size, **changes}
         skipped = skip_if_unchanged and state == base
-        content = Content(state, message, stats, paths)
+        content = Content(state, message, stats, paths, applied)
         made = previous if skipped and previous else put(batch, name, previous, content)
     record_state(store, directory, state, f"{made.name}@{made.id}")
     return Created(made, report, stats, batch.new_bytes, skipped)
@@ -118,7 +121,12 @@ def create_before_restore(
 
 
 def create_of_state(
-    store: Store, name: str, state: RecordedState, message: str = "", batch: Batch | None = None
+    store: Store,
+    name: str,
+    state: RecordedState,
+    message: str = "",
+    batch: Batch | None = None,
+    applied: Sequence[NodeHash] = (),
 ) -> Checkpoint:
     """Record a stored state under `name`; when `batch` commits, if there is one. Raises Invalid
     (the name), NotFound."""
@@ -128,7 +136,8 @@ def create_of_state(
     previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)
     size = sum(one.digest.size_bytes for one in files)
-    content = Content(state, message, {"files": len(files), "bytes": size, **counts}, paths)
+    stats = {"files": len(files), "bytes": size, **counts}
+    content = Content(state, message, stats, paths, applied)
     with nullcontext(batch) if batch else store.batch() as writing:
         return put(writing, name, previous, content)
 
@@ -144,7 +153,13 @@ def _short(directory: Path) -> str:
 
 
 def create_from_base(
-    store: Store, batch: Batch, name: str, base: NodeHash, state: RecordedState, message: str
+    store: Store,
+    batch: Batch,
+    name: str,
+    base: NodeHash,
+    state: RecordedState,
+    message: str,
+    applied: Sequence[NodeHash] = (),
 ) -> Checkpoint:
     """Record a stored state under `name`; the caller commits. `base`: the checkpoint node that the
     work began from, not always the latest of the name. The statistics are computed from those of
@@ -160,7 +175,7 @@ def create_from_base(
                 files += sign
                 size += sign * entry.digest.size_bytes
     stats = {"files": files, "bytes": size, **counts}
-    return put(batch, name, previous, Content(state, message, stats, paths))
+    return put(batch, name, previous, Content(state, message, stats, paths, applied))
 
 
 def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) -> Checkpoint:
@@ -178,6 +193,8 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
         "stats": dict(content.stats),
         "changed_files": content.paths,
     }
+    if content.applied:
+        payload["applied"] = list(content.applied)
     node = batch.put_node("checkpoint", payload)
     id = moment_id(created_at, node.hash)
     record = {

@@ -23,9 +23,11 @@ from casfs.checkpoints.watch_list import WatchSpec
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store
 from casfs.system import directory_events, mounts
+from casfs.system.clock import now_ms
 from casfs.system.directory_events import Event, EventSource, Key
 from casfs.system.paths import open_directory, open_top, printable
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore import applied_steps
 from casfs.trees.restore.target import record_state
 from casfs.trees.snapshot import derived, exclusions, policy, stat_cache, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -57,6 +59,7 @@ class Watch:
         self._failures = 0
         self._failed_at = self._looked_at_all = self._first = self._last = 0.0
         self._uses_cache = self._pending = True
+        self._look_began_ms = 0
         self._excluded: list[Excluded] = []  # at the last look at everything
         # Candidates for the local tree, by path; those of directories that are not listed stay.
         self._seen = SnapshotReport()
@@ -184,6 +187,7 @@ class Watch:
     def _look(self) -> RecordedState:
         """Stores the state as it is now. Raises CasfsError, OSError."""
         self._report, self._new_bytes = SnapshotReport(), 0
+        self._look_began_ms = now_ms()
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         fd = open_top(self._directory)
         try:
@@ -315,12 +319,15 @@ class Watch:
         previous = checkpoint.latest(self._store, name)
         if skip and previous is not None and checkpoint.recorded(self._store, previous) == state:
             return None
-        if previous is None:
-            made = create.create_of_state(self._store, name, state, message)
-        else:
-            with self._store.batch() as batch:
-                base = previous.hash
-                made = create.create_from_base(self._store, batch, name, base, state, message)
+        began = self._look_began_ms
+        with applied_steps.carried(self._store, self._directory, name, began) as applied:
+            if previous is None:
+                made = create.create_of_state(self._store, name, state, message, applied=applied)
+            else:
+                with self._store.batch() as batch:
+                    made = create.create_from_base(
+                        self._store, batch, name, previous.hash, state, message, applied
+                    )
         record_state(self._store, self._directory, state, f"{name}@{made.id}")
         if self.spec.keep and name == self.spec.name:
             decisions = forget.decide(self._store, name, self.spec.keep)

@@ -14,6 +14,7 @@ from casfs.cli.common import json_option, store_root
 from casfs.cli.output import echo_json
 from casfs.cli.table import echo_table
 from casfs.errors import CasfsError
+from casfs.system import extras
 from engine.agents import loader
 from engine.threads import role_agents
 
@@ -44,13 +45,14 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     tables = config.agents(store_root(ctx), os.environ)
     profiles = role_agents.read_profiles(tables).items()
     found = [_describe(name) for name in loader.names()]
+    lacking = extras.missing("acp")
     found += [
         {
             "name": f"acp:{name}",
             "package": "acp",
             "argv": list(known.argv),
-            "installed": known.is_installed(os.environ),
-            "install": known.install,
+            "installed": known.is_installed(os.environ) and not lacking,
+            "install": lacking or known.install,
         }
         for name, known in PROFILES.items()
     ]
@@ -89,5 +91,7 @@ def _describe(name: str) -> dict[str, Any]:
         package = loader.load(name)
     except CasfsError as error:
         return {"name": name, "error": str(error)}
+    if line := extras.missing(name):
+        return {"name": name, "error": f"needs an extra: {line}"}
     capabilities = package.descriptor.get("capabilities", [])
     return {"name": name, "version": package.version, "capabilities": capabilities}

@@ -16,11 +16,11 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.diff_output import print_patch
 from casfs.cli.history import heads
 from casfs.cli.json_values import record, times
-from casfs.cli.output import echo, echo_json, echo_line
+from casfs.cli.output import echo, echo_json, echo_line, warn
 from casfs.cli.run_on_tree import TreeRun, tree_runner
 from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.history import details, versions
-from casfs.history.bisect import BAD, GOOD, SKIPPED, first_bad
+from casfs.history.bisect import BAD, FLAKY, GOOD, SKIPPED, first_bad
 from casfs.history.versions import Place
 from casfs.store import Store
 from casfs.thread_summary import content_text
@@ -37,6 +37,7 @@ Test = Callable[[Place], str]
 @click.option("--bad", metavar="REV|STEP", help="Where CMD fails (default: the last tree).")
 @click.option("--env", "names", multiple=True, metavar="K", help="Variable to pass on.")
 @click.option("--no-cache", is_flag=True, help="Run CMD also where its result is cached.")
+@click.option("--repeat", type=click.IntRange(1, 1000), default=1, help="Run CMD so often on each.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...")
 @json_option
 @click.pass_context
@@ -46,7 +47,9 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
     CMD runs in a workspace of its own; stdin is empty, the environment PATH, CASFS_TREE and
     --env, its output goes to stderr. Exit codes as for `git bisect run`: 0 is good, 125 skips the
     tree, others to 127 are bad, the rest stop. Results are cached: a second bisect runs nothing.
-    It goes on in threads that a step called, and in its turns. Exits 1 where skips leave several.
+    --repeat N runs CMD N times on each tree, cached or not; where they differ it is flaky, and
+    skipped. It goes on in threads that a step called, and in its turns. Exits 1 where skips leave
+    several, or a tree was flaky.
 
     \b
     casfs bisect app --good app~9 -- make test
@@ -57,11 +60,16 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
             id = thread_lookup.find(store, id).id
         ends = given["good"], given["bad"] or id
         good, bad = (f"{id}@{one}" if one and one.isdecimal() else one for one in ends)
-        with tree_runner(store, given["argv"], given["names"], not given["no_cache"]) as run:
-            test = partial(_test, store, run, runs := dict[str, Row](), as_json)
+        repeat, runs = given["repeat"], dict[str, Row]()
+        cached = repeat == 1 and not given["no_cache"]
+        with tree_runner(store, given["argv"], given["names"], cached) as run:
+            test = partial(_test, store, run, runs, repeat, as_json)
             rows = [_found(store, one) for one in _search(_places(store, good, bad), test)]
+    flaky = [heads([run])[0] for run in runs.values() if run["outcome"] == FLAKY]
+    if flaky:
+        warn(f"CMD is flaky: its runs differ on {', '.join(flaky)}; what is found is not sure")
     echo_json({"runs": [*runs.values()], "found": rows}) if as_json else _print(rows)
-    return len(rows) > 1
+    return len(rows) > 1 or bool(flaky)
 
 
 def _places(store: Store, good: str | None, bad: str) -> list[Place]:
@@ -90,16 +98,21 @@ def _search(places: list[Place], test: Callable[[Place], str]) -> list[Place]:
     return found
 
 
-def _test(store: Store, run: TreeRun, runs: dict[str, Row], as_json: bool, at: Place) -> str:
+def _test(
+    store: Store, run: TreeRun, runs: dict[str, Row], repeat: int, as_json: bool, at: Place
+) -> str:
     """Runs CMD on a tree that it has not run on. Raises Failed where that ends the search."""
     if (root := at.version.root) is None:
         return SKIPPED
     if root not in runs:
-        done = run(root)
-        if not 0 <= done.exit_code < 128:
-            raise Failed(f"exit code {done.exit_code} of CMD on {at.version.revision}")
+        outcomes = set[str]()
+        for _ in range(repeat):
+            done = run(root)
+            if not 0 <= done.exit_code < 128:
+                raise Failed(f"exit code {done.exit_code} of CMD on {at.version.revision}")
+            outcomes.add({0: GOOD, 125: SKIPPED}.get(done.exit_code, BAD))
         row = {"version": times(details.version(store, at.version)), **record(done)}
-        runs[root] = row | {"outcome": {0: GOOD, 125: SKIPPED}.get(done.exit_code, BAD)}
+        runs[root] = row | {"outcome": FLAKY if len(outcomes) > 1 else outcomes.pop()}
         if not as_json:
             took = f"{done.duration_ms / 1000:6.2f} s {'cached' * done.hit:<6}"
             echo_line(f"{runs[root]['outcome']:<7} {took} {heads([row])[0]}")

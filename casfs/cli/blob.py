@@ -10,6 +10,7 @@ import click
 
 from casfs import graph
 from casfs.backend.derived import find_missing
+from casfs.cli import on_disk
 from casfs.cli.common import json_option, open_store, step_secrets
 from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.digest import is_hash
@@ -56,17 +57,22 @@ def _redacted(source: BinaryIO, secrets: Secrets) -> BinaryIO:
 
 
 @click.command()
-@click.argument("what", metavar="TREE:PATH|HASH")
+@click.argument("what", metavar="TREE:PATH|HASH|PATH")
 @click.pass_context
 def cat(ctx: click.Context, what: str) -> None:
     """Print the verified bytes of a file in a tree, or of any blob by its hash.
+
+    A path on disk stands for the file in the newest checkpoint of its directory.
 
     \b
     casfs cat work~1:README.md
     casfs get 8e4c7c1b >README.md
     """
     with open_store(ctx) as store:
-        hash = resolve_blob(store, what)
+        try:
+            hash = resolve_blob(store, what)
+        except (NotFound, Invalid) as error:
+            hash = resolve_blob(store, on_disk.revision(store, what, error))
         if store.purged.replaced().get(hash) is not None:
             warn(f"{hash} was purged in part; this is the rest")
         _print(store, hash)

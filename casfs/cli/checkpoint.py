@@ -9,8 +9,8 @@ import click
 
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints import forget as forgetting
-from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.create import BEFORE_RESTORE, Created
+from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
+from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
     force_option,

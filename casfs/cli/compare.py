@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.create import BEFORE_RESTORE
+from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.cli.common import refuse_home_or_root
 from casfs.cli.output import warn
 from casfs.cli.progress import progress

@@ -96,16 +96,23 @@ def _check(root: Path) -> None:
 
 
 @daemon.command()
+@click.option("--all", "every", is_flag=True, help="End your daemons of all stores.")
 @json_option
 @click.pass_context
-def stop(ctx: click.Context, as_json: bool) -> None:
+def stop(ctx: click.Context, every: bool, as_json: bool) -> None:
     """End the daemon; returns when it has ended.
 
     \b
     casfs daemon stop
+    casfs daemon stop --all
     """
     from casfs import daemon_socket
 
+    if every:
+        ended = daemon_socket.stop_all(os.environ)
+        lines = [f"{pid} stopped" for pid in ended]
+        echo_lines(as_json, {"pids": ended}, lines)
+        return
     check_store(root := store_root(ctx))
     pid = daemon_socket.stop(root)
     echo_result(as_json, {"pid": pid}, f"{pid} stopped")

@@ -19,6 +19,7 @@ MAX_GRAPH_COLUMNS = 40
 COLOURS = {"A": "green", "M": "yellow", "D": "red", "R": "cyan", "T": "magenta"}
 PATCH_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 HEADER = ("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "old mode", "new mode")
+RENAME = ("similarity ", "rename ")
 
 
 def print_changes(store: Store, changes: Iterator[trees.Change], as_json: bool) -> None:
@@ -47,7 +48,7 @@ def print_patch(patch: bytes) -> None:
 
 def _painted(line: str) -> str:
     """Returns a line of a patch in the colours of git."""
-    if line.startswith(HEADER):
+    if line.startswith(HEADER + RENAME):
         return paint(line, None, bold=True)
     return paint(line, PATCH_COLOURS.get(line[:1]))
 
@@ -66,7 +67,11 @@ def change_json(store: Store, change: trees.Change) -> dict[str, Any]:
     modes = trees.modes(store, change)
     if modes is not None and old and new:
         old["unixMode"], new["unixMode"] = modes
-    value = {"letter": change.letter, "path": os.fsdecode(change.path), "old": old, "new": new}
+    return {**letter_json(change), "old": old, "new": new}
+
+
+def letter_json(change: trees.Change) -> dict[str, Any]:
+    value = {"letter": change.letter, "path": os.fsdecode(change.path)}
     return value if change.source is None else {**value, "source": os.fsdecode(change.source)}
 
 

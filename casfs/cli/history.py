@@ -13,13 +13,13 @@ import click
 from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.diff_output import change_json, print_patch
 from casfs.cli.json_values import times
+from casfs.cli.on_disk import find_place
 from casfs.cli.output import echo_json, write_line
 from casfs.cli.terminal import color_option, pager, paint
 from casfs.errors import Usage
 from casfs.history import blame as blames
 from casfs.history import details
 from casfs.history.log import log as changes
-from casfs.history.versions import find
 from casfs.system.clock import rfc3339
 from casfs.system.safe_text import escape
 from casfs.trees.diff import unified_diff
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @click.command()
-@click.argument("tree", metavar="REV:PATH")
+@click.argument("tree", metavar="REV:PATH|PATH")
 @click.option("-L", "lines", metavar="A[,B]", help="Only line A, or lines A to B.")
 @click.option("--deleted", metavar="TEXT", help="What removed the last line that had TEXT.")
 @color_option
@@ -54,7 +54,7 @@ def blame(
     if span is None or (lines and deleted is not None):
         raise Usage("-L takes A or A,B, counted from 1, and not with --deleted")
     with open_store(ctx) as store:
-        place, path = find(store, tree)
+        place, path = find_place(store, tree)
         if deleted is not None:
             found = [blames.removal(place, path, os.fsencode(deleted))]
         else:
@@ -74,7 +74,7 @@ def blame(
 
 
 @click.command()
-@click.argument("tree", metavar="REV[:PATH]")
+@click.argument("tree", metavar="REV[:PATH]|PATH")
 @click.option("--patch", "-p", "as_patch", is_flag=True, help="Print a unified diff of each.")
 @click.option("--limit", "-n", type=Count(1), metavar="N", help="Only the newest N.")
 @color_option
@@ -90,7 +90,7 @@ def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_jso
     if as_patch and as_json:
         raise Usage("--patch cannot be combined with --json")
     with open_store(ctx) as store, pager(not as_json):
-        place, path = find(store, tree)
+        place, path = find_place(store, tree)
         found = list(islice(changes(place, path), limit))
         rows = [
             {

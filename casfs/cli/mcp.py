@@ -10,8 +10,8 @@ import click
 
 from casfs.cli.common import open_store, refuse_home_or_root, step_secrets, store_root
 from casfs.cli.output import echo
-from casfs.cli.web import NEEDED
 from casfs.errors import Failed, Usage
+from casfs.system.extras import EXTRAS, install_line
 
 KEY_FILE = "mcp.json"
 
@@ -46,6 +46,7 @@ def mcp(
     try:
         import trio
 
+        from casfs.mcp import stdio
         from casfs.mcp.reading import Reading
         from casfs.mcp.server import Server
         from casfs.mcp.writing import Writing
@@ -54,10 +55,11 @@ def mcp(
             from casfs.web import access
             from casfs.web import server as web_server
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "pydantic", *NEEDED):
+        needed = (*EXTRAS["mcp"].modules, *EXTRAS["web"].modules)
+        if (error.name or "").partition(".")[0] not in needed:
             raise
-        extra = "mcp,web" if http else "mcp"
-        raise Failed(f"no module {error.name}; run `pip install casfs[{extra}]`") from None
+        line = install_line("mcp", "web") if http else install_line("mcp")
+        raise Failed(f"no module {error.name}; run `{line}`") from None
     is_own = Path(os.environ.get("CASFS_STORE", "")) == root
     thread = os.environ.get("CASFS_THREAD", "") if is_own else ""
     with open_store(ctx) as store:
@@ -66,7 +68,7 @@ def mcp(
         if not http:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)  # a thread waits for stdin
-            trio.run(server.run_stdio_async)
+            trio.run(stdio.serve, server)
             return
         key = access.load(root, KEY_FILE)
         with web_server.listen(port or 0, key.port) as listener:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from casfs import config
 from casfs.cli.common import (
     json_option,
     open_store,
@@ -119,7 +120,7 @@ def clone(
 ) -> None:  # fmt: skip
     """Make a new store in DIR of all that is at URL, which becomes its remote `origin`.
 
-    Where it is interrupted, `casfs --store DIR pull origin` goes on.
+    Where it is interrupted, the same command goes on, and fetches only the rest.
 
     \b
     casfs clone s3://backups/me ./again --lazy
@@ -130,13 +131,35 @@ def clone(
 
     root, settings = Path(directory).absolute(), remotes.Settings(url, endpoint, region)
     remotes.check(settings.storage())
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise Refused(f"{root} is not empty; give a new directory, or pull into a store")
+    _check_target(root, settings)
     with Store.init(root) as store:
         shipped.install(store)  # first: a remote's workflow does not take one of their names
         remotes.save(root, ORIGIN, settings)
         with remotes.Remote.open(root, ORIGIN) as opened:
             _pull(store, opened, (), lazy, as_json)
+
+
+def _check_target(root: Path, settings: Any) -> None:
+    """Raises Refused for a directory with anything but a clone of the same remote, begun or done:
+    `clone` makes the store, then notes the remote, then pulls."""
+    from casfs.remotes import remote as remotes
+    from casfs.store import Store
+
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return
+    if root.is_dir() and remotes.listing(root).get(ORIGIN) == settings:
+        return
+    is_begun = root.is_dir() and not (root / config.FILE).exists()
+    if is_begun and Store.check_init(root) is not None:
+        with Store.open(root) as store:
+            is_begun = all(_is_shipped(name, head) for name, head in store.heads.list())
+    if not is_begun:
+        raise Refused(f"{root} is not empty; give a new directory, or pull into a store")
+
+
+def _is_shipped(name: str, head: Any) -> bool:
+    """Whether a new store has this name by itself."""
+    return name.startswith("schemas/") or bool(head.record.get("builtin"))
 
 
 def _pull(

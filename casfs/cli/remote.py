@@ -146,8 +146,8 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
 def gc(ctx: click.Context, name: str, dry_run: bool, as_json: bool) -> None:
     """Delete what no name in the remote reaches, a day after it was found to be so.
 
-    What was purged, as a push has told, is deleted at once. Pushes, pulls and other runs at the
-    same time lose nothing.
+    What was purged, as a push has told, is deleted at once, and so are the files that killed pushes
+    have left in a directory. Pushes, pulls and other runs at the same time lose nothing.
 
     \b
     casfs remote gc backup --dry-run
@@ -163,6 +163,9 @@ def gc(ctx: click.Context, name: str, dry_run: bool, as_json: bool) -> None:
         f" {len(done.copied)} of them after a copy of what is in use",
         f"{len(done.deleted) + len(done.strays)} {would}deleted, {readable(done.bytes)}",
     ]
+    if done.unfinished:
+        names = ", ".join(done.unfinished)
+        lines.append(f"{len(done.unfinished)} files of killed pushes {would}deleted: {names}")
     if done.purged:
         lines.append(f"{len(done.purged)} packs with purged content {would}deleted at once")
     echo_result(as_json, record(done), "\n".join(lines))

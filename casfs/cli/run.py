@@ -80,7 +80,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
         raise NotFound(f"no directory {directory}")
     for one in ctx.command.params if again is not None else ():
         is_given = ctx.get_parameter_source(one.name or "") == ParameterSource.COMMANDLINE
-        if is_given and one.name in given and one.name != "agents":
+        if is_given and one.name in given and one.name not in ("agents", "yes"):
             raise Usage(f"{one.opts[0]} is for a new thread, not for --continue")
     root, fields = store_root(ctx), arguments.agent_fields(given.pop("agents"), given.pop("file"))
     with open_store(ctx) as store:
@@ -97,10 +97,9 @@ def run(ctx: click.Context, /, **given: Any) -> int:
                 ctx, directory, patterns, allow_secret=fields["allow_secret"]
             )
         else:
-            found = thread_lookup.find(store, again)
-            while again == thread_lookup.LAST and (caller := found.fields.get("parent")):
-                found = threads.get(store, caller)  # the newest that no other called
-            id = found.id
+            id = thread_lookup.find(store, again).id
+            if given.pop("yes"):
+                commands.trust_thread(ctx, id)
         start_daemon(root)
         if again is None:
             id = daemon_socket.request(root, "start", **fields)["id"]

@@ -9,9 +9,8 @@ import click
 from casfs.cli.common import check_store, json_option, store_root
 from casfs.cli.output import echo_json, echo_line
 from casfs.errors import Failed, Usage
+from casfs.system.extras import EXTRAS, install_line
 from casfs.system.files import replacing
-
-NEEDED = ("starlette", "hypercorn", "jinja2", "markdown_it", "nh3")
 
 
 @click.command()
@@ -58,9 +57,9 @@ def web(
     try:
         from casfs.web import server
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in NEEDED:
+        if (error.name or "").partition(".")[0] not in EXTRAS["web"].modules:
             raise
-        raise Failed(f"no module {error.name}; run `pip install casfs[web]`") from None
+        raise Failed(f"no module {error.name}; run `{install_line('web')}`") from None
     server.serve(root, port or 0, None if path is None else Path(path).absolute(), ready)
 
 

@@ -274,7 +274,8 @@ def _report(ctx: click.Context, found: workflow_file.WorkflowFile) -> CheckRepor
         return report
     from engine.threads import role_agents
 
-    agents = role_agents.check(found.agents, config.agents(store_root(ctx), os.environ))
+    profiles = config.agents(store_root(ctx), os.environ)
+    agents = found.with_lines(role_agents.check(found.agents, profiles))
     return CheckReport([*report.errors, *agents.errors], [*report.warnings, *agents.warnings])
 
 

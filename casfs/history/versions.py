@@ -20,7 +20,7 @@ from typing import Any
 
 from casfs import revisions, threads
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import NO_TREE, Checkpoint
+from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
 from casfs.digest import NodeHash, TreeDigest, TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import directory, node
@@ -38,8 +38,9 @@ from casfs.trees.directory_cache import as_read
 @dataclass(frozen=True, slots=True)
 class Version:
     """A tree, and what recorded it: a step, a thread-start (index 0), a checkpoint (index None).
-    `at`: ms since 1970 UTC; `called`: the ends of the threads that the step called; `call`: turn
-    and tool that left the tree, within a step."""
+    `at`: ms since 1970 UTC; `called`: the ends of the threads that the step called, or the steps
+    that were applied before a checkpoint, None where its node has them; `call`: turn and tool that
+    left the tree, within a step."""
 
     root: TreeHash | None
     hash: NodeHash
@@ -49,7 +50,7 @@ class Version:
     role: str = ""
     agent: NodeHash | None = None
     detail: NodeHash | None = None
-    called: Sequence[NodeHash] = ()
+    called: Sequence[NodeHash] | None = ()
     message: str = ""
     call: tuple[int, str | None] | None = None
 
@@ -105,8 +106,8 @@ class Place:
 
     def called(self) -> Iterator[Place]:
         """Yields the last tree that a turn of this step recorded, and the last version of each
-        thread that it called, the latest call first. Its chain ends with the tree that this step
-        gave it, after the calls before."""
+        thread that it called, or that was applied before it, the latest first. Its chain ends with
+        the tree that this one gave it, after the calls before."""
         if self.version.detail is not None:
             if (self.index, 0) not in self.chain.calls:
                 store, step = self.chain.store, self.version
@@ -114,9 +115,12 @@ class Place:
                 self.chain.calls[self.index, 0] = _within(store, self.older, step, turns)
             if len(self.chain.calls[self.index, 0].versions) > 1:
                 yield Place(self.chain.calls[self.index, 0])
-        for count in range(len(self.version.called), 0, -1):
+        ends = self.version.called
+        if ends is None:
+            ends = _applied(self.chain.store, self.version.hash)
+        for count in range(len(ends), 0, -1):
             if (self.index, count) not in self.chain.calls:
-                *earlier, end = self.version.called[:count]
+                *earlier, end = ends[:count]
                 store = self.chain.store
                 whole = _of_node(store, store.node(end)).chain.versions
                 given = replace(self.version, root=whole[-1].root, called=earlier)
@@ -198,7 +202,14 @@ def _within(store: Store, older: Place | None, step: Version, turns: Sequence[No
 
 def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
     versions = [
-        Version(one.root, one.hash, one.created_at, f"{one.name}@{one.id}", message=one.message)
+        Version(
+            one.root,
+            one.hash,
+            one.created_at,
+            f"{one.name}@{one.id}",
+            called=None,
+            message=one.message,
+        )
         for one in reversed(checkpoint.listing(store, last.name))
         if one.id <= last.id and one.root != NO_TREE
     ]
@@ -206,24 +217,37 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
     return Place(Chain(store, versions, lambda: _recorded_by_step(store, first.root, first.at)))
 
 
+def _applied(store: Store, checkpoint: NodeHash) -> list[NodeHash]:
+    """Returns the steps that a checkpoint names, where this store has them."""
+    steps = store.node(checkpoint).payload.get("applied", ())
+    known = store.blobs.info(steps)
+    return [step for step in steps if step in known]
+
+
 def _recorded(store: Store, root: TreeHash | None, before: int = 1 << 62) -> Place | None:
     """Returns the newest checkpoint, else step, with this tree and older than `before`: chains that
     follow one another grow older, so they end."""
     same = [one for one in checkpoint.listing(store) if one.root == root]
-    if same := [one for one in same if one.created_at < before]:
+    same = [one for one in same if one.created_at < before]
+    # Those of any directory that a restore overwrote: the last choice.
+    if same := [one for one in same if one.name != BEFORE_RESTORE] or same:
         return _of_checkpoint(store, max(same, key=lambda one: one.created_at))
     return _recorded_by_step(store, root, before)
 
 
 def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place | None:
-    """Returns the newest step with this tree and older than `before`."""
+    """Returns the newest step that made this tree and is older than `before`. One that changed
+    nothing may be in any directory."""
     if root is None or all(created_ms(one.id) >= before for one in threads.list_threads(store)):
         return None
     with Referrers(store) as index:
         steps = [one for one in map(store.node, index.of(root)) if one.type == "thread-step"]
     times = {one.payload["completedAt"]: one for one in steps}
-    newest = max((time for time in times if time < before), default=None)
-    return None if newest is None else _of_node(store, times[newest])
+    for newest in sorted((time for time in times if time < before), reverse=True):
+        place = _of_node(store, times[newest])
+        if place.chain.versions[-1].root != root:
+            return place
+    return None
 
 
 def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None) -> str:

@@ -86,7 +86,8 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
         }
         rest = {key: value for key, value in intent.items() if key != "local"}
         record["intent"] = {**rest, **here}
-    record.pop("ignored", None)
+    for name_here in ("ignored", "origin"):
+        record.pop(name_here, None)
     if "children" in record:
         record["children"] = together(record["children"])
     if record.get("parent"):
@@ -94,9 +95,13 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
     return Head(head.hash, record)
 
 
-def untrusted(name: HeadName, head: Head, origin: str) -> Head:
-    """Returns a head from elsewhere as this store keeps it: a workflow with where it is from, not
-    trusted until a person has seen what it runs."""
+def untrusted(name: HeadName, head: Head, origin: str, old: Head | None = None) -> Head:
+    """Returns a head from elsewhere as this store keeps it: a workflow or a new thread with where
+    it is from, not trusted until a person has seen what it runs. One that moves a thread of this
+    store (`old`) has its agents, and is trusted as that is."""
+    if name.startswith(threads.HEADS):
+        known = origin if old is None else old.record.get("origin")
+        return head if known is None else Head(head.hash, {**head.record, "origin": known})
     if not name.startswith(WORKFLOWS):
         return head
     return Head(head.hash, {**head.record, "origin": origin, "trusted": False})

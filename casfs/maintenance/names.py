@@ -66,6 +66,8 @@ def _matching_heads(store: Store, text: str) -> Iterator[tuple[HeadName, Head]]:
                 names.append(find(store, text))
             except (NotFound, Invalid):
                 continue
+            if text == thread_lookup.LAST:
+                break
     for name in names:
         head = store.heads.get(name)
         if head is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -61,12 +61,18 @@ class Hit:
 
 
 class Index:
-    """The index of a store on disk. Raises Failed for a store in memory."""
+    """The index of a store on disk. `progress`: gets blobs and bytes looked at while indexing.
+    Raises Failed for a store in memory."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, progress: Callable[[int, int], None] = lambda done, size: None
+    ) -> None:
         if store.root is None:
             raise Failed("a store in memory has no index")
         self._store = store
+        self._progress = progress
+        self._blobs_seen = 0
+        self._bytes_seen = 0
         self._path = store.root / "search.db"
         self._db = open_derived(self._path, SCHEMA)
         if self._is_old():
@@ -106,6 +112,9 @@ class Index:
         begin = row[0] if row else 0
         position, count = begin, 0
         for position, hash, info in self._store.blobs.iterate(begin):
+            self._blobs_seen += 1
+            self._bytes_seen += info.size
+            self._progress(self._blobs_seen, self._bytes_seen)
             if info.type is not None:
                 count += self._add(db, position, hash)
             if count >= INDEX_BATCH_NODES:

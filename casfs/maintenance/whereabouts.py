@@ -95,6 +95,8 @@ class Whereabouts:
             found.append(f"{name}, prompt")
         if not above.isdisjoint(payload["attempts"]):
             found.append(f"{name}, failed attempt")
+        if payload.get("paused") in above:
+            found.append(f"{name}, before a pause")
         return found or [name]
 
 

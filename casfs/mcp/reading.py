@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
@@ -27,6 +27,7 @@ from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.clock import times
+from casfs.system.paths import open_top
 from casfs.thread_state import STATES, state
 from casfs.thread_summary import content_text, first_line, listing
 from casfs.threads import Thread
@@ -61,12 +62,17 @@ State = Literal["", *STATES]  # type: ignore[valid-type]
 @dataclass(frozen=True)
 class Reading:
     """`thread`: of the program that started this server, if it is an agent's; `secrets`: what is
-    replaced in what it puts; `directories`: real paths of those that it may write."""
+    replaced in what it puts; `directories`: real paths of those that it may write; `roots`: their
+    descriptors, opened once, so that swapped symlinks cannot lead outside. Raises NotFound."""
 
     store: Store
     thread: str = ""
     secrets: Secrets = NO_SECRETS
     directories: Sequence[Path] = ()
+    roots: list[int] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.roots.extend(map(open_top, self.directories))
 
     def search(
         self, text: Text, type: Text = "", thread: Name = "", offset: Offset = 0, limit: Limit = 50

@@ -3,8 +3,10 @@ server was given."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +15,10 @@ from pydantic import Field
 from casfs import daemon_socket, revisions
 from casfs.agents import notation
 from casfs.checkpoints import create
-from casfs.errors import Invalid, Refused
+from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
+from casfs.system.paths import DIR_FLAGS, OpenedDirectory
+from casfs.system.syscalls import open_beneath
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore as restore_tree
 
@@ -30,28 +34,31 @@ class Writing(Reading):
     def create_checkpoint(self, name: Text, directory: Directory, message: Text = "") -> Value:
         """Records a directory under a name, without .git, derived directories and what
         .casfsignore names."""
-        place, about = self._place(directory), self.secrets.redact(message)
-        made = create.create(self.store, name, place, about).checkpoint
+        about = self.secrets.redact(message)
+        with self._opened(directory) as place:
+            made = create.create(self.store, name, place.here, about).checkpoint
         return {"revision": f"{made.name}@{made.id}", "tree": made.root}
 
     def restore(self, tree: Revision, directory: Directory, force: bool = False) -> Value:
         """Makes a directory hold a tree: a new or empty one, or one that was recorded or restored
         before. Files that are in neither tree stay. `force`: also overwrites local changes, which
         a checkpoint records first (`savedAs`)."""
-        place, saved = self._place(directory), []
-
-        def save(before: RecordedState, _: object) -> None:
-            made = create.create_before_restore(self.store, before, place)
-            saved.append(f"{made.name}@{made.id}")
-
         state = revisions.resolve(self.store, tree).state
-        done = restore_tree(
-            self.store,
-            state.full,
-            place,
-            work=state.tree,
-            on_local_changes=save if force else None,
-        )
+        saved = []
+        with self._opened(directory, make=True) as place:
+
+            def save(before: RecordedState, _: object) -> None:
+                made = create.create_before_restore(self.store, before, place.here)
+                saved.append(f"{made.name}@{made.id}")
+
+            done = restore_tree(
+                self.store,
+                state.full,
+                place.path,
+                work=state.tree,
+                on_local_changes=save if force else None,
+                opened=place.fd,
+            )
         counts = {"files": done.files, "bytes": done.bytes, "deleted": done.outcome.deleted}
         return {"tree": state.tree, **counts, "savedAs": saved}
 
@@ -95,17 +102,54 @@ class Writing(Reading):
         made = daemon_socket.request(self.store.root, op, agents=specs, **arguments)
         return {"thread": made["id"]}
 
-    def _place(self, text: str) -> Path:
-        """Returns the real path of a directory. Raises Refused where that is outside of those that
-        may be written, or in the store but they are not."""
-        path = Path(os.path.realpath(self.directories[0] / text))
+    @contextmanager
+    def _opened(self, text: str, *, make: bool = False) -> Iterator[OpenedDirectory]:
+        """Opens a directory below one of those that may be written; `make`: creates it where it is
+        missing. Raises Refused for one outside of them, or in the store but they are not;
+        NotFound, Failed."""
+        wanted = Path(os.path.realpath(self.directories[0] / text))
+        for allowed, root in zip(self.directories, self.roots, strict=True):
+            if not wanted.is_relative_to(allowed):
+                continue
+            try:
+                fd = self._open(allowed, root, wanted.relative_to(allowed), make)
+            except OSError as error:
+                if error.errno in (errno.EXDEV, errno.ELOOP):  # a link was put there meanwhile
+                    continue
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                    raise NotFound(f"directory: no directory {text}") from None
+                raise Failed(f"directory: cannot open {text}: {error.strerror}") from None
+            try:
+                yield OpenedDirectory(fd)
+                return
+            finally:
+                os.close(fd)
+        raise self._outside(text)
+
+    def _open(self, allowed: Path, root: int, below: Path, make: bool) -> int:
+        try:
+            fd = open_beneath(root, os.fsencode(below), DIR_FLAGS)
+        except FileNotFoundError:
+            if not make:
+                raise
+            parent = self._open(allowed, root, below.parent, make=False)
+            try:
+                with suppress(FileExistsError):
+                    os.mkdir(below.name, dir_fd=parent)
+                return open_beneath(parent, os.fsencode(below.name), DIR_FLAGS)
+            finally:
+                os.close(parent)
         store = Path(os.path.realpath(self.store.root or os.devnull))
-        for allowed in self.directories:
-            in_store = path.is_relative_to(store) and store.is_relative_to(allowed)
-            if path.is_relative_to(allowed) and not in_store:
-                return path
+        if OpenedDirectory(fd).path.is_relative_to(store) and store.is_relative_to(allowed):
+            os.close(fd)
+            raise self._outside(str(below))
+        return fd
+
+    def _outside(self, text: str) -> Refused:
         known = ", ".join(map(str, self.directories))
-        raise Refused(f"directory: {text} is outside of {known}; `casfs mcp --dir DIR` allows more")
+        return Refused(
+            f"directory: {text} is outside of {known}; `casfs mcp --dir DIR` allows more"
+        )
 
 
 TOOLS = "create_checkpoint restore start_thread resume_thread answer fork_thread".split()

@@ -25,9 +25,10 @@ from casfs.mount import attach, worker
 from casfs.mount.worker import BUILTIN, LIBFUSE, MountOptions
 from casfs.store_mounts import TYPE
 from casfs.system import mounts
+from casfs.system.extras import install_line
 from casfs.system.log import Log
 
-INSTALL_PYFUSE3 = "pip install 'casfs[pyfuse3]' (needs a C compiler and libfuse3-dev)"
+INSTALL_PYFUSE3 = f"{install_line('pyfuse3')} (needs a C compiler and libfuse3-dev)"
 
 
 class MountTransport(Protocol):

@@ -64,12 +64,14 @@ INTENT = _object(
     turns=_list(_ref()),
     turnCount=_count(),
     earlier=_ref("content"),
+    paused=_ref("content"),
     correction=_ref("content"),
     kept=_ref(),
     tree=_ref("directory"),
     local=_ref("directory"),
     calls=_list(_id()),
     resumed=FLAG,
+    goesOn=FLAG,
     rule=_count(),
 )
 THREAD = _object(
@@ -96,7 +98,9 @@ THREAD = _object(
     key=_text(null=True),
     name=_text(null=True),
     returnCode=_count(null=True),
+    origin=_text(),
     lease=_count(1),
+    secretMarks=_count(),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}
 

@@ -13,7 +13,8 @@ evaluations of 3 KB. Two bounds keep every validation short, on any machine alik
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from casfs.errors import Invalid
@@ -84,7 +85,28 @@ class Cost:
             return "$: does not fit the schema; it is too large to say where"
         else:
             error = _first_error(validator, payload)
-        return f"{path(error.instance_path)}: {line(error.message)}"
+        return f"{path(error.instance_path)}: {line(self._message(error))}"
+
+    def _message(self, error: Any) -> str:
+        """Returns what is wrong; where no branch stands out, what each of them wants."""
+        branches = getattr(error.kind, "context", None)
+        if not branches:
+            return str(error.message)
+        if not all(branches):  # some hold, which for `oneOf` is too many
+            *above, keyword = map(str, error.schema_path)
+            schemas = self._places[tuple(above)][keyword]
+            valid = [one for one, faults in zip(schemas, branches, strict=True) if not faults]
+            required = [", ".join(_required(schema)) for schema in valid]
+            names = " and ".join(required)
+            return f"{names} exclude each other; give one" if all(required) else error.message
+        faults = [min(branch, key=_depth) for branch in branches]
+        kinds = {fault.kind.name for fault in faults}
+        if kinds == {"required"}:
+            return f"one of {_listed(fault.kind.property for fault in faults)} is required"
+        if kinds == {"type"} and {_depth(fault) for fault in faults} == {_depth(error)}:
+            types = _listed(type for fault in faults for type in fault.kind.types)
+            return f"must be of type {types}"
+        return "; or ".join(dict.fromkeys(fault.message for fault in faults))
 
     def _closure(self, place: Place, trail: tuple[Place, ...]) -> tuple[Counter[Place], int]:
         """Returns the subschemas that are applied to the same place of the value, with how often,
@@ -169,14 +191,31 @@ def _descents(schema: Document, place: Place, value: Any) -> Iterator[tuple[Plac
             yield from ((sub, item) for item in value)
 
 
+def _required(schema: Document) -> list[str]:
+    return schema.get("required", []) if isinstance(schema, dict) else []
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(names))
+
+
 def _depth(error: Any) -> int:
     return len(error.instance_path)
 
 
 def _nearest(error: Any) -> Any:
-    """Returns the fault in the one branch of `anyOf` or `oneOf` that has the fewest, which is most
+    """Returns the fault in the one branch of `anyOf` or `oneOf` that fits best, which is most
     likely the one that was meant; the error itself where no branch stands out."""
-    branches = sorted(filter(None, getattr(error.kind, "context", ())), key=len)
-    if not branches or (len(branches) > 1 and len(branches[0]) == len(branches[1])):
+    misfit = partial(_misfit, _depth(error))
+    branches = sorted(filter(None, getattr(error.kind, "context", ())), key=misfit)
+    if not branches or not all(error.kind.context) or misfit(branches[0])[0]:
+        return error
+    if len(branches) > 1 and misfit(branches[0]) == misfit(branches[1]):
         return error
     return _nearest(min(branches[0], key=_depth))
+
+
+def _misfit(depth: int, faults: list[Any]) -> list[int]:
+    """Returns how badly a branch fits a value at `depth`: one for another type fits least."""
+    is_other_type = any(_depth(one) == depth and one.kind.name == "type" for one in faults)
+    return [is_other_type, len(faults)]

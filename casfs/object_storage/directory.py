@@ -9,15 +9,17 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 
 from casfs.errors import AccessDenied, CasfsError, Failed, NotFound, Unreachable
 from casfs.object_storage.interface import KEY, MAX_OBJECT_BYTES, Found, ObjectStorage
+from casfs.system import locks
 from casfs.system.files import NEW_FILE, fsync
 
 TEMP = ".tmp"  # files that are being written; no key begins with a dot
+LEFT_AFTER = timedelta(days=1)  # for a writer of another machine, whose lock may not show here
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 COPY_BYTES = 1 << 20
 GONE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
@@ -103,16 +105,39 @@ class DirectoryStorage(ObjectStorage):
     @contextmanager
     def _written(self, data: bytes | Path) -> Iterator[Path]:
         """A synced private file of these bytes, removed at the end."""
-        temp = self._made(f"{TEMP}/{secrets.token_hex(8)}")
         with BytesIO(data) if isinstance(data, bytes) else data.open("rb") as source:
+            temp, fd = self._new_temp()
             try:
-                with open(os.open(temp, NEW_FILE, 0o600), "wb") as file:
+                with open(fd, "wb") as file:
                     shutil.copyfileobj(source, file, COPY_BYTES)
                     file.flush()
                     os.fsync(file.fileno())
-                yield temp
+                    yield temp  # locked until it has its place
             finally:
                 temp.unlink(missing_ok=True)
+
+    def _new_temp(self) -> tuple[Path, int]:
+        """Makes a file that is locked for as long as its writer lives."""
+        while True:
+            temp = self._made(f"{TEMP}/{_machine()}-{secrets.token_hex(8)}")
+            fd = os.open(temp, NEW_FILE, 0o600)
+            try:
+                if locks.try_lock(fd) and locks.is_at(fd, temp):
+                    return temp, fd
+            except OSError:  # a file server without locks
+                return temp, fd
+            os.close(fd)  # `unfinished` was faster
+
+    def unfinished(self, *, delete: bool) -> dict[str, int]:
+        found: dict[str, int] = {}
+        before = self.now() - LEFT_AFTER
+        with self._failing(self.url):
+            for path in sorted((self._root / TEMP).glob("*")):
+                with suppress(FileNotFoundError):
+                    size = _size_of_left(path, before, delete=delete)
+                    if size is not None:
+                        found[f"{TEMP}/{path.name}"] = size
+        return found
 
     def _made(self, key: str) -> Path:
         """The path of a key, in a directory that exists and is durable."""
@@ -132,3 +157,26 @@ class DirectoryStorage(ObjectStorage):
         except OSError as error:
             kind = KINDS.get(error.errno or 0, Failed)
             raise kind(f"{place}: {error.strerror}") from error
+
+
+def _machine() -> str:
+    """Returns a name of this machine since it was started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")[:16]
+
+
+def _size_of_left(path: Path, before: datetime, *, delete: bool) -> int | None:
+    """Returns the size of a file whose writer has died; None where he may be alive. Raises
+    OSError."""
+    fd = locks.lock_file(path, READ)
+    if fd is None:
+        return None
+    try:
+        found = os.fstat(fd)
+        is_old = datetime.fromtimestamp(found.st_mtime, UTC) < before
+        if not is_old and not path.name.startswith(_machine()):
+            return None
+        if delete:
+            path.unlink()
+        return found.st_size
+    finally:
+        os.close(fd)

@@ -63,6 +63,11 @@ class ObjectStorage(ABC):
     def delete(self, key: str) -> None:
         """Deletes an object, if there is one."""
 
+    def unfinished(self, *, delete: bool) -> dict[str, int]:
+        """Returns the files that killed uploads have left, with their sizes; `delete`: deletes
+        them. A server of S3 shows none: it drops them by a rule of its own."""
+        return {}
+
     @abstractmethod
     def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
         """Yields what is below a prefix like "packs/". It may lag: decide nothing by it."""

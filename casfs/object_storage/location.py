@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from casfs.errors import Failed, Invalid
 from casfs.object_storage.directory import DirectoryStorage
 from casfs.object_storage.interface import ObjectStorage
+from casfs.system.extras import install_line
 
 PATIENCE_S = 60.0  # for retries of one request
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -45,7 +46,7 @@ def open_storage(
     try:
         from casfs.object_storage.s3 import S3Storage
     except ImportError as error:
-        raise Failed(f"{url} needs an extra: pip install 'casfs[s3]' ({error})") from None
+        raise Failed(f"{url} needs an extra: {install_line('s3')} ({error})") from None
     return S3Storage(plain, parts.netloc, prefix[1:], endpoint or "", region or "", patience_s)
 
 

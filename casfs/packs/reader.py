@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from casfs.digest import Hasher
@@ -101,6 +102,11 @@ class PackReader:
         member = self.index.member(number)
         where = f"member {number} of pack {self.index.name}, frame {member.frame}"
         return CorruptBlob(f"blob {member.hash}: {where}: {why}")
+
+    @contextmanager
+    def moving(self, number: int) -> Iterator[None]:
+        """The block stores a member elsewhere."""
+        yield
 
     def forget(self) -> None:
         """Drops the cached frames, so that the next read sees what is stored now."""

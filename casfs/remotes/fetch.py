@@ -63,10 +63,13 @@ class Missing:
             self._prefetch([one.name for one in self._packs.values() if one.kind == NODES])
 
     def close(self) -> None:
-        """Drops what was fetched: it is in the store."""
+        """Drops what was fetched and is in the store now, also by a pull that was killed."""
         self._lazy.close()
-        for name in self._mirrored:
-            remove_mirror(self._lazy.root, self._lazy.name, name)
+        root, remote = self._lazy.root, self._lazy.name
+        needed = {pack for _, pack in derived.in_remote(self._store.blobs, remote)}
+        for path in mirror_path(root, remote, "").parent.glob("*.pack"):
+            if path.stem not in needed:
+                remove_mirror(root, remote, path.stem)
 
     def totals(self) -> tuple[int, int, int]:
         """Returns the numbers of nodes and of blobs, and the bytes of the blobs."""
@@ -267,7 +270,6 @@ class Missing:
             found = [(n, self._member(name, n)) for n in sorted(numbers)]
             places = [(n, member.hash, member.size) for n, member in found]
             self._mirror(name)
-            self._mirrored.discard(name)  # stays
             backend: Any = self._store.backend
             backend.adopt_pack(name, "remote", self._packs[name].size, self._remote.name, places)
 

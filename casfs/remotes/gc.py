@@ -42,8 +42,8 @@ class _Moved(Exception):
 @dataclass(slots=True)
 class Collected:
     """Names of packs. `purged`: with purged content, which go at once; `copied`: those of
-    `orphaned` and `purged` whose rest is in new packs; `live`: that were orphaned; `bytes`: of what
-    was deleted."""
+    `orphaned` and `purged` whose rest is in new packs; `live`: that were orphaned; `unfinished`:
+    files of uploads that were killed; `bytes`: of what was deleted."""
 
     packs: int = 0
     orphaned: list[str] = field(default_factory=list)
@@ -52,6 +52,7 @@ class Collected:
     live: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
     bytes: int = 0
 
 
@@ -67,6 +68,9 @@ def collect(remote: Remote, *, dry_run: bool = False) -> Collected:
         done.strays = [key for key in strays(remote) if Path(key).stem not in done.deleted]
         for key in [] if dry_run else [*map(pack_key, done.deleted), *done.strays]:
             remote.storage.delete(key)
+        left = remote.storage.unfinished(delete=not dry_run)
+        done.unfinished = [*left]
+        done.bytes += sum(left.values())
         return done
     raise Conflict(f"{remote.storage.url}: too many writers at once; try again")
 

@@ -104,7 +104,7 @@ def pull(
         known = {name for name, _ in store.heads.list(threads.HEADS)} | moves.keys()
         for name, head in moves.items():
             old = _checked(store, remote.name, name, head, replace=replace)
-            new = untrusted(name, without_processes(name, head, known), remote.name)
+            new = untrusted(name, without_processes(name, head, known), remote.name, old)
             if old is not None and name.startswith(WORKFLOWS):
                 replaced[name] = old, new
             else:

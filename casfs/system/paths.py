@@ -6,12 +6,29 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.errors import Failed, NotFound
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo must not block
+
+
+@dataclass(frozen=True)
+class OpenedDirectory:
+    """An open directory: `path` is where it lies now, for messages; `here` leads to it, in this
+    process and its children, whatever is renamed or swapped."""
+
+    fd: int
+
+    @property
+    def here(self) -> Path:
+        return Path(f"/proc/{os.getpid()}/fd/{self.fd}")
+
+    @property
+    def path(self) -> Path:
+        return Path(os.readlink(self.here))
 
 
 def printable(path: bytes) -> str:

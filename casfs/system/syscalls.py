@@ -5,9 +5,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 
 RENAME_EXCHANGE = 2  # linux/fs.h
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
+OPENAT2 = 437  # the same number on every architecture
+BENEATH = 0x08 | 0x02  # linux/openat2.h: RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS
+MAX_OPEN_TRIES = 100  # while others rename what is on the path
 
 
 def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> int:
@@ -31,6 +35,21 @@ def exchange(source: int, target: int, name: bytes) -> bool:
             raise
         return False
     return True
+
+
+def open_beneath(root: int, path: bytes, flags: int) -> int:
+    """Opens a path below the open directory `root`, whatever links are swapped meanwhile. Raises
+    OSError; EXDEV where the path, or a link on it, leads out."""
+    how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, BENEATH)
+    buffer = ctypes.create_string_buffer(how, len(how))
+    for _ in range(MAX_OPEN_TRIES):
+        try:
+            return call("syscall", OPENAT2, root, path, buffer, len(how))
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            fault = error
+    raise fault
 
 
 def punch_hole(fd: int, start: int, size: int) -> bool:

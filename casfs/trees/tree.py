@@ -30,12 +30,14 @@ DIRECTORY_MODE = 0o755  # of a directory whose node has none
 @dataclass(frozen=True, slots=True)
 class Change:
     """One path of a diff. `old` is None where it was added, `new` where it was deleted. `source`:
-    the path of `old`, where the file was renamed (`casfs.trees.diff.renames`)."""
+    the path of `old`, where the file was renamed (`casfs.trees.diff.renames`); `similarity`: how
+    much of it is equal, in percent."""
 
     path: bytes
     old: Entry | None
     new: Entry | None
     source: bytes | None = None
+    similarity: int = 100
 
     @property
     def letter(self) -> str:

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from casfs.digest import hash_bytes
 from casfs.system.files import replacing, writing
+from casfs.web import connections
 
 FILE = "web.json"
 TOKEN_BYTES = 32
@@ -104,6 +105,8 @@ class Access:
             await send(message)
 
         refused = self._refusal(scope)
+        if refused is None or refused.status_code == 303:  # or led from the URL with the key
+            connections.has_key()
         await (refused or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -114,7 +117,8 @@ class Access:
             return PlainTextResponse("This server answers for this machine alone.\n", 403)
         if self._programs:
             given = "" if "origin" in headers else headers.get("authorization", "")
-            may = _same(given, f"Bearer {self._key.token}")
+            scheme, _, token = given.partition(" ")
+            may = scheme.lower() == "bearer" and _same(token, self._key.token)
             return None if may else PlainTextResponse("This needs the token.\n", 401)
         if scope["path"] == "/" and scope["method"] == "GET" and b"token=" in scope["query_string"]:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]

@@ -18,7 +18,7 @@ from casfs.revisions import Revision, resolve
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import lines as line_diff
-from casfs.trees.diff import unified_diff
+from casfs.trees.diff import renames, unified_diff
 from casfs.trees.diff.matching import changed_blocks
 from casfs.trees.tree import Change
 from casfs.web.site import Call
@@ -31,9 +31,9 @@ MAX_LINE_CHARS = 2000
 MAX_NAMES = 200  # of checkpoints that the form suggests
 LIST, UNIFIED, SPLIT = "list", "unified", "split"
 VIEWS = {LIST: "List", UNIFIED: "Unified", SPLIT: "Side by side"}
-ADDED, REMOVED, CHANGED, MODE = "added", "removed", "changed", "mode"
-KINDS = {ADDED: "added", REMOVED: "removed", CHANGED: "changed", MODE: "mode or time"}
-LETTERS = {"A": ADDED, "D": REMOVED, "M": CHANGED}
+ADDED, REMOVED, CHANGED, RENAMED, MODE = "added", "removed", "changed", "renamed", "mode"
+KINDS = {one: one for one in (ADDED, REMOVED, CHANGED, RENAMED)} | {MODE: "mode or time"}
+LETTERS = {"A": ADDED, "D": REMOVED, "M": CHANGED, "R": RENAMED}
 Counts = Counter[str]  # by kind
 
 
@@ -118,10 +118,8 @@ def compare(
 ) -> Comparison:
     """Returns the window of a comparison that begins at index `first`. Raises NotFound, Corrupt."""
     view = view if view in VIEWS else LIST
-    chosen, cut = changes(store, a.root, b.root)
+    chosen, cut = changes(store, a.root, b.root, path)
     below = path + b"/" if path else b""
-    if path:
-        chosen = [one for one in chosen if one[0].path == path or one[0].path.startswith(below)]
     counts = Counter(kind for _, kind in chosen)
     directories: dict[bytes, Counts] = {}
     for one, kind in chosen:
@@ -135,14 +133,17 @@ def compare(
     return Comparison(a, b, path, view, counts, listed, files, first, len(chosen), size, cut)
 
 
-def changes(store: Store, old: TreeHash, new: TreeHash) -> tuple[list[tuple[Change, str]], bool]:
-    """Returns the first MAX_CHANGES changes with their kinds, and whether there are more; cached in
-    the store."""
-    key = f"changes {old} {new}"
+def changes(
+    store: Store, old: TreeHash, new: TreeHash, path: bytes = b""
+) -> tuple[list[tuple[Change, str]], bool]:
+    """Returns the first MAX_CHANGES changes at and below a path with their kinds, and whether there
+    are more; cached in the store."""
+    key = f"changes {old} {new} {path!r}"
     found: tuple[list[tuple[Change, str]], bool] | None = store.cache.get(key)
     if found is None:
-        differing = tree.changes(store, old, new)
-        first = [(one, kind_of(one)) for one in islice(differing, MAX_CHANGES)]
+        differing = tree.changes(store, old, new, [path])
+        renamed = renames.detect(store, islice(differing, MAX_CHANGES))
+        first = [(one, kind_of(one)) for one in renamed]
         found = first, next(differing, None) is not None
         store.cache.put(key, found, len(first) + 1)
     return found

@@ -8,7 +8,7 @@ MAX_LINES, MAX_LINE_CHARS = 4000, 2000  # that a page shows
 MAX_OPEN_LINES = 400  # of a file that is shown unfolded
 KINDS = {"+": "added", "-": "removed", "@": "hunk", " ": "same", "\\": "note"}
 HEADER = "diff --git "
-MODES = ("old mode ", "new mode ", "new file mode ", "deleted file mode ")
+NOTES = ("old mode ", "new mode ", "new file mode ", "deleted file mode ", "similarity index ")
 
 
 @dataclass
@@ -36,8 +36,12 @@ def parse(patch: bytes) -> list[FilePatch]:
         if line.startswith(HEADER):
             files.append(FilePatch(_name(line.removeprefix(HEADER))))
             place = "header"
-        elif place == "header" and line.startswith(MODES):
+        elif place == "header" and line.startswith(NOTES):
             files[-1].lines.append(("note", line))
+        elif place == "header" and line.startswith("rename from "):
+            files[-1].name = line.removeprefix("rename from ")
+        elif place == "header" and line.startswith("rename to "):
+            files[-1].name += " → " + line.removeprefix("rename to ")
         elif place == "header" and line.startswith(("--- ", "+++ ")):
             pass
         elif kind and (place == "hunk" or (place == "header" and kind == "hunk")):
@@ -55,7 +59,7 @@ def parse(patch: bytes) -> list[FilePatch]:
 
 
 def _name(both: str) -> str:
-    """Returns PATH of `a/PATH b/PATH`, or of the same in quotes."""
+    """Returns PATH of `a/PATH b/PATH`, or of the same in quotes; those of a rename follow."""
     quote = both.startswith('"')
     start = 3 if quote else 2
     return both[start : start + (len(both) - (9 if quote else 5)) // 2]

@@ -19,7 +19,7 @@ from casfs.backend.derived import follow
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system.log import to_file
-from casfs.web import access, app
+from casfs.web import access, app, connections
 from casfs.web.events import Follower
 from casfs.web.site import Site
 
@@ -68,6 +68,7 @@ async def run(
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Serves an application until SIGINT or SIGTERM; then calls `stopping`, and waits GRACE_S."""
+    connections.guard()
     config = Config()
     config.bind = [f"fd://{os.dup(listener.fileno())}"]
     config.backlog = BACKLOG

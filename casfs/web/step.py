@@ -50,9 +50,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Pending:
-    """`turns`: the newest ones; `printed`: the end of what its program has printed."""
+    """`turns`: the newest ones; `tools`: lines of the tool calls that run; `printed`: the end of
+    what its program has printed."""
 
     turns: Sequence[Turn]
+    tools: Sequence[str]
     printed: str
 
 
@@ -116,8 +118,10 @@ def pending(store: Store, found: Thread) -> Pending:
     hashes = threads.turns(store, {"turns": [], "turnCount": 0, **intent})
     first = max(0, len(hashes) - MAX_TURNS)
     turns = [turn(store, at, hash) for at, hash in enumerate(hashes[first:], start=first + 1)]
-    tail = live_output.tail(store.root, intent.get("run"), texts.MAX_CHARS)
-    return Pending(turns, "" if tail is None else tail[0].decode("utf-8", "replace"))
+    run = intent.get("run")
+    tail = live_output.tail(store.root, run, texts.MAX_CHARS)
+    tools = [live_output.tool_line(call) for call in live_output.tools(store.root, run).calls]
+    return Pending(turns, tools, "" if tail is None else tail[0].decode("utf-8", "replace"))
 
 
 def prompt(store: Store, found: Thread, node: Node | None) -> Text:

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from casfs import thread_lookup, threads
+from casfs.backend.protocols import HeadName
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -29,7 +30,8 @@ MAX_LIVE_CHILDREN = 20  # whose moves refresh the page
 @dataclass(frozen=True)
 class StepLine:
     """A step in the rail. `status`: of its meta; `attempts`: number of failed ones before it;
-    `origin`: of its output: run, cache or replay."""
+    `origin`: of its output: run, cache or replay; `removed`: hashes of the ends of children whose
+    threads were removed."""
 
     hash: str
     index: int
@@ -43,12 +45,14 @@ class StepLine:
     origin: str
     compacted: bool
     children: list[Row]
+    removed: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Page:
     """`first`: index of the first step shown, of `total`; `intent`: the pending step, whose
-    children are `calls`."""
+    children are `calls`; `removed`: ids of those whose threads were removed; `has_parent`:
+    whether the caller's thread still exists."""
 
     row: Row
     task: Text | None = None
@@ -58,6 +62,8 @@ class Page:
     intent: Mapping[str, Any] | None = None
     attempts: int = 0
     calls: Sequence[Row] = ()
+    removed: Sequence[str] = ()
+    has_parent: bool = False
     agents: Mapping[str, str] = field(default_factory=dict)
     workspace: str | None = None
     fork: Mapping[str, Any] | None = None
@@ -88,8 +94,9 @@ def show(call: Call) -> Response:
 def page(store: Store, table: ThreadTable, found: Thread, first: int | None, count: int) -> Page:
     """Returns the page of a thread; `first`: index of the first step, None: the newest ones."""
     row = row_of(found.name, found.head)
+    has_parent = bool(row.parent and store.heads.get(HeadName(f"{threads.HEADS}{row.parent}")))
     if found.fault is not None:
-        return Page(row)
+        return Page(row, has_parent=has_parent)
     total = threads.length(store, found)
     first = max(total - count + 1, 1) if first is None else min(first, max(total, 1))
     nodes = window(store, found, max(first - 1, 1), min(first + count - 1, total))
@@ -105,21 +112,26 @@ def page(store: Store, table: ThreadTable, found: Thread, first: int | None, cou
     taken = edges_taken([before, *(line.role for line in lines)], ended, pending)
     rules = flow["moderator"]
     called = intent["calls"] if intent and "calls" in intent else ()
+    calls = [one for one in children if one.id in called]
     return Page(
-        row,
-        texts.content(store, start["input"]),
-        lines,
-        first,
-        total,
-        intent if is_newest else None,
-        len(found.record.get("attempts") or ()),
-        [one for one in children if one.id in called],
-        {role: agent_name(store, hash) for role, hash in threads.agents(store, found).items()},
-        start["workspace"],
-        found.record.get("fork"),
-        None if end is None else end.payload["summary"],
-        counted(rules, taken),
-        layout(list(flow["roles"]), rules, taken, pending),
+        row=row,
+        task=texts.content(store, start["input"]),
+        lines=lines,
+        first=first,
+        total=total,
+        intent=intent if is_newest else None,
+        attempts=len(found.record.get("attempts") or ()),
+        calls=calls,
+        removed=sorted({*called} - {one.id for one in calls}),
+        has_parent=has_parent,
+        agents={
+            role: agent_name(store, hash) for role, hash in threads.agents(store, found).items()
+        },
+        workspace=start["workspace"],
+        fork=found.record.get("fork"),
+        ending=None if end is None else end.payload["summary"],
+        rules=counted(rules, taken),
+        graph=layout(list(flow["roles"]), rules, taken, pending),
     )
 
 
@@ -135,6 +147,7 @@ def window(store: Store, found: Thread, first: int, last: int) -> list[Node]:
 def step_line(store: Store, node: Node, children: Sequence[Row]) -> StepLine:
     step = node.payload
     ends, agent = set(step["childThreads"]), agent_name(store, step["agent"])
+    called = [one for one in children if one.head in ends] if ends else []
     return StepLine(
         node.hash,
         step["index"],
@@ -147,7 +160,8 @@ def step_line(store: Store, node: Node, children: Sequence[Row]) -> StepLine:
         len(step["attempts"]),
         "cache" if "cached" in step else "replay" if agent == "replay" else "run",
         step["compact"] is not None,
-        [one for one in children if one.head in ends] if ends else [],
+        called,
+        sorted(ends - {one.head for one in called}),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from casfs import thread_lookup, threads
+from casfs import attempt_details, thread_lookup, threads
 from casfs.errors import CasfsError, NotFound
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -22,17 +22,51 @@ from casfs.web.site import Call, is_number
 from casfs.web.texts import Text
 
 WINDOW = 20  # turns
-FACTS = {"model": "Model", "sessionId": "Session", "totalTokens": "Tokens", "exitCode": "Exit code"}
+FACTS = {
+    "agentName": "Agent",
+    "model": "Model",
+    "sessionId": "Session",
+    "totalTokens": "Tokens",
+    "exitCode": "Exit code",
+}
 SAID = ("input", "thoughts", "output")
+ENDINGS = {"exitCode": "exit code", "signal": "signal"}  # of a terminal
 STREAMS, CONTENTS = ("stdout", "stderr"), ("question", "answer")
 
 
 @dataclass(frozen=True)
+class Terminal:
+    """A command that a tool call ran. `ended`: how, in words."""
+
+    command: str
+    cwd: str
+    ended: str
+    duration_ms: int
+    output: Text
+
+
+@dataclass(frozen=True)
+class UsedFile:
+    """A file that a tool call read, wrote or changed. `old`: hash of the text before a change."""
+
+    path: str
+    access: str
+    hash: str
+    old: str | None = None
+
+
+@dataclass(frozen=True)
 class ToolCall:
+    """`kind`, `status`: in the words of its agent."""
+
     name: str
     arguments: Text
     result: Text | None = None
     duration_ms: int | None = None
+    kind: str | None = None
+    status: str | None = None
+    terminals: Sequence[Terminal] = ()
+    files: Sequence[UsedFile] = ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +143,7 @@ def trace(store: Store, hash: str, first: int = 0) -> Trace:
         case "react-session" | "hermes-detail" | "cursor-detail":
             found = payload["turns"]
         case "content":
-            said, found = [("", texts.content(store, hash))], _recorded_turns(store, node)
+            said, found = [("", texts.content(store, hash))], attempt_details.turns(store, hash)
         case "command-detail":
             facts |= {"Command": shlex.join(payload["argv"]), "Exit code": str(payload["exitCode"])}
             said = [(name, texts.blob(store, payload[name], end=True)) for name in STREAMS]
@@ -122,27 +156,10 @@ def trace(store: Store, hash: str, first: int = 0) -> Trace:
     return Trace(hash, node.type, facts, said, turns, first, len(found))
 
 
-def _recorded_turns(store: Store, node: Node) -> list[str]:
-    """Returns the turns of an attempt that is over: the artifacts of a content node, whose first
-    may be such a node again, with the earlier ones."""
-    found: list[str] = []
-    while held := node.payload["artifacts"]:
-        earlier = _node(store, held[0])
-        if earlier is None or earlier.type != "content":
-            return [*held, *found]
-        found = [*held[1:], *found]
-        node = earlier
-    return found
-
-
 def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
-    """Returns a turn: a node, or of a `cursor-detail` an object."""
+    """Returns a turn: a node, or of an old `cursor-detail` an object."""
     if not isinstance(one, str):
-        text = texts.content(store, one["text"])
-        if one["kind"] == "text":
-            return Turn(number, "text", [("", text)])
-        result = one["result"] and texts.content(store, one["result"])
-        return Turn(number, "tool", [], [ToolCall(one["name"] or "tool", text, result)])
+        return _cursor_turn(store, number, one)
     node = _node(store, one)
     if node is None:
         return Turn(number, "blob", [("", texts.blob(store, one))])
@@ -152,6 +169,8 @@ def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
         calls = [_tool_call(store, hash) for hash in payload["toolCalls"]]
         tokens = payload["tokens"]["input"], payload["tokens"]["output"]
         return Turn(number, "model call", said, calls, tokens, payload["latencyMs"])
+    if node.type == "cursor-turn":
+        return _cursor_turn(store, number, payload)
     if node.type == "hermes-turn":
         named = ((name, payload[name]) for name in ("reasoning", "content") if payload[name])
         said = [(name, texts.bounded(text, one)) for name, text in named]
@@ -160,13 +179,52 @@ def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
     return Turn(number, node.type, [("", texts.as_json(payload, one))])
 
 
+def _cursor_turn(store: Store, number: int, payload: Mapping[str, Any]) -> Turn:
+    text = texts.content(store, payload["text"])
+    if payload["kind"] == "text":
+        return Turn(number, "text", [("", text)])
+    result = payload["result"] and texts.content(store, payload["result"])
+    return Turn(number, "tool", [], [ToolCall(payload["name"] or "tool", text, result)])
+
+
 def _tool_call(store: Store, hash: str) -> ToolCall:
     node = _node(store, hash)
     if node is None:
         return ToolCall("?", texts.blob(store, hash))
     call = node.payload
     given, result = (texts.content(store, call[name]) for name in ("arguments", "result"))
-    return ToolCall(call["name"], given, result, call["durationMs"])
+    return ToolCall(
+        name=call["name"],
+        arguments=given,
+        result=result,
+        duration_ms=call["durationMs"],
+        kind=call.get("kind"),
+        status=call.get("status"),
+        terminals=[_terminal(store, one) for one in call.get("terminals", ())],
+        files=[
+            *(
+                UsedFile(one["path"], one["access"], one["content"])
+                for one in call.get("files", ())
+            ),
+            *(
+                UsedFile(one["path"], "edit", one["new"], one["old"])
+                for one in call.get("diffs", ())
+            ),
+        ],
+    )
+
+
+def _terminal(store: Store, terminal: Mapping[str, Any]) -> Terminal:
+    known = [f"{label} {terminal[name]}" for name, label in ENDINGS.items() if name in terminal]
+    if terminal["isKilled"]:
+        known.append("ended by the agent")
+    return Terminal(
+        command=shlex.join(terminal["argv"]),
+        cwd=terminal["cwd"],
+        ended=", ".join(known) or "still ran",
+        duration_ms=terminal["durationMs"],
+        output=texts.blob(store, terminal["output"], end=True),
+    )
 
 
 def _node(store: Store, hash: str) -> Node | None:

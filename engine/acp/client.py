@@ -48,7 +48,7 @@ class Launch:
 
 
 class Client:
-    """`session`: its id; `name`: of the agent, with its version."""
+    """`session`: its id; `name`: of the agent, with its version; `model`: that it says it uses."""
 
     def __init__(
         self, launch: Launch, context: AgentContext, recorder: Recorder, host: Host
@@ -74,7 +74,7 @@ class Client:
         self._stderr = bytearray()
         self._stop: CasfsError | None = None
         self._ignoring = False  # updates: `session/load` replays the past
-        self.session = self.name = ""
+        self.session = self.name = self.model = ""
 
     async def enter(self) -> None:
         """Serves the process until the attempt's exit stack is closed, and then ends it."""
@@ -176,6 +176,7 @@ class Client:
             try:
                 if wanted is not None:
                     await self._request(method, {"sessionId": self.session, **given})
+                    self.model = wanted if name == "model" else self.model
             except RpcError as error:
                 fault = f"does not take {name} {wanted!r}: {error}"
                 raise Failed(f"{self._program} {fault}") from None
@@ -212,6 +213,7 @@ class Client:
         """Raises RpcError, Failed where the agent has ended."""
         try:
             answer = await self._request(method, protocol.make(f"{model}Request", fields))
+            self.model = protocol.current_model(answer) or self.model
             return protocol.read(f"{model}Response", {} if answer is None else answer)
         except RpcError as error:
             raise RpcError(error.code, f"{self._program}: {method}: {error}") from None
@@ -231,6 +233,7 @@ class Client:
     def facts(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Returns what the record of the session says of the agent, and its blobs."""
         peer, named = self._peer, {"sessionId": self.session, "agentName": self.name}
+        named |= {"model": self.model} if self.model else {}
         said = self._context.secrets.redact_bytes(bytes(self._stderr))[-MAX_STDERR_BYTES:]
         streams = {"malformed": bytes(peer.malformed), "stderr": said}
         return {**named, "malformedLines": peer.malformed_count}, streams
@@ -262,6 +265,8 @@ class Client:
                 await self._recorder.other_session(params, size)
             else:
                 await self._recorder.update(params if method == UPDATE else other, size)
+                if method == UPDATE and isinstance(params, Mapping):
+                    self.model = protocol.current_model(params.get("update")) or self.model
         except Exception as error:  # hostile values must not end the task that reads
             reason = error if isinstance(error, CasfsError) else Failed(f"{type(error).__name__}")
             self._stop = self._stop or reason

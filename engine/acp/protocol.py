@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from casfs.errors import Failed, Invalid
+from casfs.system.extras import install_line
 
 VERSION, AUTH_REQUIRED = 1, -32000
 COUNTED = (
@@ -33,7 +34,7 @@ def _import() -> ModuleType:
     try:
         import acp.schema
     except ImportError as error:
-        raise Failed(f"ACP needs an extra: pip install 'casfs[acp]' ({error})") from None
+        raise Failed(f"ACP needs an extra: {install_line('acp')} ({error})") from None
     return acp.schema
 
 
@@ -56,6 +57,21 @@ def dump(message: Any) -> dict[str, Any]:
     """Returns a message as JSON, without what its model does not know."""
     found: dict[str, Any] = message.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return found
+
+
+def current_model(state: Any) -> str:
+    """Returns the model that an answer or update names as the session's; empty without one. Many
+    agents say it in `models`, which the models of the messages do not know."""
+    if not isinstance(state, Mapping):
+        return ""
+    options = state.get("configOptions")
+    found = [state.get("models"), *(options if isinstance(options, list) else ())]
+    for one in found:
+        if isinstance(one, Mapping) and one.get("category", "model") == "model":
+            name = one.get("currentModelId", one.get("currentValue"))
+            if isinstance(name, str):
+                return name
+    return ""
 
 
 def tokens(meta: Any) -> list[int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ import trio
 from casfs.agents import AgentContext
 from casfs.digest import Digest
 from casfs.errors import Invalid
+from casfs.live_output import LiveOutput
 from casfs.system import surrogates
 from engine import content
 from engine.acp import protocol
@@ -39,6 +40,7 @@ from engine.acp.tool_calls import (
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
 
 ENDED = ("completed", "failed")
+SHOWN = ("title", "kind", "status")  # of a tool call that runs
 PLANNED = ("content", "priority", "status")
 MESSAGE, THOUGHT = "agent_message_chunk", "agent_thought_chunk"
 CHUNK = ("sessionUpdate", "messageId", "content")
@@ -69,11 +71,11 @@ class _Turn:
 
 
 class Recorder:
-    """The record of a session, prompt by prompt. `output` gets what the agent says as it comes;
-    `tokens`: of the current prompt."""
+    """The record of a session, prompt by prompt. `live` shows what the agent says as it comes, and
+    the tool calls that run; `tokens`: of the current prompt."""
 
-    def __init__(self, context: AgentContext, output: Callable[[bytes], None]) -> None:
-        self._context, self._output, self._store = context, output, context.store
+    def __init__(self, context: AgentContext, live: LiveOutput) -> None:
+        self._context, self._live, self._store = context, live, context.store
         self._writer = ToolCallWriter(context)
         self._decoder = codecs.getincrementaldecoder(surrogates.CODEC)("replace")  # of live output
         self._used = 0  # tokens in the agent's context
@@ -227,9 +229,9 @@ class Recorder:
         turn.said.add(text, known.message_id)
         is_next = self._report.add(text, known.message_id)
         if is_next:
-            self._output(MESSAGE_GAP.encode())
+            self._live.write(MESSAGE_GAP.encode())
         data = text.encode(surrogates.CODEC, surrogates.ERRORS)
-        self._output(self._decoder.decode(data).encode())
+        self._live.write(self._decoder.decode(data).encode())
 
     async def _add_call(self, id: str, raw: Mapping[str, Any]) -> None:
         call = self._turn.calls.get(id)
@@ -240,9 +242,19 @@ class Recorder:
         call.update(raw)
         if call.raw.get("status") in ENDED:
             self._over.add(id)
+        self._show_tools()
+        if id in self._over:
             await self.tool_call_ended(call)
             if all(one.hash for one in self._turn.records):
                 await self._end_turn()
+
+    def _show_tools(self) -> None:
+        running = [
+            {"id": id, **{name: call.raw.get(name) for name in SHOWN}}
+            for id, call in self._turn.calls.items()
+            if id not in self._over
+        ]
+        self._live.show_tools(running)
 
     async def tool_call_ended(self, call: ToolCall) -> None:
         """Records a tool call as soon as it is over: the workspace is as the tool left it, and the
@@ -275,6 +287,7 @@ class Recorder:
                 turn.tokens = [self._used, 0]
             if not turn.is_empty():
                 await self._end_turn()
+            self._show_tools()
 
     def spent(self, answer: Any, agent: str) -> list[int]:
         """Returns the input and output tokens of an answered prompt; empty where its agent does

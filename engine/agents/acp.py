@@ -9,7 +9,7 @@ step, or at the last question.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from casfs import live_output
+from casfs import attempt_details, live_output
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
@@ -126,7 +126,7 @@ class Session:
         place = (context.store.root, context.run, context.secrets)
         live = context.exit_stack.enter_context(live_output.recording(*place))
         self._timeout = float(config.get("timeoutS", program.DEFAULT_TIMEOUT_S))
-        self._recorder = Recorder(context, live.write)
+        self._recorder = Recorder(context, live)
         self._permissions = Permissions(context, config.get("permissions", ASK))
         shell, files = sandbox_settings(config), config.get("files", True)
         host = Host(context, shell, self._permissions, self._recorder, files)
@@ -191,19 +191,11 @@ NO_RESULT = ProcessResult(0, b"", b"", 0)  # of a time limit: the record is the 
 def _transcript(store: Store, attempts: Sequence[str]) -> str:
     """Returns what earlier attempts said and which tools they used."""
     lines: list[str] = []
-    for turn in (one for hash in attempts for one in _turns(store, hash)):
-        lines.append(content.text(store, turn["output"]).strip())
-        for call in (store.node(hash).payload for hash in turn["toolCalls"]):
+    found = dict.fromkeys(hash for one in attempts for hash in attempt_details.turns(store, one))
+    for node in map(store.node, found):
+        if node.type != "react-turn":
+            continue
+        lines.append(content.text(store, node.payload["output"]).strip())
+        for call in (store.node(hash).payload for hash in node.payload["toolCalls"]):
             lines.append(f"- {call['name']} ({call.get('status', 'done')})")
     return truncate("\n".join(filter(None, lines)), MAX_TOLD_CHARS)
-
-
-def _turns(store: Store, hash: str) -> Iterator[dict[str, Any]]:
-    """Yields the turns that the detail of an attempt holds: itself, its artifacts, theirs."""
-    with suppress(CasfsError):  # a blob
-        node = store.node(hash)
-        if node.type == "react-turn":
-            yield node.payload
-        held = {"content": "artifacts", "react-session": "turns"}.get(node.type)
-        for below in node.payload[held] if held else ():
-            yield from _turns(store, below)

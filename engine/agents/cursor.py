@@ -46,6 +46,7 @@ package_descriptor = {
     },
     "schemas": [],
 }
+TURN = "cursor-turn"
 TOKEN_COUNTS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
 
 
@@ -153,18 +154,23 @@ def _json(value: Any) -> str:
 
 
 def _record(context: AgentContext, stream: EventStream, outcome: ProcessResult) -> Digest:
+    has_turns = TURN in context.store.registry.names()  # not in a store of an older casfs
     with context.store.batch() as batch:
+        turns: list[Any] = [_turn(batch, *message) for message in stream.messages]
+        if has_turns:
+            numbered = [{"index": index, **turn} for index, turn in enumerate(turns)]
+            turns = [batch.put_node(TURN, turn).hash for turn in numbered]
         payload = {
             "sessionId": stream.session or "unknown",
             "model": stream.model,
             "durationMs": outcome.duration_ms,
-            "turns": [_message_payload(batch, *message) for message in stream.messages],
+            "turns": turns,
             "stream": batch.put(outcome.stdout).hash,
         }
         return batch.put_node("cursor-detail", payload)
 
 
-def _message_payload(
+def _turn(
     batch: Batch, kind: str, name: str | None, text: str, result: str | None
 ) -> dict[str, Any]:
     return {

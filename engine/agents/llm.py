@@ -84,5 +84,7 @@ def endpoint(config: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
 
 def _variable(name: str, env: Mapping[str, str]) -> str:
     if not env.get(name):
-        raise Failed(f"{name} is not set in the daemon's environment; set it and start it again")
+        raise Failed(
+            f"{name} is not set in the daemon's environment; set it and run `casfs daemon restart`"
+        )
     return env[name]

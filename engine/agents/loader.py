@@ -19,8 +19,9 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from casfs import canonical
-from casfs.agents import AgentFn
+from casfs.agents import AgentFn, notation
 from casfs.agents.acp_profiles import PROFILES
+from casfs.agents.notation import AgentSpec
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
 from casfs.system import run_command
@@ -31,7 +32,7 @@ from engine.moderator import rules
 from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
 from engine.secrets.redaction import secret_variables
 
-ENTRY_POINT_GROUP, BUILTIN_DISTRIBUTION = "casfs.agents", "casfs"
+ENTRY_POINT_GROUP, BUILTIN_MODULES = "casfs.agents", "engine.agents."
 LIMITS, TURN_TREES = "limits", "turnTrees"  # in the config of any package: for the engine
 IMPORT_TIMEOUT_S = 10.0
 MAX_WRITTEN_BYTES = 4 << 20
@@ -87,16 +88,16 @@ class Package:
     def secret_names(self, config: Any) -> set[str]:
         """Returns the variables that a config names as secrets, those of nested agents included."""
         found = secret_variables(self.schema, config)
-        for name, _, below in self.nested_agents(config):
+        for nested in marked_values(self.schema, config, AGENT):
             with suppress(CasfsError):  # reported when the thread starts
-                found |= load(name).secret_names(below)
+                agent = notation.package(nested)
+                found |= load(agent["name"]).secret_names(agent["config"])
         return found
 
-    def nested_agents(self, config: Any) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-        """Yields (name, version, config) of the agents that a config names."""
-        for one in marked_values(self.schema, config, AGENT):
-            if isinstance(one, Mapping) and isinstance(one.get("name"), str):
-                yield one["name"], one.get("version", ""), one.get("config", {})
+    def nested_agents(self, config: Any) -> Iterator[AgentSpec]:
+        """Yields the agents that a config names. Raises Invalid."""
+        for nested in marked_values(self.schema, config, AGENT):
+            yield notation.package(nested)
 
 
 def limits(config: Mapping[str, Any]) -> Any:
@@ -186,7 +187,7 @@ def _stamp(files: Iterable[str]) -> list[float]:
 
 def _is_third_party(point: EntryPoint) -> bool:
     """Sorts built-in agents first: no other package can replace one."""
-    return point.dist is None or point.dist.name != BUILTIN_DISTRIBUTION
+    return not point.value.startswith(BUILTIN_MODULES)
 
 
 def check(package: Package) -> None:
@@ -213,8 +214,8 @@ def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
     if not wanted.contains(package.version, prereleases=True):
         raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
     package.check_config(dict(config))
-    for further in package.nested_agents(config):
-        resolve(*further)
+    for nested in package.nested_agents(config):
+        resolve(nested["name"], nested["version"], nested["config"])
     return package
 
 

@@ -34,24 +34,34 @@ from engine.output_parser import extract, role_schema
 from engine.secrets.config_marks import EXPRESSION
 
 NESTED_AGENT = {
-    "type": "object",
     "format": "agent",
-    "properties": {
-        "name": {"type": "string", "minLength": 1},
-        "config": {"type": "object"},
-        "version": {"type": "string"},
-    },
-    "required": ["name"],
-    "additionalProperties": False,
+    "oneOf": [
+        {"type": "string", "minLength": 1},
+        {
+            "type": "object",
+            "properties": {
+                "package": {"type": "string", "minLength": 1},
+                "name": {"type": "string", "minLength": 1, "description": "As package."},
+                "config": {"type": "object"},
+                "version": {"type": "string"},
+            },
+            "oneOf": [{"required": ["package"]}, {"required": ["name"]}],
+            "additionalProperties": False,
+        },
+    ],
 }
 CALL_PROPERTIES = {
     "workflow": {"type": "string", "minLength": 1, "description": "Name or hash."},
-    "agents": {"type": "object", "additionalProperties": NESTED_AGENT},
+    "agents": {
+        "type": "object",
+        "additionalProperties": NESTED_AGENT,
+        "description": "By role, as in a workflow file; the others are the called file's.",
+    },
     "input": {"type": "string", "description": "The task; else this role's whole prompt."},
     "maxRounds": {"type": "integer", "minimum": 1},
 }
 META = {"type": "string", "format": EXPRESSION, "description": "Makes this role's meta: JSONata."}
-SINGLE_CALL = {"required": ["workflow", "agents"], "additionalProperties": False}
+SINGLE_CALL = {"required": ["workflow"], "additionalProperties": False}
 
 package_descriptor = {
     "name": "workflow",
@@ -110,7 +120,7 @@ def _call(context: AgentContext, one: Mapping[str, Any], done: list[Called]) -> 
     return Call(
         one["workflow"],
         one.get("input") or context.prompt.text(),
-        one["agents"],
+        one.get("agents", {}),
         done[-1].workspace if done else None,
         one.get("maxRounds", Call.max_steps),
         local=done[-1].local if done else None,

@@ -19,8 +19,10 @@ from typing import Any
 
 import trio
 
+from casfs import live_output
 from casfs.agents import AgentContext, AgentResult
 from casfs.errors import CasfsError, Failed, Invalid
+from casfs.live_output import LiveOutput
 from engine.llm import client, response_schema, tools
 from engine.llm.client import Endpoint
 from engine.llm.react_session import ReactSession
@@ -78,18 +80,21 @@ async def react(context: AgentContext, endpoint: Endpoint, options: Options) -> 
     more = [PROTOCOL, _describe(available)] if options.mode == JSON else []
     begin = partial(ReactSession, context, options.mode != JSON, more)
     session = await trio.to_thread.run_sync(begin) if context.kept else begin()
-    loop = _Loop(session, Toolbox(context, options.shell), available, endpoint, options)
+    box = Toolbox(context, options.shell)
     try:
-        output = await (loop.json() if options.mode == JSON else loop.native())
+        with live_output.recording(context.store.root, context.run, context.secrets) as live:
+            loop = _Loop(session, box, live, available, endpoint, options)
+            output = await (loop.json() if options.mode == JSON else loop.native())
     except CasfsError as error:
         raise await session.failure(error) from error
-    return await session.result(output, loop.toolbox.artifacts)
+    return await session.result(output, box.artifacts)
 
 
 @dataclass(frozen=True)
 class _Loop:
     session: ReactSession
     toolbox: Toolbox
+    live: LiveOutput
     available: list[Tool]
     endpoint: Endpoint
     options: Options
@@ -106,7 +111,9 @@ class _Loop:
     async def _call(self, name: str, arguments: str) -> tuple[str, str]:
         """Runs a tool call; returns its result, and its record."""
         begin = time.monotonic()
+        self.live.show_tools([{"id": str(begin), "title": name, "status": "in_progress"}])
         result = await tools.call_tool(self.toolbox, self.available, name, arguments)
+        self.live.show_tools([])
         return result, await self.session.record_tool_call(name, arguments, result, begin)
 
     async def native(self) -> str:

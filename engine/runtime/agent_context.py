@@ -27,7 +27,7 @@ from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead
 from engine.runtime.workspace import Workspace
 from engine.threads import transitions
-from engine.threads.record import Intent
+from engine.threads.record import PAUSED, Intent
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ class AgentContextBuilder:
             answer=answer,
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
-            attempts=tuple(self.head.thread.record["attempts"]),
+            attempts=(
+                *self.head.thread.record["attempts"],
+                *([intent[PAUSED]] if PAUSED in intent else []),
+            ),
             parent=self.config.start["parentState"],
             agent=self.config.agents[intent["role"]],
             secrets=self.config.secrets,
@@ -84,6 +87,7 @@ class AgentContextBuilder:
             turn.pop("local", None)
             try:
                 recorded = await blocking(self.workspace.record_turn)
+                self.config.read_private_files(recorded)
                 last = recorded.tree
                 turn |= {"workspace": last, **recorded.fields}
             except CasfsError as error:

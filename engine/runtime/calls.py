@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from casfs import threads
 from casfs.agents import CHILD, Call, Called, Waiting
@@ -27,7 +27,6 @@ from engine.content import text
 from engine.runtime.thread_head import ThreadHead
 from engine.runtime.workspace import Workspaces, thread_workspace
 from engine.threads import agent_binding, call_stack, lifecycle, transitions
-from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import Budget
 from engine.workflow import registry as workflows
@@ -82,7 +81,7 @@ class ThreadCalls:
         return ThreadRequest(
             workflows.find_trusted(self._store, call.workflow),
             call.input,
-            bindings(call.agents),
+            agent_binding.of_call(self._store, call.workflow, call.agents),
             state,
             call.max_steps,
             Budget(Budget.of(start["budget"]).tokens),
@@ -112,14 +111,6 @@ class ThreadCalls:
             local=None if state is None else state.local,
             tokens=child.record["spent"]["tokens"],
         )
-
-
-def bindings(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Binding]:
-    """Parses agents as a request or a config names them: role to {name, config, version}."""
-    return {
-        role: Binding(one["name"], one.get("config", {}), one.get("version", ""))
-        for role, one in agents.items()
-    }
 
 
 def child_ends(store: Store, thread: Thread) -> list[str]:

@@ -21,7 +21,7 @@ import trio
 
 from casfs import canonical, daemon_socket, live_output
 from casfs.errors import CasfsError, NotFound
-from casfs.store import Store
+from casfs.store import FORMAT_FILE, Store
 from casfs.system import reserve
 from casfs.system.log import Log
 from engine import containment
@@ -37,6 +37,7 @@ from engine.secrets import redaction
 Answer = dict[str, Any]
 Maintenance = Callable[[Store], None]
 MAINTENANCE_INTERVAL_S = 600
+STORE_GONE_INTERVAL_S = 2
 MAX_IDLE_CONNECTIONS = 64  # that have sent no request; the oldest gives way to a new one
 
 
@@ -84,6 +85,8 @@ class Daemon:
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._maintenance is not None:
                     nursery.start_soon(self._run_maintenance, self._maintenance)
+                if self._store.root is not None:
+                    nursery.start_soon(_end_without_store, self._store.root)
                 self._log("ready", socket=str(path))
                 ready()
                 if leases is not None:  # threads come at any time, many at once
@@ -217,6 +220,29 @@ def _listen(path: Path) -> trio.SocketListener:
     path.chmod(0o600)
     listening.listen(64)
     return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+
+
+async def _end_without_store(root: Path) -> None:
+    """Ends the daemon when the store's directory is removed, or is another one."""
+    # Of a directory that is open, the kernel gives the inode number to no other.
+    directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        held = os.fstat(directory)
+        while not _is_gone(root, held):
+            await trio.sleep(STORE_GONE_INTERVAL_S)
+    finally:
+        os.close(directory)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_gone(root: Path, held: os.stat_result) -> bool:
+    try:
+        (root / FORMAT_FILE).stat()  # `init` may replace this file: it is not compared
+        return not os.path.samestat(root.stat(), held)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # not to be told now
+        return False
 
 
 def _error(kind: str, message: str) -> Answer:

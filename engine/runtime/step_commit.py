@@ -39,7 +39,7 @@ from engine.secrets import redaction
 from engine.threads import transitions
 from engine.threads.history import ThreadHistory
 from engine.threads.prompt_digest import PromptDigester
-from engine.threads.record import step_limit
+from engine.threads.record import PAUSED, step_limit
 
 LARGE_BYTES = 8 << 10  # of changes, which are uploaded before other steps wait for this one
 
@@ -91,6 +91,7 @@ class StepCommitter:
                 self._log_report()
             old = None if before is None else before.tree
             after = result.workspace.tree
+            self.config.read_private_files(result.workspace)
             self._log_files_with_secrets(old, after)
             if after != old:
                 result.changes = unified_diff.patch(self.store, old, after)
@@ -153,6 +154,8 @@ class StepCommitter:
         }
         if step.workspace is not None:
             payload |= step.workspace.fields
+        if PAUSED in intent and PAUSED in self.config.step_fields:
+            payload[PAUSED] = intent[PAUSED]
         if "prompt" in self.config.step_fields:
             payload["prompt"] = self._prompt(intent["role"], step)
         if step.containment and "containment" in self.config.step_fields:

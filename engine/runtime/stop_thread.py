@@ -40,8 +40,14 @@ def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequ
 def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
     """Suspends a running thread and its running children. Raises NotFound, Conflict."""
     _end_processes(store, id, (RUNNING,))
-    reason = "suspended by a person"
-    suspension.suspend(store, threads.get(store, id), reason, interrupted, cause=UNKNOWN)
+    suspension.suspend(
+        store,
+        threads.get(store, id),
+        "suspended by a person",
+        interrupted,
+        cause=UNKNOWN,
+        by_person=True,
+    )
 
 
 def request(root: Path, id: ThreadId, op: str) -> None:

@@ -85,6 +85,7 @@ class Supervisor:
         self._tasks: dict[ThreadId, Task] = {}
         self._queue: list[Task] = []  # in the order in which they will run
         self._running: list[Task] = []  # those that count against the limit
+        self._stops = 0  # under way
         self._changed = trio.Event()  # of `_tasks`: set and replaced with every change
         self.nursery: trio.Nursery
 
@@ -186,7 +187,10 @@ class Supervisor:
                 await task.done.wait()
             changed = self._changed
             thread = await blocking(lambda: threads.get(self._store, id))
-            if thread.status != RUNNING or not await blocking(partial(self._has_task, thread)):
+            if thread.status != RUNNING:
+                return thread
+            # a thread that is being stopped has no task any more before its head says so
+            if not self._stops and not await blocking(partial(self._has_task, thread)):
                 return thread
             with trio.move_on_after(CHECK_S if self.leases else math.inf):
                 await changed.wait()
@@ -204,6 +208,7 @@ class Supervisor:
         """Cancels the task of a thread and of its children, then cancels or suspends the thread.
         Raises NotFound, Conflict."""
         task, lease = self._tasks.get(id), None
+        self._stops += 1
         try:
             if task is not None:
                 lease, task.lease = task.lease, None  # kept until the thread is stopped
@@ -217,6 +222,8 @@ class Supervisor:
             if task is not None:
                 task.stopped.set()
             self._give_up(lease)
+            self._stops -= 1
+            self._note_change()
 
     async def _run(self, task: Task) -> None:
         try:

@@ -13,6 +13,7 @@ from casfs import prompts, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.agents.secret_marks import SecretMarks
+from casfs.agents.secrets import HIGHEST_MARK
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.store import Store
@@ -30,7 +31,7 @@ from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
 from engine.threads import call_stack
 from engine.threads.history import ThreadHistory
-from engine.threads.record import ALLOWS_SECRETS, Budget, Intent
+from engine.threads.record import ALLOWS_SECRETS, Budget, Intent, pending_state
 from engine.workflow import registry as workflows
 
 
@@ -55,10 +56,11 @@ class ThreadConfig:
         names = secret_names(store, thread)
         if extractor is not None and extractor.key_env is not None:
             names.add(extractor.key_env)
-        private: list[str] = []
-        if not thread.record.get(ALLOWS_SECRETS):
-            private = redaction.values_in_private_files(store, _last_state(store, thread))
-        self.secrets = redaction.from_env(names, env, marks_of(store, thread, env), private)
+        self.secrets = redaction.from_env(names, env, marks_of(store, thread, env))
+        self._allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
+        self._read_local: str | None = None
+        self.read_private_files(_last_state(store, thread))
+        self.read_private_files(pending_state(thread.record["intent"] or {}))
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
         schema = store.registry.document(store.registry.current("thread-step"))
         self.step_fields = frozenset(schema["properties"])  # a store of an older casfs has fewer
@@ -85,6 +87,14 @@ class ThreadConfig:
             instruction=rule_prompts.of_intent(self.flow.rules, intent, last),
         )
         return prompt.redacted(self.secrets)
+
+    def read_private_files(self, state: RecordedState | None) -> None:
+        """Redacts the values in the private files of a state from now on: an agent may print what
+        it, or one before it, has written."""
+        if self._allows_secrets or state is None or state.local in (None, self._read_local):
+            return
+        self.secrets.add_private(redaction.values_in_private_files(self._store, state))
+        self._read_local = state.local
 
     def put_step_agent(self, batch: Batch, role: str) -> NodeHash:
         """Puts the agent of a role with the version that is installed, for the role's step."""
@@ -145,7 +155,8 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
 
 
 def marks_of(store: Store, thread: Thread, env: Mapping[str, str]) -> SecretMarks:
-    return redaction.new_marks(store, env, allows_all=bool(thread.record.get(ALLOWS_SECRETS)))
+    allows_all, highest = bool(thread.record.get(ALLOWS_SECRETS)), thread.record.get(HIGHEST_MARK)
+    return redaction.new_marks(store, env, allows_all=allows_all, highest=highest or 0)
 
 
 def load_agent(store: Store, agent: str) -> tuple[AgentFn, Package]:

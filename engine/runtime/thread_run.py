@@ -135,7 +135,7 @@ class ThreadRun:
                 await self._suspend(UNKNOWN, lost)
                 return None
             decision = Next(pending["role"], pending.get("rule"))
-            attempt = pending["attempt"] + 1
+            attempt = pending["attempt"] + (not pending.get("goesOn"))
         done, rounds = len(self._history.steps), step_limit(self.thread.record, self._config.start)
         await self.head.move(
             lambda now: transitions.begin(self._store, now, decision, done, rounds, attempt)

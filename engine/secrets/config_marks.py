@@ -1,7 +1,7 @@
 """The parts of a config that its schema marks with a `format`, at any depth.
 
     env      a string that names a variable whose value is a secret (`engine.secrets.redaction`)
-    agent    an object {name, config, version} that names a nested agent
+    agent    a text, or {package, config, version}, that names a nested agent
     jsonata  a string: an expression over a called thread (`engine.moderator.rules.result_errors`)
 
 A missed mark would be recorded in clear or checked too late. So every keyword that can apply to a

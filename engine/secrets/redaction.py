@@ -42,19 +42,15 @@ def from_env(
     names: Iterable[str],
     env: Mapping[str, str],
     marks: SecretMarks | None = None,
-    private: Iterable[str] = (),
 ) -> Secrets:
-    """Returns the secrets of the variables that are set. `marks`: as `new_marks`; `private`: values
-    of private files."""
+    """Returns the secrets of the variables that are set. `marks`: as `new_marks`."""
     values = {name: env[name] for name in names if env.get(name)}
-    return Secrets(values, private, marks)
+    return Secrets(values, marks=marks)
 
 
-def values_in_private_files(store: Store, state: RecordedState | None) -> list[str]:
+def values_in_private_files(store: Store, state: RecordedState) -> list[str]:
     """Returns the values in the private files of a state, which an agent may print."""
     values: list[str] = []
-    if state is None:
-        return values
     for path, entry in recorded_state.local_paths(store, state.tree, state.full):
         if not isinstance(entry, File) or entry.digest.size_bytes > MAX_PRIVATE_BYTES:
             continue
@@ -66,13 +62,16 @@ def values_in_private_files(store: Store, state: RecordedState | None) -> list[s
     return values
 
 
-def new_marks(store: Store, env: Mapping[str, str], allows_all: bool = False) -> SecretMarks:
+def new_marks(
+    store: Store, env: Mapping[str, str], allows_all: bool = False, highest: int = 0
+) -> SecretMarks:
     """Returns the marks of all that the scanner finds, but for what the store's settings allow;
-    of nothing where all is allowed. Raises Invalid for faulty settings."""
+    of nothing where all is allowed. `highest`: as SecretMarks. Raises Invalid for faulty
+    settings."""
     if allows_all:
-        return SecretMarks(None)
+        return SecretMarks(None, highest)
     settings = {} if store.root is None else config.values(store.root, env)
-    return SecretMarks(Scanner(settings.get(ALLOWED, ())))
+    return SecretMarks(Scanner(settings.get(ALLOWED, ())), highest)
 
 
 def secret_variables(schema: Any, config: Any) -> set[str]:

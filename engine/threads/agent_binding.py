@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from casfs.agents import notation
 from casfs.agents.notation import AgentSpec
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
@@ -20,7 +21,7 @@ from casfs.write_batch import Batch
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.secrets import redaction
-from engine.workflow.registry import put_agent
+from engine.workflow.registry import default_agents, put_agent
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,16 @@ class Binding:
 
 
 NO_BINDINGS: Mapping[str, Binding] = {}
+
+
+def of_call(store: Store, workflow: str, agents: Mapping[str, object]) -> dict[str, Binding]:
+    """Returns the agents of a called workflow: those that the call names, below them the defaults
+    of the workflow's own file. Raises Invalid."""
+    named = {role: notation.package(value) for role, value in agents.items()}
+    return {
+        role: Binding(agent["name"], agent["config"], agent["version"])
+        for role, agent in {**default_agents(store, workflow), **named}.items()
+    }
 
 
 def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:

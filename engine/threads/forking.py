@@ -12,21 +12,29 @@ from itertools import cycle, islice
 from typing import Any
 
 from casfs import revisions, threads
+from casfs.agents.secrets import HIGHEST_MARK
 from casfs.digest import NodeHash, is_hash
-from casfs.errors import Invalid, NotFound
+from casfs.errors import Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.workspaces import ignored_files
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
-from engine.threads import agent_binding, naming, record
+from engine.threads import agent_binding, naming, record, trust
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.lifecycle import check_roles, new_thread
 from engine.workflow import registry as workflows
 
 MAX_FORKS = 1000  # of one publication
-INHERITED = ("rounds", "onLimit", "definition", record.ALLOWS_SECRETS, ignored_files.FIELD)
+INHERITED = (
+    "rounds",
+    "onLimit",
+    "definition",
+    record.ALLOWS_SECRETS,
+    HIGHEST_MARK,
+    ignored_files.FIELD,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,8 @@ class ForkPoint:
             intent["kept"] = content.put(batch, json.dumps(kept), turns)
         fork |= {"turn": self.turn, "continues": continues}
         name = f"forked from {thread.id}@{self.index + 1}.{self.turn}"
-        return {"fork": fork, "intent": intent, "attempts": [content.put(batch, name, turns)]}
+        intent[record.PAUSED] = content.put(batch, name, turns)
+        return {"fork": fork, "intent": intent}
 
 
 def fork(
@@ -76,9 +85,17 @@ def fork(
     that play their roles from there on, which the threads take in turn; `max_steps`: their step
     limit, by default that of this thread; `workflow`: the node of one that decides from there on;
     `hint`: for the next step. Raises NotFound where there is no such step, Invalid for a workflow
-    without a role played until there, and as `lifecycle.create` for roles, agents and the name."""
+    without a role played until there, Refused where nothing is left to run, and as
+    `trust.check`, and `lifecycle.create` for roles, agents and the name."""
     if not 1 <= count <= (1 if name else MAX_FORKS):
         raise Invalid(f"cannot create {count} forks: 1 to {MAX_FORKS} at once, 1 with a name")
+    trust.check(store, [thread])
+    is_over = thread.fields.get("returnCode") in (0, 1)  # by the rules, which decide so again
+    if at is None and workflow is None and is_over:
+        raise Refused(
+            f"thread {thread.id} has ended, nothing is left to run after its last step;"
+            " give --at STEP (0: its start), or --workflow NAME"
+        )
     origin = _fork_point(store, thread, at)
     kept, agents = threads.agents(store, thread), [thread.record.get("agents")]
     flow_name = thread.record["workflow"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import removals, threads
+from casfs import canonical, removals, threads
 from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
@@ -182,22 +182,31 @@ def _validated(
     check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
     for role, one in request.all_agents.items():
-        _check_calls(store, option(role), one.name, one.config)
+        _check_calls(store, option(role), one, set())
     return _ValidatedRequest(request, workflow.name, packages, caller)
 
 
-def _check_calls(store: Store, where: str, agent: str, config: Mapping[str, Any]) -> None:
-    """Raises NotFound, Invalid for a call of a `workflow` agent, at any depth, that is refused."""
-    if agent == "workflow":
+def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) -> None:
+    """Raises NotFound, Invalid for a call of a `workflow` agent, at any depth, that is refused.
+    `checked`: the configs that are known; a workflow may call itself."""
+    config = agent.config
+    key = canonical.encode(config)
+    if agent.name == "workflow" and key not in checked:
+        checked.add(key)
         for call in config.get("calls", [config]):
             flow = workflows.load(store, workflows.find_trusted(store, call["workflow"]))
-            check_roles(flow, call["agents"])
+            agents = agent_binding.of_call(store, call["workflow"], call.get("agents", {}))
+            check_roles(flow, agents)
+            agent_binding.resolve(agents)
+            for called in agents.values():
+                _check_calls(store, where, called, checked)
         schemas = {name: role.schema for name, role in flow.roles.items()}
         faults = rules.result_errors(config.get("meta", "null"), schemas)
         if faults and "calls" not in config:  # each of several has roles of its own
             raise Invalid(f"{where}: config.meta: {faults[0]}")
-    for name, _, below in loader.load(agent).nested_agents(config):
-        _check_calls(store, where, name, below)
+    for nested in loader.load(agent.name).nested_agents(config):
+        binding = Binding(nested["name"], nested["config"], nested["version"])
+        _check_calls(store, where, binding, checked)
 
 
 def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:

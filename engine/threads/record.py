@@ -21,7 +21,8 @@ from casfs.trees.recorded_state import RecordedState
 
 MAX_REASON_BYTES = 600  # as JSON
 MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # length of a list
-KEPT = ("kept", "tree", "local")  # from attempt to attempt
+KEPT = ("kept", "tree", "local")  # from attempt to attempt, of one agent
+PAUSED = "paused"  # kept between attempts, whichever agent plays the role
 MAX_LOST_ATTEMPTS = 3  # attempts of one step that ended with the daemon
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
@@ -99,7 +100,7 @@ def new_intent(
     attempt before, if any."""
     return {
         **({"lost": lost} if lost else {}),
-        **{name: last[name] for name in ("rule", *KEPT) if last and name in last},
+        **{name: last[name] for name in ("rule", PAUSED, *KEPT) if last and name in last},
         "role": role,
         "index": index,
         "attempt": attempt,

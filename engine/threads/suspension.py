@@ -22,10 +22,10 @@ from casfs.write_batch import Batch
 from engine import content
 from engine.agents import human
 from engine.output_parser import extract, role_schema
-from engine.threads import agent_binding, call_stack, record
+from engine.threads import agent_binding, call_stack, record, trust
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import BUDGET, CALLER, FAILURE, ROUNDS, TIMEOUT, UNKNOWN
-from engine.threads.transitions import attempt_traces, move_head
+from engine.threads.transitions import attempt_entry, move_head, paused_intent
 from engine.workflow import registry as workflows
 
 
@@ -38,10 +38,12 @@ def suspend(
     tokens: int = 0,
     question: str | None = None,
     state: RecordedState | None = None,
+    by_person: bool = False,
 ) -> Thread:
     """Suspends a thread until `resume`. `failed`: details of failed attempts to record;
     `tokens`: spent by the attempt; `question`: a content node. Children that still run are
     suspended too, except after FAILURE and TIMEOUT; of a failed step only the finished ones stay.
+    `by_person`: a pause, after which the attempt goes on.
     Retries on conflict."""
 
     def attempt() -> Thread:
@@ -50,9 +52,10 @@ def suspend(
             if cause not in (FAILURE, TIMEOUT):
                 for child in call_stack.open_children(store, thread):
                     _pause(batch, child, thread)
-            if intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
-                traces = attempt_traces(batch, thread, f"failed: {reason}", not failed)
-                details = [*traces, *failed]
+            if intent is not None and by_person:
+                intent, details = paused_intent(batch, intent, failed), ()
+            elif intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
+                details = attempt_entry(batch, thread, f"failed: {reason}", failed)
                 finished = call_stack.finished_children(store, thread)
                 calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = {**record.without_turns(intent), "calls": calls}
@@ -100,13 +103,14 @@ def resume(
     `hint`: text for the next attempt at a step; `check`: refuse an answer that does not fit;
     `agents`: agents that play their roles in this thread from now on.
 
-    Raises Invalid for such an answer, Conflict where it is not suspended, has no question for an
-    answer, or an open question and no answer.
+    Raises Invalid for such an answer, Refused as `trust.check`, Conflict where it is not suspended,
+    has no question for an answer, or an open question and no answer.
     """
     if thread.status != SUSPENDED:
         raise Conflict(f"thread {thread.id} {says(thread)}, not suspended")
     callers, children = call_stack.waiting_callers, call_stack.awaited_children
     resumed = [*callers(store, thread), thread, *children(store, thread)]
+    trust.check(store, resumed)
     asks = resumed[-1].record.get("cause") == HUMAN
     if asks and resumed[-1] is thread and thread.record["intent"]["role"] in agents:
         asks = False  # another agent takes the place of the one that asked
@@ -142,6 +146,8 @@ def _resume(store: Store, batch: Batch, thread: Thread, more: Any, new: Collecti
         other = intent["role"] in new
         rest = {key: one for key, one in intent.items() if not (other and key in record.KEPT)}
         again = cause in (FAILURE, TIMEOUT) and not other
+        if cause not in (FAILURE, TIMEOUT, UNKNOWN):
+            rest = paused_intent(batch, rest)
         changes["intent"] = {**rest, "resumed": True, **({"calls": []} if again else {})}
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}

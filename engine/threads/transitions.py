@@ -23,7 +23,15 @@ from casfs.write_batch import Batch
 from engine import content
 from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import call_stack, record
-from engine.threads.record import BUDGET, END_ON_LIMIT, ROUNDS, RULE, UNLIMITED, Budget
+from engine.threads.record import (
+    BUDGET,
+    END_ON_LIMIT,
+    ROUNDS,
+    RULE,
+    UNLIMITED,
+    Budget,
+    Intent,
+)
 
 RETURN_MAX_STEPS, RETURN_CANCELLED = 2, 130
 
@@ -77,7 +85,7 @@ def retry(
     intent = thread.record["intent"]
     calls, number = call_stack.finished_children(store, thread), intent["attempt"] + 1
     with store.batch() as batch:
-        details = [*attempt_traces(batch, thread, f"failed: {reason}", not failed), *failed]
+        details = attempt_entry(batch, thread, f"failed: {reason}", failed)
         return move_head(
             batch,
             thread,
@@ -139,8 +147,10 @@ def _cancel(
     store: Store, batch: Batch, thread: Thread, summary: str, interrupted: Sequence[str] = ()
 ) -> Thread:
     end, last = End(RETURN_CANCELLED, summary), threads.last_step(store, thread)
-    traces = attempt_traces(batch, thread, "was cancelled", False)
-    attempts = record.add_attempts(thread.record, [*traces, *interrupted])
+    paused = (thread.record["intent"] or {}).get(record.PAUSED)
+    held = [*([paused] if paused else []), *interrupted]
+    entry = attempt_entry(batch, thread, "was cancelled", held, is_told=False)
+    attempts = record.add_attempts(thread.record, entry)
     return _end(batch, thread, last, end, CANCELLED, attempts=attempts)
 
 
@@ -182,27 +192,54 @@ def _advance(
         reason = record.truncate_reason(decision.reason)
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
     last = thread.record["intent"]
-    last = last if last and (attempt > 1 or last.get("begun") is False) else None
+    is_again = attempt > 1 or (last and (last.get("begun") is False or last.get("goesOn")))
+    last = last if is_again else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
     intent = record.new_intent(decision.role, done + 1, attempt, calls, lost, last)
     intent |= {} if decision.rule is None else {"rule": decision.rule}
     attempts: list[str] = []
     if last:
-        traces = attempt_traces(batch, thread, "was broken off", not last.get("resumed"))
-        attempts = record.add_attempts(thread.record, traces)
+        is_told = not last.get("resumed")
+        entry = attempt_entry(batch, thread, "was interrupted", is_told=is_told)
+        attempts = record.add_attempts(thread.record, entry)
     return move_head(
         batch, thread, hash, intent=intent, attempts=attempts, question=None, **changes
     )
 
 
-def attempt_traces(batch: Batch, thread: Thread, how: str, always: bool) -> Sequence[NodeHash]:
-    """Puts a content node for an attempt that is over: how it ended, with its recorded turns.
-    Without turns only if `always` (it left no detail)."""
+def attempt_entry(
+    batch: Batch, thread: Thread, how: str, details: Sequence[str] = (), is_told: bool = True
+) -> list[str]:
+    """Puts what an attempt that is over left, as one entry for `attempts`: how it ended, with its
+    recorded turns and `details`. A detail alone that says itself how it ended is the entry. Without
+    turns and details there is an entry only if `is_told`."""
     intent = thread.record["intent"]
-    if not intent or not (always or intent["turns"]):
-        return ()
+    if not intent:
+        return []
+    turns = record.all_turns(intent)
+    if not (turns or details or is_told):
+        return []
+    if details and not turns and not any(_is_session(batch, one) for one in details):
+        return list(details)
     text = f"attempt {intent['attempt']} of {intent['role']} {record.truncate_reason(how)}"
-    return (content.put(batch, text, record.all_turns(intent)),)
+    return [content.put(batch, text, [*turns, *details])]
+
+
+def paused_intent(batch: Batch, intent: Intent, details: Sequence[str] = ()) -> Intent:
+    """Returns the intent of an attempt that goes on later, under the same number: what it left so
+    far does not count as a failed attempt; `paused` refers to it."""
+    before = intent.get(record.PAUSED)
+    left = [*record.all_turns(intent), *details]
+    fresh = {**record.without_turns(intent), "goesOn": True}
+    if left:
+        text = f"{intent['role']}, before it was paused"
+        fresh[record.PAUSED] = content.put(batch, text, [*([before] if before else []), *left])
+    return fresh
+
+
+def _is_session(batch: Batch, hash: str) -> bool:
+    info = batch.info({hash}).get(hash)
+    return info is not None and batch.type_name(info.type) == "react-session"
 
 
 def _end(

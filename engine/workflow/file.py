@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import PurePath
@@ -34,21 +34,45 @@ EXTRACT_PROMPT = "Report what the schema below asks for."
 @dataclass(frozen=True)
 class WorkflowFile:
     """`definition`: in the form that `check` takes; `agents`: the default agents, by role;
-    `faults`: of the agents, one line each."""
+    `faults`: of the agents, one line each; `yaml`: the text, where it is no JSON."""
 
     definition: Any
     agents: Mapping[str, AgentSpec]
     faults: tuple[str, ...] = ()
+    yaml: str | None = None
 
     def check(self) -> CheckReport:
         report = check(self.definition)
-        return CheckReport([*report.errors, *self.faults], report.warnings)
+        return self.with_lines(CheckReport([*report.errors, *self.faults], report.warnings))
+
+    def with_lines(self, report: CheckReport) -> CheckReport:
+        """Returns a report on this file in which a fault of a YAML value begins with its line."""
+        if self.yaml is None or not (report.errors or report.warnings):
+            return report
+        lines = yaml_values.lines(self.yaml)
+
+        def located(fault: str) -> str:
+            place = fault.replace(".agent: config", ".agent.config", 1)
+            known = [path for path in lines if _is_below(place, path)]
+            return f"line {lines[max(known, key=len)]}: {fault}" if known else fault
+
+        return CheckReport([*map(located, report.errors)], [*map(located, report.warnings)])
+
+
+def _is_below(fault: str, path: str) -> bool:
+    """Whether a fault is one of the value at `path`, or of a part of it."""
+    return fault.startswith(path) and fault[len(path) : len(path) + 1] in (":", ".", "[")
 
 
 def read(data: bytes, name: str) -> WorkflowFile:
     """Reads the content of the file `name` (- for stdin). Raises Invalid where it is not JSON
     or YAML."""
-    return complete(_value(data, name), "" if name == STDIN else PurePath(name).stem)
+    text = _text(data)
+    is_json = name.endswith(".json") or text.lstrip().startswith(("{", "["))
+    is_yaml = name.endswith(YAML_ENDINGS) or not is_json
+    value = yaml_values.document(text) if is_yaml else canonical.parse(text)
+    found = complete(value, "" if name == STDIN else PurePath(name).stem)
+    return replace(found, yaml=text) if is_yaml else found
 
 
 def complete(value: object, stem: str = "") -> WorkflowFile:
@@ -89,16 +113,11 @@ def _role(key: str, body: object) -> object:
     return filled
 
 
-def _value(data: bytes, name: str) -> Any:
+def _text(data: bytes) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Invalid(f"byte {error.start} is not UTF-8") from None
-    if name.endswith(YAML_ENDINGS):
-        return yaml_values.document(text)
-    if name.endswith(".json") or text.lstrip().startswith(("{", "[")):
-        return canonical.parse(text)
-    return yaml_values.document(text)
 
 
 @cache

@@ -155,7 +155,11 @@ def find_trusted(store: Store, name: str) -> NodeHash:
 
 def runs(store: Store, name: str) -> str:
     """Returns in one line which agents a registered workflow names for its roles."""
-    agents = default_agents(store, name)
+    return describe(default_agents(store, name))
+
+
+def describe(agents: Mapping[str, AgentSpec]) -> str:
+    """Returns in one line which agents the roles have."""
     if not agents:
         return "its roles name no agent"
     lines = [

@@ -72,3 +72,12 @@ def test_nodes_are_read_by_digest_and_walked() -> None:
         assert store.node(meta).payload["$id"] == "schema"
         with pytest.raises(casfs.NotFound, match="not a directory"):
             store.node(digest, "directory")
+
+
+def test_a_digest_of_another_size_is_not_found(tmp_path: Path) -> None:
+    with casfs.init(tmp_path / "store") as store:
+        digest = casfs.Digest.of(b"four")
+        store.put(b"four")
+        assert store.get(digest) == b"four"
+        with pytest.raises(casfs.NotFound, match=r"has 4 bytes, not 5$"):
+            store.get(casfs.Digest(digest.hash, 5))

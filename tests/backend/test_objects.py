@@ -4,6 +4,7 @@ import errno
 import gzip
 import io
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -314,3 +315,14 @@ def test_a_file_that_gc_removes_while_faults_are_listed_has_none(objects: Object
     assert next(faults).startswith("!: not the name of a blob")
     objects.remove(hash)
     assert [*faults] == []
+
+
+def test_a_removed_staging_directory_is_made_again(objects: Objects, tmp_path: Path) -> None:
+    """As by `rm -rf tmp/*` under a writer: the write under way fails whole, the next ones work."""
+    lost = objects.stage(io.BytesIO(LARGE))
+    shutil.rmtree(Path(lost.temp or "").parent)
+    with pytest.raises(Failed, match="cannot sync"):
+        objects.sync([lost])
+    assert not objects.path(lost.digest.hash).exists()
+    assert objects.path(place(objects, LARGE)).read_bytes() == LARGE
+    assert objects.staging.sweep() == 0  # it is locked again

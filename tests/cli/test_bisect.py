@@ -161,6 +161,43 @@ def test_ends(cli: Cli, thread: Example, runs: Path, check: tuple[str, ...]) -> 
     assert "Missing" in cli("thread", "bisect", "fix", code=2).err
 
 
+def flaky(runs: Path, *numbers: int) -> tuple[str, ...]:
+    """A CMD that passes every second time on trees with these numbers."""
+    odd = f"test $(($(grep -c ^$n$ {runs}) % 2)) = 1"
+    cases = "|".join(map(str, numbers))
+    script = (
+        f"read n <n; echo $n >>{runs}; case $n in {cases}) {odd};; *) test $n -lt {LIMIT};; esac"
+    )
+    return ("--", "sh", "-c", script)
+
+
+def test_a_flaky_command(cli: Cli, thread: Example, runs: Path) -> None:
+    said = cli("bisect", "fix", "--repeat", "3", *flaky(runs, 5), code=1)
+    assert ran(runs) == [number for number in (0, 7, 3, 5, 4, 6) for _ in range(3)]
+    assert [line.split()[0] for line in said.text.splitlines()[:6]] == [
+        "good", "bad", "good", "flaky", "good", "bad",
+    ]  # fmt: skip
+    assert "one of these 2, of which all but the last were skipped:" in said.text
+    assert "CMD is flaky: its runs differ on 00000000@8" in said.err
+    value = cli("bisect", "fix", "--repeat", "2", "--json", *flaky(runs, 5), code=1).json
+    assert [row["outcome"] for row in value["runs"]][3] == "flaky"
+    assert len(value["found"]) == 2
+
+
+def test_a_flaky_end(cli: Cli, thread: Example, runs: Path) -> None:
+    said = cli("bisect", "fix", "--repeat", "2", *flaky(runs, 7), code=4)
+    assert said.err.endswith("@12 is flaky: give another --bad\n")
+
+
+def test_a_steady_command_repeated(
+    cli: Cli, thread: Example, runs: Path, check: tuple[str, ...]
+) -> None:
+    said = cli("bisect", "fix", "--repeat", "2", *check)
+    assert ran(runs) == [number for number in (0, 7, 3, 5, 6) for _ in range(2)]
+    assert "flaky" not in said.err
+    assert "00000000@10 planner" in said.text
+
+
 def test_skips(cli: Cli, thread: Example, runs: Path) -> None:
     script = f"read n <n; echo $n >>{runs}; case $n in 4|5) exit 125; esac; test $n -lt 6"
     said = cli("thread", "bisect", "fix", "--", "sh", "-c", script, code=1)

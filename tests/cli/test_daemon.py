@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import shutil
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
 from casfs import daemon_socket
 from casfs.version import VERSION
+from engine.runtime.daemon import STORE_GONE_INTERVAL_S
 from tests.support.engine import Cli, alive, daemon, spawn
 
 
@@ -52,3 +56,46 @@ def test_systemd_is_told_when_it_is_ready(cli: Cli, tmp_path: Path) -> None:
         finally:
             process.terminate()
         assert process.wait(30) == 0
+
+
+def test_a_daemon_ends_with_its_store(cli: Cli) -> None:
+    root = cli.root
+    started = spawn("--store", root, "daemon", "start", "--json")
+    process = os.pidfd_open(json.loads(started.stdout)["pid"])
+    try:
+        shutil.rmtree(root)
+        assert select.select([process], [], [], 60)[0] == [process]
+    finally:
+        os.close(process)
+    assert not root.exists()
+
+
+def test_a_daemon_goes_on_when_its_store_is_made_again(cli: Cli) -> None:
+    """`init` of a store that is there writes its format file anew."""
+    started = spawn("--store", cli.root, "daemon", "start", "--json")
+    process = os.pidfd_open(json.loads(started.stdout)["pid"])
+    try:
+        spawn("--store", cli.root, "init")
+        assert select.select([process], [], [], 3 * STORE_GONE_INTERVAL_S)[0] == []
+    finally:
+        spawn("--store", cli.root, "daemon", "stop")
+        os.close(process)
+
+
+def test_stop_all_ends_the_daemons_in_the_runtime_directory(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        env = {**os.environ, "XDG_RUNTIME_DIR": short}
+        assert daemon_socket.socket_path(tmp_path, env).is_relative_to(short)
+        pids = []
+        for name in ("one", "two"):
+            root = str(tmp_path / name)
+            spawn("--store", root, "init", env=env)
+            started = spawn("--store", root, "daemon", "start", "--json", env=env)
+            pids.append(json.loads(started.stdout)["pid"])
+        (Path(short) / "casfs" / "left.sock").touch()
+        stopped = json.loads(spawn("daemon", "stop", "--all", "--json", env=env).stdout)
+        assert sorted(stopped["pids"]) == sorted(pids)
+        assert not any(alive(pid) for pid in pids)
+        assert json.loads(spawn("daemon", "stop", "--all", "--json", env=env).stdout) == {
+            "pids": []
+        }

@@ -127,6 +127,37 @@ def test_an_interrupted_restore_is_named(cli: Cli, project: Path) -> None:
     assert "a restore was interrupted; run it again" in cli("diff", code=4).err
 
 
+def test_a_restore_of_single_paths_leaves_the_rest_as_it_is_known(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_tree(tmp_path / "place", {"a": b"1", "b": b"1"})
+    cli("checkpoint", "create", "work", place)
+    write_tree(place, {"a": b"2", "b": b"2"})
+    newest = cli("checkpoint", "create", "work", place).word
+    cli("checkpoint", "restore", "work~1", place, "--", "a")
+    monkeypatch.chdir(place)
+    said = cli("status", ".").text
+    assert f"compared with work@{newest}" in said
+    assert said.endswith("M a\n")
+    assert f"holds work@{newest}" in cli("status").text
+    cli("checkpoint", "restore", "work~1", place, "--", "a")
+    assert cli("status", ".").text == said
+    cli("checkpoint", "restore", "work", place, "--", "a")
+    assert cli("status", ".").text.endswith("no changes\n")
+    cli("checkpoint", "restore", "work~1", place, "--", "a")
+    cli("checkpoint", "restore", "work", place)  # what was restored is no local change
+    assert cli("status", ".").text.endswith("no changes\n")
+
+
+def test_single_paths_in_an_empty_working_directory(
+    cli: Cli, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    cli("checkpoint", "restore", "app", ".", "--", "README")
+    assert "interrupted" not in cli("status", ".").text
+
+
 def test_a_home_directory_is_not_recorded(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

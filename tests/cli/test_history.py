@@ -114,3 +114,22 @@ def test_of_checkpoints(cli: Cli, tmp_path: Path) -> None:
         cli("tree", "build", str(write_tree(tmp_path / "third", tree))).text.split()[0],
         code=3,
     )
+
+
+def test_a_path_on_disk(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "work", {"src": {"f": b"one\n"}})
+    cli("checkpoint", "create", "site", place)
+    assert cli("blame", place / "src/f").text == cli("blame", "site:src/f").text
+    assert cli("log", place / "src").text == cli("log", "site:src").text
+    assert cli("cat", place / "src/f").text == "one\n"
+    hits = cli("search", "site", place / "src", "--json").json
+    assert [one["type"] for one in hits] == ["checkpoint"]
+    (place / "g").touch()
+    cli("checkpoint", "create", "site", place)
+    assert len(cli("search", "site", place, "--json").json) == 2
+    assert len(cli("search", "site", place / "src/f", "--json").json) == 1
+    (place / "src/f").write_bytes(b"2\n")
+    for verb in ("cat", "blame", "log"):
+        assert f"{place}/src/f was changed since site@" in cli(verb, place / "src/f").err
+    (tmp_path / "other").touch()
+    assert "is in no directory" in cli.refused("blame", str(tmp_path / "other"), code=3)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from casfs.backend.derived import in_remote
 from casfs.native import images
 from casfs.store import Store
 from tests.support.engine import Cli
+from tests.support.programs import needs_device
 
 LARGE = random.Random(2).randbytes(3 << 20)
 FILES = {f"d{n // 50}/f{n:03}.txt": f"line {n}\n".encode() * (n + 200) for n in range(120)}
@@ -116,3 +120,95 @@ def test_an_image_leaves_the_content_in_the_remote(clone: Cli, tmp_path: Path) -
         ((_, head),) = store.heads.list("checkpoints/t/")
         images.ensure(store, store.node(head.hash).payload["root"])
         assert len(list(in_remote(store.blobs))) == len(FILES) + 1
+
+
+BIG_SIZES = (1 << 20, (1 << 20) + 1, 3 << 20, 5 << 20, 11 << 20)  # the first is no file of its own
+MAX_SHARE = 1.3  # of what was read, on the disk
+
+
+def room(folder: Path) -> int:
+    """The bytes that the files below a directory take of the disk."""
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*") if not path.is_mount())
+
+
+@pytest.fixture
+def big(
+    cli: Cli, other: Callable[[str], Cli], tmp_path: Path, remote: Path
+) -> tuple[Cli, dict[str, bytes], int]:
+    """The command line on a lazy clone of files that do not compress; the files; the room of the
+    clone before any was read."""
+    files = {f"f{n}": random.Random(n).randbytes(size) for n, size in enumerate(BIG_SIZES)}
+    (tmp_path / "big").mkdir()
+    for name, data in files.items():
+        (tmp_path / "big" / name).write_bytes(data)
+    cli("remote", "add", "origin", remote.as_uri())
+    cli("checkpoint", "create", "t", str(tmp_path / "big"))
+    cli("push", "origin", "t")
+    cli("clone", remote.as_uri(), str(tmp_path / "clone"), "--lazy")
+    return other("clone"), files, room(tmp_path / "clone")
+
+
+def check_room(clone: Cli, before: int, again: Callable[[], object]) -> None:
+    assert room(clone.root) - before <= MAX_SHARE * sum(BIG_SIZES)
+    again()
+    assert room(clone.root) - before <= MAX_SHARE * sum(BIG_SIZES)
+    assert clone("fsck").code == 0
+
+
+def test_what_is_printed_is_kept_once(big: tuple[Cli, dict[str, bytes], int]) -> None:
+    clone, files, before = big
+
+    def read() -> None:
+        for name, data in files.items():
+            assert clone("get", f"t:{name}").out == data
+
+    read()
+    check_room(clone, before, read)
+
+
+def test_what_is_restored_is_kept_once(
+    big: tuple[Cli, dict[str, bytes], int], tmp_path: Path
+) -> None:
+    clone, files, before = big
+
+    def restore() -> None:
+        clone("checkpoint", "restore", "t", str(tmp_path / "out"))
+        for name, data in files.items():
+            assert (tmp_path / "out" / name).read_bytes() == data
+        shutil.rmtree(tmp_path / "out")
+
+    restore()
+    check_room(clone, before, restore)
+
+
+@needs_device
+def test_what_is_read_in_a_mount_is_kept_once(
+    big: tuple[Cli, dict[str, bytes], int], tmp_path: Path
+) -> None:
+    clone, files, before = big
+    point = tmp_path / "point"
+
+    def read() -> None:
+        trees = (point / "trees" / "t").iterdir()
+        (tree,) = [one for one in trees if not one.is_symlink()]
+        for name, data in files.items():
+            assert (tree / name).read_bytes() == data
+
+    try:
+        clone("mount", point)
+        read()
+        check_room(clone, before, read)
+        clone("umount", point)
+    finally:
+        subprocess.run(["fusermount3", "-u", "-z", point], capture_output=True)
+
+
+def test_readers_at_once_keep_one_copy(big: tuple[Cli, dict[str, bytes], int]) -> None:
+    clone, files, before = big
+    name = f"f{len(BIG_SIZES) - 1}"
+    command = [sys.executable, "-m", "casfs", "--store", clone.root, "get", f"t:{name}"]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda reader: reader.communicate()[0], readers))
+    assert found == [files[name]] * 4
+    assert room(clone.root) - before <= MAX_SHARE * len(files[name])

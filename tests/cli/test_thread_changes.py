@@ -54,6 +54,10 @@ def test_apply_to_what_has_changed_meanwhile(cli: Cli, project: Path) -> None:
     done = {b"log": b"1\n2\n", b"text": b"one\n2\n3\n4\nfive\n", b"mine": b"mine"}
     assert read_tree(project) == done
     assert cli("thread", "apply", "mend", ".").text == "nothing to apply\n"
+    cli("checkpoint", "create", "site", ".")
+    lines = cli("blame", "site:text", "--json").json
+    steps = [line["version"]["step"] for line in lines]
+    assert steps == [1, None, None, None, None], "the edit beside it is the checkpoint's"
     cli(*undo)
     text = TEXT.replace(b"5", b"five")
     assert read_tree(project) == {b"text": text, b"old": b"old\n", b"mine": b"mine"}
@@ -77,3 +81,21 @@ def test_conflicts(cli: Cli, project: Path, tmp_path: Path) -> None:
     said = cli("thread", "apply", "mend@1", other, code=1).text
     assert "conflict: text: deleted here, changed by the thread" in said
     assert (other / "log").read_bytes() == b"1\n"
+
+
+def test_derived_files_are_not_applied(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "project", {"package.json": b"{}", "a.py": b"A = 1\n"})
+    with Store.open(cli.root) as store:
+        workflows.add(store, loop(1))
+    makes = (
+        "mkdir -p node_modules/m; echo 1 >node_modules/m/index.js; echo 'A = 2' >a.py;"
+        " python3 -c 'import py_compile; py_compile.compile(\"a.py\")'; test -d __pycache__"
+    )
+    agent = f"a=command:{json.dumps(says({}, makes))}"
+    start = ("thread", "start", "sample", "--input", "x", "--workspace", place, "--name", "derive")
+    with daemon(cli.root):
+        cli(*start, "--agent", agent, "--wait")
+    assert cli("thread", "diff", "derive").text == "M a.py\n"
+    assert cli("thread", "apply", "derive", place, "--check").text == "M a.py\n"
+    cli("thread", "apply", "derive", place)
+    assert sorted(one.name for one in place.iterdir()) == ["a.py", "package.json"]

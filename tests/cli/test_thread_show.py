@@ -58,6 +58,7 @@ def test_threads(cli: Cli, opened: Store) -> None:
     assert (agent["package"], agent["hash"]) == ("command", threads.agents(opened, ended)["a"])
     text = cli("thread", "show", ended.id).text
     assert "\nagents: a=command\n" in text
+    assert (agent["name"], agent["model"]) == (None, None)
     assert text.startswith(f"{ended.id}  sample  succeeded\nreturnCode: 0\nsummary: ended after")
     assert "reason: a: sh exited with 1" in cli("thread", "show", suspended.id).text
 

@@ -57,4 +57,4 @@ def test_without_the_extra_one_line_names_it(cli: Cli) -> None:
     command = [sys.executable, "-c", WITHOUT, "--store", str(cli.root), "web"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr == "casfs: no module starlette; run `pip install casfs[web]`\n"
+    assert found.stderr == "casfs: no module starlette; run `pip install 'casfs-store[web]'`\n"

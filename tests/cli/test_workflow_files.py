@@ -100,3 +100,19 @@ def test_one_that_came_from_elsewhere_runs_after_it_was_trusted(
     message = cli.refused("run", "mine", "Do it", str(tmp_path), code=4)
     assert "casfs workflow trust mine" in message
     assert cli("workflow", "trust", "mine").text.startswith("trusted mine: ")
+
+
+def test_faults_of_agents_in_yaml_have_their_line(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(
+        "roles:\n  a:\n    systemPrompt: x\n    agent:\n      package: workflow\n      config:\n"
+        "        workflow: x\n        agents:\n          b: 5\n"
+        '  c:\n    systemPrompt: x\n    agent: \'llm:{"model": "m"}\'\n'
+        "moderator:\n  - {from: __start__, to: a}\n  - {from: a, to: c}\n"
+        "  - {from: c, to: __end__}\n"
+    )
+    errors = cli("workflow", "validate", path, "--json", code=4).json["errors"]
+    assert errors == [
+        "line 9: $.roles.a.agent: config.agents.b: must be of type string or object",
+        "line 12: $.roles.c.agent: config: one of baseUrl or baseUrlEnv is required",
+    ]

@@ -180,7 +180,11 @@ def test_everything_arrives(source: Store, exported: Path, target: Store) -> Non
     work = f"checkpoints/work/{checkpoint.find(source, 'work').id}"
     assert done.heads == [work, "schemas/note", f"threads/{ID}"]
     for name in done.heads:
-        assert target.heads.get(name) == source.heads.get(name)
+        old, origin = source.heads.get(name), {}
+        assert old is not None
+        if name.startswith("threads/"):
+            origin = {"origin": "an import"}  # until it is trusted
+        assert target.heads.get(name) == Head(old.hash, {**old.record, **origin})
     hashes = {name.partition("/")[2] for name, _ in members(exported)[1:-1]}
     assert done.members == len(hashes)
     for hash in hashes:

@@ -392,3 +392,15 @@ def test_several_processes_search_at_once(disk_store: Store) -> None:
     with Index(disk_store) as index:
         assert index.catch_up() == 0
         assert len(list(index.search("words", limit=500))) == 200
+
+
+def test_indexing_says_how_far_it_is(disk_store: Store) -> None:
+    blob = b"line\n" * 1000
+    disk_store.put(blob)
+    content(disk_store, "said")
+    shown: list[tuple[int, int]] = []
+    with Index(disk_store, lambda done, size: shown.append((done, size))) as index:
+        assert [hit.type for hit in index.search("said")] == ["content"]
+    assert shown[-1][0] == len(shown)
+    assert shown[-1][1] > len(blob)
+    assert shown == sorted(shown)

@@ -58,6 +58,8 @@ async def test_over_stdio(disk_store: Store, tmp_path: Path) -> None:
 def test_stdout_carries_protocol_only_and_the_end_of_stdin_ends_it(disk_store: Store) -> None:
     lines = [INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
     lines += [{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}]
+    lone = {"name": "search", "arguments": {"text": "half \ud83d"}}
+    lines += [{"jsonrpc": "2.0", "id": "three", "method": "tools/call", "params": lone}]
     text = "".join(json.dumps(one) + "\n" for one in lines) + "no JSON\n"
     with subprocess.Popen(
         [*CASFS, "--store", str(disk_store.root), "mcp"],
@@ -70,13 +72,14 @@ def test_stdout_carries_protocol_only_and_the_end_of_stdin_ends_it(disk_store: S
         server.stdin.write(text)
         server.stdin.flush()
         answers: dict[object, Any] = {}
-        while 2 not in answers:  # the end of stdin cancels what is asked
+        while not {2, "three"} <= set(answers):  # the end of stdin cancels what is asked
             one = json.loads(server.stdout.readline())
             answers[one.get("id")] = one
         server.stdin.close()
         answers |= {one.get("id"): one for one in map(json.loads, server.stdout)}
     assert server.returncode == 0
     assert answers[1]["result"]["serverInfo"]["name"] == "casfs"
+    assert "half of a surrogate pair" in answers["three"]["error"]["message"]
     assert "search" in {one["name"] for one in answers[2]["result"]["tools"]}
 
 
@@ -197,4 +200,4 @@ main()
     command = [*CASFS[:1], "-c", code, "--store", str(cli.root), "mcp", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"casfs: no module {missing}; run `pip install casfs[{extra}]`\n"
+    assert done.stderr == f"casfs: no module {missing}; run `pip install 'casfs-store[{extra}]'`\n"

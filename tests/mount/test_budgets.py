@@ -18,13 +18,22 @@ pyfuse3 must be asked to open and to list, each time, and for the targets of lin
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.lasting import PLAIN, ROOT_ONLY, asked, drop_caches, opened, record
+from tests.support.lasting import (
+    PLAIN,
+    ROOT_ONLY,
+    asked,
+    drop_caches,
+    kernel_caches,
+    opened,
+    record,
+)
 from tests.support.served import Mount
 
 LARGE = 400_000  # bytes
@@ -39,6 +48,7 @@ COMMANDS: dict[str, list[str]] = {
     "git": ["git", "status", "--porcelain"],
 }
 CAT = 3
+CACHED_TRIES = 5
 GIT_COMMIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]
 Budget = dict[str, tuple[int, int]]  # least and most, by kind
 
@@ -115,6 +125,15 @@ def check(made: Mapping[str, int], budget: Budget) -> None:
         assert least <= made.get(kind, 0) <= most, (kind, made, budget)
 
 
+def check_cached(made: Callable[[int], Mapping[str, int]], budget: Budget) -> None:
+    """Checks one of a few passes: the kernel may evict a page or an entry at any time."""
+    for again in range(CACHED_TRIES - 1):
+        with suppress(AssertionError):
+            check(made(again), budget)
+            return
+    check(made(CACHED_TRIES), budget)
+
+
 def exactly(**counts: int) -> Budget:
     return {kind: (count, count) for kind, count in counts.items()}
 
@@ -168,14 +187,15 @@ def test_a_later_pass(
     mount: Mount, tree: Path, planted: Planted, name: str, tmp_path: Path
 ) -> None:
     budget = later(name, mount.transport, planted)
-    with opened(tree) as fd:
+    with kernel_caches(), opened(tree) as fd:
         asked(mount, fd, command(name, tmp_path / "first"))
         for number in ("second", "third"):
-            for again in range(5):  # the kernel may evict a page at any time
-                made = asked(mount, fd, command(name, tmp_path / f"{number}-{again}"))
-                if made.keys() - budget.keys() != {"read"}:
-                    break
-            check(made, budget)
+            check_cached(
+                lambda again, number=number: asked(
+                    mount, fd, command(name, tmp_path / f"{number}-{again}")
+                ),
+                budget,
+            )
 
 
 # -- what it costs to see all for the first time ------------------------------------------
@@ -235,6 +255,6 @@ def test_a_later_pass_by_path(
     else:
         walks = planted.directories + planted.files
         budget |= {"getattr": (0, ABOVE * walks), "lookup": (0, ABOVE * walks)}
-    with opened(tree) as fd:
+    with kernel_caches(), opened(tree) as fd:
         asked(mount, fd, where)
-        check(asked(mount, fd, where), budget)
+        check_cached(lambda _: asked(mount, fd, where), budget)

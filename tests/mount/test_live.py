@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 
+from casfs import threads
+from casfs.backend.protocols import Head
 from casfs.digest import Digest
 from casfs.mount.registry import wait_until
 from casfs.threads import new_id
 from tests.support.helpers import set_head
 from tests.support.lasting import record
 from tests.support.served import Mount
-from tests.support.thread_example import STARTED, Example
+from tests.support.thread_example import STARTED, Example, make_thread
 
 LIVE_TIMEOUT_S = (
     10.0  # seconds; a second is what it should take, on a machine that has nothing else to do
@@ -249,3 +251,22 @@ def test_a_thread_that_goes(mount: Mount, thread: Example) -> None:
         batch.swap(f"threads/{thread.id}", None, thread.head)
     assert (where / "status").read_text() == "running\n"
     assert thread.id in os.listdir(where.parent)
+
+
+@pytest.mark.parametrize("count", [2, threads.MAX_CHILDREN + 1])
+def test_a_removed_child_leaves_no_link(mount: Mount, count: int) -> None:
+    ids = [new_id() for _ in range(count + 1)]
+    parent = make_thread(mount.store, ids.pop(), children=ids[-threads.MAX_CHILDREN :])
+    with mount.store.batch() as batch:
+        for id in ids:
+            called = {**parent.head.record, "parent": parent.id, "children": []}
+            batch.swap(f"threads/{id}", None, Head(parent.start, called))
+    children = mount.path / "threads" / parent.id / "children"
+    looked_at(children)
+    mtime = Mtime(mount, children)
+    for id in ids:
+        assert (children / id).is_dir()
+        drop(mount, f"threads/{id}")
+        mtime.moved()
+        vanishes(children / id)
+    assert os.listdir(children) == []

@@ -20,13 +20,13 @@ from casfs.digest import Digest
 from casfs.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
+from tests.support.lasting import drop_caches
 from tests.support.programs import needs_device
 from tests.support.served import Mount
 from tests.support.thread_example import make_thread
 
 pytestmark = needs_device
 FILES = 3_000
-CACHES = Path("/proc/sys/vm/drop_caches")
 MIB = 1 << 20
 
 
@@ -83,11 +83,6 @@ def run(*command: str | Path, cwd: Path | None = None, ok: int = 0) -> bytes:
     )
     assert done.returncode == ok, done.stderr
     return done.stdout
-
-
-def drop_caches() -> None:
-    if os.geteuid() == 0:
-        CACHES.write_text("3\n")
 
 
 SORTED = {

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from casfs import threads
 from casfs.maintenance import archive
 from casfs.store import Store
+from engine.threads import trust
 from tests.support.maintenance import export, fill
 from tests.support.programs import needs_device
 from tests.support.served import serving
@@ -39,6 +41,9 @@ def test_a_thread_looks_the_same_under_both_mounts(
         thread = fill(disk_store)
         export(disk_store, tmp_path / name, thread.id, zstd=name.endswith(".zst"))
         archive.load(there, tmp_path / name)
+        moved = threads.get(there, thread.id)
+        assert moved.record["origin"] == "an import"  # until a person trusts it
+        trust.trust(there, moved)
         with serving(disk_store, tmp_path / "1") as one, serving(there, tmp_path / "2") as two:
             seen = everything(one.path / thread.name)
             assert everything(two.path / thread.name) == seen

@@ -19,6 +19,7 @@ from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
 from casfs.workspaces.commit import commit_workspace
 from casfs.workspaces.registry import Workspace
 from tests.support.helpers import LARGE, Program, Tree, put_tree, read_tree
+from tests.support.lasting import drop_caches
 from tests.support.maintenance import age
 from tests.support.native import not_mountable
 from tests.support.programs import needs
@@ -60,7 +61,7 @@ def test_an_image_that_is_mounted_may_be_evicted(
     age(disk_store)
     (gone,) = gc.collect(disk_store, limits=gc.Limits(max_bytes=1)).evicted
     assert gone.startswith(f"images/{found.root}")
-    Path("/proc/sys/vm/drop_caches").write_text("2\n")
+    drop_caches(2)
     assert read_tree(place / "m") == EXPECTED
     if not read_only:
         (place / "m/a/large").chmod(0o755)

@@ -22,10 +22,10 @@ from casfs.workspaces import lifecycle, overlay_mount, overlay_snapshot, strateg
 from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support import operations
 from tests.support.helpers import put_tree, take
+from tests.support.lasting import drop_caches
 from tests.support.served import Mount, serving
 from tests.support.strategies import able, skip_without
 
-DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 TIMEOUT_S = 60  # seconds
 
@@ -124,7 +124,7 @@ def test_a_change_to_one_of_many_equal_files_changes_that_one(
         CHANGES[change](layers.point / name)
         for drop in (False, True):
             if drop:
-                DROP_CACHES.write_text("3\n")
+                drop_caches()
             after = contents(layers.point)
             differing = {path for path in before if after.get(path) != before[path]}
             assert differing == {name}

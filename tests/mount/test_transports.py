@@ -88,13 +88,13 @@ def test_without_pyfuse3(disk_store: Store, tmp_path: Path, older: bool) -> None
     command.append("--foreground")
     done = subprocess.run([*command, "--transport", "libfuse"], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "pip install 'casfs[pyfuse3]' (needs a C compiler and libfuse3-dev)" in done.stderr
+    assert "pip install 'casfs-store[pyfuse3]' (needs a C compiler and libfuse3-dev)" in done.stderr
     assert mounts.mounted_at(where) is None
     if older:
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert "too old; use --transport libfuse" in done.stderr
-        assert "pip install 'casfs[pyfuse3]'" in done.stderr
+        assert "pip install 'casfs-store[pyfuse3]'" in done.stderr
     else:
         supervisor = subprocess.Popen(command)
         try:

@@ -360,5 +360,29 @@ def test_a_fault_in_a_branch_is_named() -> None:
     schema = Schema({"type": "object", "oneOf": [one, other]})
     with pytest.raises(Invalid, match="'typo' was unexpected"):
         schema.check({"a": 1, "typo": 2})
-    with pytest.raises(Invalid, match="oneOf"):
+    with pytest.raises(Invalid, match="'typo' was unexpected"):
         schema.check({"typo": 2})
+
+
+@pytest.mark.parametrize(
+    ("document", "value", "fault"),
+    [
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {}, "one of a or b is required"),
+        (
+            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"a": 1, "b": 2},
+            "a and b exclude each other; give one",
+        ),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]},
+            5,
+            "must be of type string or object",
+        ),
+        ({"anyOf": [{"const": 1}, {"const": 2}]}, 3, "1 was expected; or 2 was expected"),
+        ({"oneOf": [{"type": "integer"}, {"minimum": 0}]}, 5, "more than one of the schemas"),
+    ],
+)
+def test_where_no_branch_stands_out_all_are_named(document: Any, value: Any, fault: str) -> None:
+    nested = {"properties": {"x": {"$ref": "#/$defs/d"}}, "$defs": {"d": document}}
+    with pytest.raises(Invalid, match=f"x: .*{fault}"):
+        Schema(nested).check({"x": value})

@@ -137,9 +137,11 @@ def test_a_graph_of_every_type_can_be_put_and_read(store: Store) -> None:
         graph.put("content", {"text": name, "artifacts": []}, name)
     graph.put("human-detail", example("human-detail"))
     graph.put("call-detail", example("call-detail", 1))
-    for name in ("said", "tool arguments", "tool result"):
+    for name in ("tool arguments", "tool result"):
         graph.put("content", {"text": name, "artifacts": []}, name)
     graph.blob("stream")
+    for n in (1, 2):
+        graph.put("cursor-turn", {**example("cursor-turn"), "index": n}, f"turn {n}")
     graph.put("cursor-detail", example("cursor-detail"))
     for n in (1, 2):
         graph.put("hermes-turn", {**example("hermes-turn"), "index": n}, f"turn {n}")

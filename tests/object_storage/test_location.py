@@ -74,7 +74,7 @@ def test_a_directory_has_no_endpoint(given: dict[str, str]) -> None:
 def test_without_the_s3_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "casfs.object_storage.s3", raising=False)
-    with pytest.raises(Failed, match=r"^s3://bkt needs an extra: pip install 'casfs\[s3\]'"):
+    with pytest.raises(Failed, match=r"^s3://bkt needs an extra: pip install 'casfs-store\[s3\]'"):
         open_storage("s3://bkt")
 
 

@@ -144,6 +144,12 @@ def test_a_thread_goes_on_in_another_store(tmp_path: Path, url: str) -> None:
         with daemon(there):
             assert show(there)["status"] == "suspended"  # the daemon does not take it up by itself
             gate.touch()
+            for command in ("resume", "fork"):
+                unseen = spawn("--store", there, "thread", command, id)
+                assert unseen.returncode == 4
+                assert f"casfs thread trust {id}" in unseen.stderr
+            seen = spawn("--store", there, "thread", "trust", id, check=True)
+            assert "echo made > made" in seen.stdout
             spawn("--store", there, "thread", "resume", id, check=True)
             until(lambda: show(there)["status"] == "succeeded", "the end there")
         until(lambda: show(here)["status"] == "succeeded", "the end here")

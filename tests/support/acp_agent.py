@@ -12,7 +12,7 @@ of `again` where there are some. An action is one object:
     permission        asks; {tool, options}; the outcome is logged
     at_once           asks for several tools: [tool, …]
     request           any request: {method, params}; the answer is logged
-    stderr, exit, kill, sleep, hang, ignore (session/cancel)
+    stderr, exit, kill, sleep, wait (for a file), hang, ignore (session/cancel)
     stop              the stop reason, usage: of the answer
 
 Everything that it gets is a line of JSON in the log.
@@ -231,6 +231,11 @@ class Agent:
 
     def do_sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def do_wait(self, path: str) -> None:
+        """Until a file is there."""
+        while not os.path.exists(path):
+            time.sleep(0.02)
 
     def do_hang(self, how: str) -> None:
         """Until it is cancelled; where it ignores that, until it is killed."""

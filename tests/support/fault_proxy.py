@@ -53,10 +53,12 @@ class Status(Fault):
     error: str = "InternalError"
 
 
+@dataclass(frozen=True)
 class Lost(Fault):
     """The server gets the request, the client no answer."""
 
 
+@dataclass(frozen=True)
 class Dropped(Fault):
     """Neither the server gets the request nor the client an answer."""
 

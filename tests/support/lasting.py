@@ -3,9 +3,11 @@ commands ask of it."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -93,8 +95,20 @@ def another(thread: Example) -> Example:
     return replace(thread, id=id, head=head, steps=[])
 
 
-def drop_caches() -> None:
-    CACHES.write_text("3\n")
+@contextmanager
+def kernel_caches() -> Iterator[None]:
+    """Keeps other processes of the suite from dropping the kernel's caches meanwhile."""
+    with open(Path(tempfile.gettempdir()) / "casfs-tests.caches", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def drop_caches(what: int = 3) -> None:
+    """`what`: as in proc(5), 2 for entries and inodes, 3 for pages too. Only
+    root may: of another user nothing is dropped."""
+    with kernel_caches():
+        if os.geteuid() == 0:
+            CACHES.write_text(f"{what}\n")
 
 
 def inodes(mount: Mount) -> int:

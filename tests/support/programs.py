@@ -7,10 +7,13 @@ environment such a skip is a failure (tests/conftest.py): CI has what the suite 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +51,16 @@ def script(name: str) -> str:
     return found
 
 
+@contextmanager
+def installing(folder: Path) -> Iterator[None]:
+    """Holds a lock beside `folder`: of the suite's processes one installs into it, the others wait
+    and find it ready."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def needs(*programs: str) -> pytest.MarkDecorator:
     """Returns the mark of a test that calls these programs."""
     return _skip(missing(*programs))
@@ -82,7 +95,7 @@ def _skip(reason: str | None) -> pytest.MarkDecorator:
 
 def _missing_pyfuse3() -> str | None:
     if find_spec("pyfuse3") is None:
-        return f"{MISSING}pyfuse3 (pip install 'casfs[pyfuse3]')"
+        return f"{MISSING}pyfuse3 (pip install 'casfs-store[pyfuse3]')"
     return None
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tests.support.programs import installing
+
 ROOT = Path(__file__).resolve().parents[2] / ".venv/agents"
 BIN = ROOT / "bin"
 MODEL = "scripted"
@@ -132,16 +134,17 @@ def install(name: str) -> Path:
     agent = AGENTS[name]
     folder = ROOT / name
     done = folder / "done"
-    if done.is_file() and done.read_text() == agent.package:
-        return BIN
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    where = _from_pypi(folder, agent) if "==" in agent.package else _from_npm(folder, agent)
-    BIN.mkdir(exist_ok=True)
-    for name in agent.programs:
-        (BIN / name).unlink(missing_ok=True)
-        (BIN / name).symlink_to(where / name)
-    done.write_text(agent.package)
+    with installing(folder):
+        if done.is_file() and done.read_text() == agent.package:
+            return BIN
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        where = _from_pypi(folder, agent) if "==" in agent.package else _from_npm(folder, agent)
+        BIN.mkdir(exist_ok=True)
+        for program in agent.programs:
+            (BIN / program).unlink(missing_ok=True)
+            (BIN / program).symlink_to(where / program)
+        done.write_text(agent.package)
     return BIN
 
 

@@ -31,18 +31,24 @@ class Missing(Exception):
 
 def install(folder: Path) -> Path:
     """Bring the packages into `folder`, once. Raises Missing saying why it cannot be."""
+    from tests.support.programs import installing  # not in the server's process
+
     done = folder / "done"
     wanted = " ".join(PACKAGES)
-    if done.is_file() and done.read_text() == wanted:
-        return folder
+    with installing(folder):
+        if not done.is_file() or done.read_text() != wanted:
+            _pip_install(folder)
+            done.write_text(wanted)
+    return folder
+
+
+def _pip_install(folder: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     options = ["--no-deps", "--upgrade", "--target", str(folder)]
     ended = subprocess.run([*pip, *options, *PACKAGES], capture_output=True, text=True)
     if ended.returncode != 0:
         said = ended.stderr.strip().splitlines() or [f"pip ended with {ended.returncode}"]
         raise Missing(said[-1])
-    done.write_text(wanted)
-    return folder
 
 
 @contextmanager

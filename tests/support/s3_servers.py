@@ -30,6 +30,15 @@ KEY_ID, SECRET = "AKIACASFSTESTS", "c2VjcmV0LW9mLXRlc3Rz"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
 START_S = 60
 TRIES = 3
+# One request after the other: moto looks for an object and writes it in two steps, so that threads
+# may both create one.
+MOTO = """
+import sys
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+app = DomainDispatcherApplication(create_backend_app)
+run_simple("127.0.0.1", int(sys.argv[1]), app, request_handler=MotoRequestHandler)
+"""
 GRPC = 10_000  # weed listens at port + 10,000 as well
 
 
@@ -97,7 +106,7 @@ def run_seaweedfs(directory: Path) -> Iterator[S3Server]:
 def run_moto(directory: Path) -> Iterator[S3Server]:
     def command() -> tuple[int, list[str]]:
         (port,) = free_ports(1)
-        return port, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        return port, [sys.executable, "-P", "-c", MOTO, str(port)]
 
     with running(command, directory) as endpoint:
         assert status(endpoint, "PUT", f"/{BUCKET}") == 200

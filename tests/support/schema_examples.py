@@ -442,9 +442,16 @@ EXAMPLES: dict[str, Examples] = {
         "invalid": [
             (without(CURSOR_DETAIL, "stream"), "$"),
             ({**CURSOR_DETAIL, "turns": [{"kind": "text"}]}, "$.turns[0]"),
-            ({**CURSOR_DETAIL, "turns": [{**CURSOR_TURN, "kind": "thought"}]}, "$.turns[0].kind"),
-            ({**CURSOR_DETAIL, "turns": [{**CURSOR_TURN, "result": "x"}]}, "$.turns[0].result"),
         ],
-        "refs": refs("said", "tool arguments", "tool result", "stream"),
+        "refs": refs("turn 1", "turn 2", "stream"),
+    },
+    "cursor-turn": {
+        "valid": [CURSOR_TURN, {**CURSOR_TURN, "kind": "text", "name": None, "result": None}],
+        "invalid": [
+            (without(CURSOR_TURN, "text"), "$"),
+            ({**CURSOR_TURN, "kind": "thought"}, "$.kind"),
+            ({**CURSOR_TURN, "result": "x"}, "$.result"),
+        ],
+        "refs": refs("tool arguments", "tool result"),
     },
 }

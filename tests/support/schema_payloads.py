@@ -246,6 +246,7 @@ HERMES_DETAIL = {
     "turns": [h("turn 1"), h("turn 2")],
 }
 CURSOR_TURN = {
+    "index": 1,
     "kind": "tool",
     "name": "read",
     "text": h("tool arguments"),
@@ -255,6 +256,6 @@ CURSOR_DETAIL = {
     "sessionId": "c6b62c6f-7ead-4fd6-9922-e952131177ff",
     "model": "auto",
     "durationMs": 5234,
-    "turns": [{"kind": "text", "name": None, "text": h("said"), "result": None}, CURSOR_TURN],
+    "turns": [h("turn 1"), h("turn 2")],
     "stream": h("stream"),
 }

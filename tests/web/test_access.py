@@ -126,3 +126,13 @@ def test_a_unix_socket_is_for_its_owner_alone(disk_store: Store, tmp_path: Path)
             client.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert client.recv(65536).startswith(b"HTTP/1.1 303")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_scheme_of_a_token_is_read_in_any_case(scheme: str) -> None:
+    guard = access.Access(None, access.Key("token", 1), programs=True)  # type: ignore[arg-type]
+    headers = [(b"host", b"127.0.0.1:1"), (b"authorization", f"{scheme} token".encode())]
+    scope = {"type": "http", "method": "GET", "path": "/mcp", "headers": headers}
+    assert guard._refusal(scope) is None
+    scope["headers"] = [headers[0], (b"authorization", b"Basic token")]
+    assert guard._refusal(scope) is not None

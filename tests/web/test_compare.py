@@ -238,3 +238,17 @@ def test_what_is_purged_is_in_neither_tree(disk_store: Store) -> None:
     assert all(line.old is None for hunk in changed.hunks for line in hunk), "it is new"
     assert kept is not None
     assert kept.hunks
+
+
+def test_a_renamed_file_is_one_difference(disk_store: Store, web: Web) -> None:
+    store = disk_store
+    old = put_tree(store, {"a.py": b"1\n2\n3\n", "d": {"f": b"same\n"}})
+    new = put_tree(store, {"b.py": b"1\n2\n3\n4\n", "f": b"same\n"})
+    found = compared(store, old, new)
+    assert [(one.change.source, one.change.path, one.kind) for one in found.files] == [
+        (b"a.py", b"b.py", "renamed"),
+        (b"d/f", b"f", "renamed"),
+    ]
+    assert [one.kind for one in compared(store, old, new, b"d").files] == ["removed"]
+    page = visible(web.get(f"/compare?a={old}&b={new}&view=unified").text)
+    assert "a.py → b.py" in page

@@ -50,6 +50,14 @@ def test_each_file_has_its_lines(store: Store) -> None:
     assert found["M bin (binary)"].lines == []
 
 
+def test_a_renamed_file_has_both_names(store: Store) -> None:
+    old, new = put_tree(store, {"a": b"1\n2\n3\n"}), put_tree(store, {'q"': b"1\n2\n3\n4\n"})
+    (file,) = parse(unified_diff.patch(store, old, new))
+    assert file.name == 'a → "q\\""'
+    assert file.lines[0] == ("note", "similarity index 75%")
+    assert (file.added, file.removed) == (1, 0)
+
+
 def test_nothing_is_no_file() -> None:
     assert parse(b"") == []
     assert [one.name for one in parse(b"... 3 more paths differ\n")] == ["... 3 more paths differ"]

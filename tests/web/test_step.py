@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from casfs.digest import hash_bytes
@@ -86,11 +88,21 @@ def test_the_pending_step_is_live(web: Web, disk_store: Store) -> None:
     assert store.root is not None
     (store.root / "live").mkdir()
     (store.root / "live" / ("0" * 32)).write_bytes(b"now <this>\x1b[2J\n")
+    tool = {"id": "1", "title": HOSTILE, "kind": "read", "status": "in_progress"}
+    (store.root / "live" / f"{'0' * 32}.tools").write_text(json.dumps([tool]))
     path = f"/threads/{thread.id}/steps/1"
     html = web.get(path).text
     assert f'data-live="threads/{thread.id}" data-fragment="{path}?fragment=step"' in html
     text = visible(html)
-    for part in ("Attempt 2", "Turns 2", "turn 1", "it broke", "now &lt;this&gt;\\x1b[2J"):
+    for part in (
+        "Attempt 2",
+        "Turns 2",
+        "turn 1",
+        "it broke",
+        "now &lt;this&gt;\\x1b[2J",
+        "- &lt;script&gt;",
+        "(read, in_progress)",
+    ):
         assert part in text
     assert "Fix the parser." in text, "its prompt"
     assert "it broke" in web.get(f"{path}/trace?attempt=1").text

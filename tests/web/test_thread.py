@@ -94,6 +94,32 @@ def test_a_step_names_the_threads_that_it_called(store: Store) -> None:
     thread.step("planner", "Called.", children=[end])
     (line,) = shown(store, thread).lines
     assert [(row.id, row.state) for row in line.children] == [(child.id, "succeeded")]
+    assert line.removed == []
+
+
+def test_a_child_that_was_removed_is_said_to_be(web: Web, disk_store: Store) -> None:
+    store, ids = disk_store, [f"01JD000000000000000000000{n}" for n in (1, 2, 3)]
+    thread = make_thread(store)
+    ended, kept, asked = (make_thread(store, id, parent=thread.id) for id in ids)
+    end = ended.end()
+    thread.step("planner", "Called.", children=[end])
+    thread.move(thread.steps[-1], intent={**INTENT, "calls": [asked.id, kept.id]})
+    path = f"/threads/{thread.id}"
+    assert "removed" not in visible(web.get(path).text)
+    for gone in (ended, asked):
+        with store.batch() as batch:
+            batch.swap(gone.name, store.heads.get(HeadName(gone.name)), None)
+    html = web.get(path).text
+    assert f"removed its end {end[:12]}" in visible(html)
+    assert f"removed {asked.id}" in visible(html)
+    assert f'href="/threads/{kept.id}"' in html
+    assert f'href="/threads/{asked.id}"' not in html
+    assert f"removed its end {end[:12]}" in visible(web.get(f"{path}/steps/1").text)
+    with store.batch() as batch:
+        batch.swap(thread.name, thread.head, None)
+    html = web.get(f"/threads/{kept.id}").text
+    assert f"called by {thread.id[-8:]} removed" in visible(html)
+    assert f'href="{path}"' not in html
 
 
 def test_windows_are_asked_for_by_index(web: Web, disk_store: Store) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from casfs import attempt_details
 from casfs.store import Store
 from casfs.web.rendering import Rendering
 from casfs.web.trace import WINDOW, trace
+from tests.support.fuse import read
 from tests.support.thread_example import make_thread
 from tests.support.web import Web, visible
 
@@ -111,21 +115,84 @@ def test_sessions_of_other_programs(store: Store) -> None:
     )
     assert [(call.name, call.arguments.text) for call in one.calls] == [("ls", "{}")]
 
-    events: list[dict[str, Any]] = [
-        {"kind": "text", "name": None, "text": content(store, "I say"), "result": None},
-        {
-            "kind": "tool",
-            "name": "edit",
-            "text": content(store, '{"f": 1}'),
-            "result": content(store, "ok"),
-        },
-    ]
-    stream = store.put(b"{}").hash
-    cursor = store.put_node("cursor-detail", {**about, "turns": events, "stream": stream}).hash
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_session_of_cursor(is_old: bool, disk_store: Store) -> None:
+    """An old one has its turns inline."""
+    store = disk_store
+    spoken = {"kind": "text", "name": None, "text": content(store, "I say"), "result": None}
+    used = {"kind": "tool", "name": "edit", "text": content(store, '{"f": 1}')}
+    turns: list[Any] = [spoken, {**used, "result": content(store, "ok")}]
+    if is_old:
+        document = store.registry.document(store.registry.head("cursor-detail").hash)
+        members = {**document["properties"], "turns": {"type": "array"}}
+        with store.batch() as batch:
+            batch.put_schema({**document, "properties": members}, builtin=True)
+    else:
+        numbered = [{"index": place, **one} for place, one in enumerate(turns)]
+        turns = [store.put_node("cursor-turn", one).hash for one in numbered]
+    about = {"sessionId": "s1", "model": None, "durationMs": 100, "stream": store.put(b"{}").hash}
+    cursor = store.put_node("cursor-detail", {**about, "turns": turns}).hash
     said, tool = trace(store, cursor).turns
     assert said.said[0][1].text == "I say"
     assert tool.calls[0].result is not None
     assert (tool.calls[0].name, tool.calls[0].result.text) == ("edit", "ok")
+    assert attempt_details.turns(store, cursor) == ([] if is_old else turns)
+    if not is_old:
+        thread = make_thread(store)
+        thread.step("planner", "Done.", detail=cursor)
+        where = f"threads/{thread.id}/steps/000001-planner/detail/turns/0001"
+        assert read(store, f"{where}/name") == b"edit"
+        assert read(store, f"{where}/result/text") == b"ok"
+
+
+def test_what_a_tool_call_ran_and_which_files_it_used(web: Web, disk_store: Store) -> None:
+    store = disk_store
+    hostile = "<script>alert(1)</script>\x1b[2J"
+    old, new, got = (store.put(data).hash for data in (b"old", b"new", b"got"))
+    terminal = {
+        "id": "t1",
+        "argv": ["echo", hostile],
+        "cwd": f"a{hostile}",
+        "request": content(store, "{}"),
+        "output": store.put(b"x" * 20_000 + f"end {hostile}".encode()).hash,
+        "printedBytes": 9,
+        "durationMs": 1200,
+        "exitCode": 3,
+        "isKilled": False,
+    }
+    call = {
+        "name": hostile,
+        "arguments": content(store, "{}"),
+        "result": content(store, hostile),
+        "durationMs": 5,
+        "kind": "execute",
+        "status": "failed",
+        "terminals": [terminal, {**terminal, "isKilled": True}],
+        "files": [{"path": f"b{hostile}", "access": "read", "content": got}],
+        "diffs": [{"path": "c.txt", "old": old, "new": new}],
+    }
+    made = store.put_node("react-tool-call", call).hash
+    turn = store.node(react_turn(store, "I run.")).payload
+    session = react_session(
+        store, [store.put_node("react-turn", {**turn, "toolCalls": [made]}).hash]
+    )
+    thread = make_thread(store)
+    thread.step("planner", "Done.", detail=session)
+    html = web.get(f"/threads/{thread.id}/steps/1/trace").text
+    text = visible(html)
+    for part in (
+        "execute · failed",
+        "echo",
+        "exit code 3 · 1.2 s",
+        "exit code 3, ended by the agent",
+    ):
+        assert part in text, part
+    for hash in (old, new, got, terminal["output"]):
+        assert f'href="/blobs/{hash}"' in html
+    assert "end &lt;script&gt;" in html
+    assert html.count("<script") == 1
+    assert "\x1b" not in html
 
 
 def test_a_command_has_its_streams_from_the_end(store: Store) -> None:

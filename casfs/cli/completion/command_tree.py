@@ -49,6 +49,7 @@ OTHERS = {  # command and parameter, where the rules above do not hold
     **dict.fromkeys(("bisect id", "bisect good", "bisect bad"), REVISION),
     "help words": COMMAND,
     "schema show words": TYPE,
+    "search place": REVISION,
     "search type": TYPE,
 }
 

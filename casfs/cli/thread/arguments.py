@@ -36,6 +36,9 @@ agent_option = click.option(
     help="Agent for a role, or for all: a profile or package; a version may follow (mine>=1.2).",
 )
 name_option = click.option("--name", help="Name of the thread, usable in place of its id.")
+trust_option = click.option(
+    "--yes", is_flag=True, help="Trust the thread, if it came from elsewhere."
+)
 wait_option = click.option(
     "--wait", is_flag=True, help="Wait until it finishes or is suspended: exit 0, 1 (failed), 7."
 )

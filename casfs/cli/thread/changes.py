@@ -8,14 +8,15 @@ from pathlib import Path
 
 import click
 
-from casfs import thread_lookup
+from casfs import thread_lookup, threads
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_before_restore
 from casfs.cli.common import json_option, open_store
 from casfs.cli.diff import DiffFormat, format_options, print_diff
+from casfs.cli.diff_output import letter_json, shown_path
 from casfs.cli.output import echo_json, echo_line, warn
 from casfs.cli.restore import undo_command
-from casfs.digest import TreeHash
+from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Usage
 from casfs.revisions import step_tree
 from casfs.store import Store
@@ -37,7 +38,7 @@ def diff(ctx: click.Context, id: str, format: DiffFormat) -> None:
     casfs thread diff 8XKQ@2..3 --stat
     """
     with open_store(ctx) as store:
-        _, old, new = _steps(store, id)
+        _, old, new, _ = _steps(store, id)
         print_diff(store, old, new, format)
 
 
@@ -63,14 +64,14 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
 
     saved: list[Checkpoint] = []
     with open_store(ctx) as store:
-        thread, old, new = _steps(store, id)
+        thread, old, new, step = _steps(store, id)
         name = f"thread {thread.id}"
 
         def save(here: RecordedState) -> None:
             saved.append(create_before_restore(store, here, Path(directory), name))
 
         done = apply_changes(
-            store, old, new, Path(directory), label=name, check=check, on_overwrite=save
+            store, old, new, Path(directory), label=name, step=step, check=check, on_overwrite=save
         )
     merged = done.merged
     if done.undone:
@@ -83,9 +84,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
                 "thread": thread.id,
                 "directory": directory,
                 "check": check,
-                "changes": [
-                    {"letter": letter, "path": os.fsdecode(path)} for letter, path in merged.changed
-                ],
+                "changes": list(map(letter_json, merged.changed)),
                 "conflicts": [
                     {"path": os.fsdecode(path), "reason": why} for path, why in merged.conflicts
                 ],
@@ -94,8 +93,8 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
             pretty=False,
         )
     else:
-        for letter, path in merged.changed:
-            echo_line(letter.encode() + b" " + path)
+        for change in merged.changed:
+            echo_line(change.letter.encode() + b" " + shown_path(change))
         for path, why in merged.conflicts:
             echo_line(b"conflict: %s: %s" % (path, why.encode()))
         for one in saved:
@@ -105,12 +104,14 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
     return 1 if merged.conflicts else 0
 
 
-def _steps(store: Store, text: str) -> tuple[Thread, TreeHash, TreeHash]:
-    """Returns the thread, and its trees before and after the steps that `text` names."""
+def _steps(store: Store, text: str) -> tuple[Thread, TreeHash, TreeHash, NodeHash | None]:
+    """Returns the thread, its trees before and after the steps that `text` names, and the last of
+    these."""
     parts = STEPS.fullmatch(text)
     if parts is None:
         raise Usage(f"{text!r}: give a thread's ID, ID@STEP, or ID@A..B")
     thread = thread_lookup.find(store, parts["id"])
-    last = parts["last"] or parts["upto"]
-    old = step_tree(store, thread, int(parts["first"] or 0))
-    return thread, old, step_tree(store, thread, int(last) if last else None)
+    named = parts["last"] or parts["upto"]
+    last = int(named) if named else threads.length(store, thread)
+    old, new = (step_tree(store, thread, index) for index in (int(parts["first"] or 0), last))
+    return thread, old, new, threads.step_at(store, thread, last).hash if last else None

@@ -22,6 +22,7 @@ from casfs.cli.thread.arguments import (
     record_workspace,
     start_options,
     text_or_file,
+    trust_option,
     variants,
     wait_option,
 )
@@ -152,6 +153,7 @@ def start(
 @click.option("--input", "text", metavar="TEXT|@FILE", help="Answer to its question.")
 @click.option("--hint", metavar="TEXT|@FILE", help="Text for the next attempt at a failed step.")
 @agent_option
+@trust_option
 @wait_option
 @json_option
 @click.pass_context
@@ -161,6 +163,7 @@ def resume(
     text: str | None,
     hint: str | None,
     agents: tuple[str, ...],
+    yes: bool,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -175,7 +178,32 @@ def resume(
     """
     given = {"input": text, "hint": hint}
     texts = {name: None if one is None else text_or_file(one) for name, one in given.items()}
+    if yes:
+        trust_thread(ctx, id)
     return _ask(ctx, "resume", id, wait, as_json, **agent_fields(agents), **texts)
+
+
+@thread.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def trust(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Let a thread run that a pull or an import brought, and print which agents it has.
+
+    \b
+    casfs thread trust 01K2
+    """
+    found, lines = trust_thread(ctx, id)
+    echo_result(as_json, {"id": found, "runs": lines}, f"trusted {lines}")
+
+
+def trust_thread(ctx: click.Context, id: str) -> tuple[str, str]:
+    """Trusts the thread that a person names; returns its id, and what it runs."""
+    from engine.threads import trust
+
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, id)
+        return found.id, trust.trust(store, found)
 
 
 @thread.command()
@@ -219,6 +247,7 @@ def compact(
 @click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
 @click.option("--hint", metavar="TEXT|@FILE", help="Text for the next step.")
 @name_option
+@trust_option
 @wait_option
 @json_option
 @click.pass_context
@@ -233,6 +262,7 @@ def fork(
     workflow: str | None,
     hint: str | None,
     name: str | None,
+    yes: bool,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -256,6 +286,8 @@ def fork(
     text = None if hint is None else text_or_file(hint)
     options: dict[str, Any] = {"at": at, "max_steps": max_steps, "workflow": workflow}
     options |= {"hint": text, "name": name, "count": count}
+    if yes:
+        trust_thread(ctx, id)
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         options["variants"] = variants(store, found, agents, vary, count)

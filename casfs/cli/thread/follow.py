@@ -33,6 +33,13 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Tool:
+    """A tool call of the attempt runs; `fields`: index, role, tool (id, title, kind, status)."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Output:
     """Some output of the attempt's program; `fields`: index, role."""
 
@@ -55,7 +62,7 @@ class Suspended:
     thread: Thread
 
 
-Event = Started | Turn | Output | Finished | Suspended
+Event = Started | Turn | Tool | Output | Finished | Suspended
 KEYS = ("index", "role", "attempt", "since")
 
 
@@ -69,6 +76,16 @@ class _Attempt:
         self.shown = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = self._turns = 0
+        self._tools: dict[str, str] = {}  # by id what was reported of those that run
+
+    def live(self, store: Store) -> Iterator[Output | Tool]:
+        """Yields what is known before it is in a turn."""
+        yield from self.output(store)
+        for call in live_output.tools(store.root, self.run).calls:
+            line = live_output.tool_line({**call, "status": None})
+            if self._tools.get(call["id"]) != line:
+                self._tools[call["id"]] = line
+                yield Tool({**self.place, "tool": call})
 
     def output(self, store: Store) -> Iterator[Output]:
         while data := live_output.read(store.root, self.run, self._offset):
@@ -111,12 +128,12 @@ def follow(
             attempt = _Attempt(intent)
             if intent and state(thread) == RUNNING:
                 yield Started(attempt.fields)
-        yield from attempt.output(store)
+        yield from attempt.live(store)
         yield from attempt.turns(store, intent)
         if ending:
             if thread.status == threads.SUSPENDED:
                 yield Suspended(thread)
             return
         while version_now() == version and not over(thread):
-            yield from attempt.output(store)
+            yield from attempt.live(store)
             time.sleep(POLL_INTERVAL_S)

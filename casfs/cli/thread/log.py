@@ -8,12 +8,21 @@ from typing import Any
 import click
 
 from casfs import attempt_details as attempts
-from casfs import thread_lookup, threads
+from casfs import live_output, thread_lookup, threads
 from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_part, write_line
 from casfs.cli.terminal import color_option, pager, paint
-from casfs.cli.thread.follow import Event, Finished, Output, Started, Suspended, Turn, follow
+from casfs.cli.thread.follow import (
+    Event,
+    Finished,
+    Output,
+    Started,
+    Suspended,
+    Tool,
+    Turn,
+    follow,
+)
 from casfs.cli.thread.show import attempt_note, cache_hit, seconds
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -29,17 +38,25 @@ from casfs.threads import Thread
     "-f",
     "following",
     is_flag=True,
-    help="Continue until it ends or is suspended; also print starts, turns and live stdout.",
+    help="Continue until it ends or is suspended; also print starts, tools, turns and live stdout.",
 )
 @click.option("--last", type=Count(1), metavar="N", help="Only the last N steps.")
+@click.option("--turns", "with_turns", is_flag=True, help="Also the turns and tool calls of steps.")
 @color_option
 @json_option
 @click.pass_context
-def log(ctx: click.Context, id: str, following: bool, last: int | None, as_json: bool) -> None:
+def log(
+    ctx: click.Context,
+    id: str,
+    following: bool,
+    last: int | None,
+    with_turns: bool,
+    as_json: bool,
+) -> None:
     """Print the outputs of a thread's steps, and of failed attempts at the pending one.
 
     With --json one line for each step and failed attempt; with --follow also one for each start,
-    turn (model call) and piece of output of the running step.
+    tool call that runs, turn (model call) and piece of output of the running step.
 
     \b
     casfs thread log 01K2 --last 3
@@ -49,6 +66,8 @@ def log(ctx: click.Context, id: str, following: bool, last: int | None, as_json:
         if not following:
             with pager(not as_json):
                 for node in threads.last_steps(store, found, last):
+                    if with_turns:
+                        _print_turns(store, node.payload, as_json)
                     _print_step(store, node, as_json)
                 _print_attempts(store, found, as_json)
             return
@@ -62,6 +81,10 @@ def print_event(store: Store, event: Event, as_json: bool) -> None:
             _print_start(fields, as_json)
         case Turn(fields):
             _print_turn(store, fields, as_json)
+        case Tool(fields) if as_json:
+            echo_json(dict(fields), pretty=False)
+        case Tool(fields):
+            write_line(escape(live_output.tool_line(fields["tool"]), one_line=True))
         case Output(fields, text) if as_json:
             echo_json({**fields, "stdout": text}, pretty=False)
         case Output(_, text):
@@ -114,12 +137,37 @@ def _print_attempts(store: Store, thread: Thread, as_json: bool) -> None:
             echo("\n".join([*attempts.page(found), ""]))
 
 
+def _print_turns(store: Store, step: Mapping[str, Any], as_json: bool) -> None:
+    """Prints the turns of a step, those before a pause first."""
+    place = {"index": step["index"], "role": step["role"]}
+    entries = [step["paused"], step["detail"]] if "paused" in step else [step["detail"]]
+    hashes = [hash for entry in entries for hash in attempts.turns(store, entry)]
+    for number, hash in enumerate(hashes, start=1):
+        _print_turn(store, {**place, "turn": number, "hash": hash}, as_json)
+
+
+def _turn_lines(store: Store, node: Node) -> list[str]:
+    """Returns what was said in a turn, and a line for each tool call."""
+    turn = node.payload
+    match node.type:
+        case "react-turn":
+            said = content_text(store, turn["output"])
+            calls = [store.node(hash, "react-tool-call").payload for hash in turn["toolCalls"]]
+        case "hermes-turn":
+            said, calls = turn["content"], turn["toolCalls"]
+        case "cursor-turn" if turn["kind"] == "tool":
+            said, calls = "", [{"name": turn["name"]}]
+        case "cursor-turn":
+            said, calls = content_text(store, turn["text"]), []
+        case _:
+            said, calls = node.hash, []
+    return [said.rstrip(), *map(live_output.tool_line, calls)]
+
+
 def _print_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
     node = store.node(turn["hash"])
     if as_json:
         echo_json({**turn, "type": node.type, "payload": node.payload}, pretty=False)
         return
-    output = node.payload.get("output")
-    text = content_text(store, output) if output and node.type == "react-turn" else node.hash
     _print_head(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}")
-    echo(f"{text.rstrip()}\n")
+    echo("\n".join([*_turn_lines(store, node), ""]))

@@ -141,7 +141,9 @@ def _winner(
                     if name is not None:
                         last = step_state(store, first, None)
                         message = f"won by thread {first.id}"
-                        made = create_of_state(store, name, last, message, batch)
+                        step = threads.last_step(store, first)
+                        applied = [step] if step else []
+                        made = create_of_state(store, name, last, message, batch, applied)
                         record["checkpoint"] = f"{made.name}@{made.id}"
                     batch.swap(key, None, Head(first.record["start"], record))
         elif not any(one.status == RUNNING for one in found):

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from casfs import threads
+from casfs import live_output, threads
 from casfs.cli.terminal import columns, paint
 from casfs.cli.thread.follow import Event, Finished, Output, Started, Suspended, Turn
 from casfs.cli.thread.log import print_event
@@ -56,6 +56,8 @@ class Screen:
         if self._moves and self._at_start and step and now.status == RUNNING:
             past = time.time() - step.get("since", 0) / 1000
             text = f"step {step['index']} {step['role']}: {state(now)}, {past:.0f} s"
+            for call in live_output.tools(self._store.root, step.get("run")).calls[-1:]:
+                text += f" {live_output.tool_line(call)}"
             if text != self._status:
                 self._put(
                     f"\r{paint(escape(text, one_line=True)[: columns() - 1], None, dim=True)}\x1b[K"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import click
 
 from casfs import attempt_details as attempts
-from casfs import thread_lookup, threads
+from casfs import live_output, thread_lookup, threads
+from casfs.agents.acp_profiles import PROFILES
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_lines
@@ -21,7 +24,7 @@ from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
-from casfs.thread_summary import content_text, detail_tokens, head_fields
+from casfs.thread_summary import content_text, detail_payload, detail_tokens, head_fields
 from casfs.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 
@@ -83,22 +86,25 @@ def coloured(text: str, status: str) -> str:
 
 def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
     if found.fault is not None:
-        unknown = dict.fromkeys(("input", "summary", "question", "budget"))
-        empty: dict[str, Any] = {"agents": {}, "attempts": [], "steps": []}
+        unknown = dict.fromkeys(("input", "summary", "question", "budget", "parentStep"))
+        empty: dict[str, Any] = {"agents": {}, "attempts": [], "steps": [], "tools": []}
         return {**unknown, **empty, "calls": _calls(store, found)}
     end = threads.end(store, found)
     start = threads.start(store, found).payload
     question = found.fields.get("question") if found.status == SUSPENDED else None
     return {
+        "parentStep": step_name(store, found.fields.get("parent"), start["parentState"]),
         "input": content_text(store, start["input"]),
         "summary": end.payload["summary"] if end else None,
         "question": question and content_text(store, question),
         "attempts": [attempts.read(store, hash) for hash in found.fields.get("attempts") or ()],
         "budget": start["budget"],
         "agents": {
-            role: _agent(store, hash) for role, hash in threads.agents(store, found).items()
+            role: _agent(store, hash, _played(store, found, role, hash))
+            for role, hash in threads.agents(store, found).items()
         },
         "steps": list(_steps(store, found, start["workspace"], count)),
+        "tools": live_output.tools(store.root, (found.fields.get("intent") or {}).get("run")).calls,
         "calls": _calls(store, found),
     }
 
@@ -134,12 +140,60 @@ def _changes(store: Store, before: TreeHash | None, node: Node) -> Iterable[tree
     return () if after is None or after == before else tree.diff(store, before, after)
 
 
-def _agent(store: Store, hash: NodeHash) -> dict[str, str | None]:
+def _agent(store: Store, hash: str, details: Iterable[str]) -> dict[str, str | None]:
+    """Returns who an agent is: its package and version, None where its node is lost; the program
+    and model behind it, as the newest of its `details` that says so or its config has them."""
     try:
         agent = store.node(hash, "agent").payload
     except CasfsError:
         agent = {}
-    return {"hash": hash, "package": agent.get("package"), "version": agent.get("version")}
+    config = agent.get("config", {})
+    argv = tuple(config.get("argv", ()))
+    profiles = [name for name, profile in PROFILES.items() if profile.argv == argv]
+    said = [{"agentName": name} for name in profiles] + [config]
+    said[:0] = [detail_payload(store, detail) for detail in details]
+    return {
+        "hash": hash,
+        "package": agent.get("package"),
+        "version": agent.get("version"),
+        "name": _first_text(said, "agentName"),
+        "model": _first_text(said, "model"),
+    }
+
+
+def _first_text(payloads: Iterable[Mapping[str, Any]], member: str) -> str | None:
+    texts = (one.get(member) for one in payloads)
+    return next((text for text in texts if isinstance(text, str) and text), None)
+
+
+def _played(store: Store, found: Thread, role: str, agent: NodeHash) -> Iterator[str]:
+    """Yields the records of what an agent did in a role, the newest first: failed attempts at the
+    pending step, recent steps."""
+    if (found.fields.get("intent") or {}).get("role") == role:
+        tried = reversed(found.fields.get("attempts") or ())
+        yield from filter(None, (attempts.detail(store, hash) for hash in tried))
+    for step in islice(threads.backwards(store, found), PAGE_STEPS):
+        if step.payload["role"] == role:
+            if _config(store, step.payload["agent"]) == _config(store, agent):
+                yield step.payload["detail"]
+            return
+
+
+def _config(store: Store, agent: NodeHash) -> dict[str, Any]:
+    """Returns an agent without its version, which a step pins."""
+    with suppress(CasfsError):
+        return {**store.node(agent, "agent").payload, "version": ""}
+    return {}
+
+
+def step_name(store: Store, caller: str | None, state: NodeHash | None) -> str | None:
+    """Returns the step after which a caller called: THREAD@STEP, where its node is here."""
+    if caller is None or state is None:
+        return None
+    with suppress(CasfsError):
+        node = store.node(state)
+        return f"{caller}@{node.payload['index'] if node.type == 'thread-step' else 0}"
+    return None
 
 
 def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
@@ -158,10 +212,10 @@ def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
 def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
     status = coloured(value["status"], value["status"]) + (f", place {queued}" if queued else "")
     yield f"{value['id']}  {value['workflow']}  {status}"
-    for name in ("reason", "returnCode", "summary", "parent"):
+    for name in ("reason", "returnCode", "summary", "parent", "parentStep"):
         if value.get(name) is not None:
             yield from f"{name}: {value[name]}".split("\n")
-    if agents := [f"{role}={one['package'] or '?'}" for role, one in value["agents"].items()]:
+    if agents := [f"{role}={_agent_text(one)}" for role, one in value["agents"].items()]:
         yield f"agents: {' '.join(agents)}"
     yield f"last activity: {date(value['updatedAt'])}"
     if value["spent"] and value["budget"]:
@@ -175,11 +229,17 @@ def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
         how = FAILED if failed else value["status"]
         turns = f", {intent['turnCount']} turns" if intent.get("turnCount") else ""
         yield f"{intent['index']:6} {intent['role']:14} {how}{attempt_note(intent)}{turns}"
+    yield from (f"       {live_output.tool_line(call)}" for call in value["tools"])
     for place, one in enumerate(value["attempts"], start=1):
         yield f"       failed attempt {place}: {attempts.line(one)}"
     yield from _tree(value["calls"], "calls ")
     if value["question"]:
         yield from ("", *value["question"].rstrip().splitlines())
+
+
+def _agent_text(agent: Mapping[str, str | None]) -> str:
+    known = ", ".join(filter(None, (agent["name"], agent["model"])))
+    return (agent["package"] or "?") + (f" ({known})" if known else "")
 
 
 def step_line(step: Mapping[str, Any]) -> str:

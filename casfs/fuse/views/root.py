@@ -32,7 +32,7 @@ blobs/HASH                any stored bytes; found by name, not listed
 trees/NAME/ID/            every checkpoint as a plain directory; trees/NAME/latest is the newest
 trees/HASH/               any tree by its root; found by name, not listed
 threads/ID/               a run of a workflow: status, input.md, thread.json, end.json
-threads/ID/running/       the pending step: role, attempt, since, prompt.md, stdout, turns/
+threads/ID/running/       the pending step: role, attempt, since, prompt.md, stdout, tools, turns/
 threads/ID/attempts/      the failed attempts at it
 threads/ID/steps/N-ROLE/  one step: prompt.md, output.md, meta.json, changes.diff, detail/
 nodes/HASH/               any node, its fields as files, and referrers/; found by name, not listed

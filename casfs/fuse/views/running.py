@@ -3,8 +3,10 @@
     role, attempt, since    the intent's fields, a line each; `since` in ms since 1970 UTC
     prompt.md               what its agent gets, or got where the attempt failed
     stdout                  the newest output of its program, while that runs (`casfs.live_output`)
+    tools                   the tool calls that run now, a line each: title, kind, status
     turns/0000, 0001, …     the model calls so far, if the engine has named them in the intent:
                             nodes, in the form of `casfs.fuse.views.nodes`
+    paused/0000, …          in the same form: those before a pause
 
 Everything here is live, as are the thread's `attempts/`. A turn, or attempt, itself never changes,
 but the first one of the next step gets the same name: so its key depends on its hash, and the name
@@ -17,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from casfs import live_output, threads
+from casfs import attempt_details, live_output, threads
 from casfs.digest import is_hash
 from casfs.errors import NotFound
 from casfs.fuse.views import prompts
@@ -58,9 +60,17 @@ class RunningStep(ComposedDirectory):
             found[b"prompt.md"] = partial(LiveFile, make=prompt)
         if live_output.exists(self._reader.store.root, intent.get("run")):
             found[b"stdout"] = partial(LiveFile, make=self._stdout)
+            found[b"tools"] = partial(LiveFile, make=self._tools)
         if isinstance(intent.get("turns"), list):
             found[b"turns"] = partial(LiveDirectory, find=self._turns, changed=self._changed)
+        if is_hash(intent.get("paused", "")):
+            found[b"paused"] = partial(LiveDirectory, find=self._paused, changed=self._changed)
         return found
+
+    def _paused(self) -> dict[bytes, VnodeFactory]:
+        intent = self._intent() or {}
+        turns = attempt_details.turns(self._reader.store, intent.get("paused", ""))
+        return _numbered(self._reader, turns, TURN_DEPTH, intent.get("since", 0) * MILLISECOND)
 
     def _intent(self) -> Mapping[str, Any] | None:
         found: Mapping[str, Any] | None = self._reader.thread(self._id).thread.fields.get("intent")
@@ -82,6 +92,13 @@ class RunningStep(ComposedDirectory):
         if found is None:
             raise NotFound(f"thread {self._id}: its program does not run any more")
         return found
+
+    def _tools(self) -> tuple[bytes, int]:
+        thread, mtime_ns = self._reader.thread(self._id)
+        run = (thread.fields.get("intent") or {}).get("run")
+        calls, changed_ns = live_output.tools(self._reader.store.root, run)
+        lines = "".join(f"{live_output.tool_line(call)}\n" for call in calls)
+        return lines.encode(), max(mtime_ns, changed_ns)
 
     def _turns(self) -> dict[bytes, VnodeFactory]:
         intent = self._intent() or {}

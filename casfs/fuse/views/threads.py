@@ -13,6 +13,7 @@
         workspace → the tree after the step
         detail/ and artifacts/ in the form of `casfs.fuse.views.nodes`
         attempts/ in the same form: the results of failed attempts before, if there are any
+        paused/ in the same form: its turns before a pause, if there was one
 
 A thread's directory only gains names, except for `running` and `attempts`, and a step never
 changes; in `threads/` itself names are added and removed. Each request reads the thread's head, so
@@ -90,6 +91,10 @@ class ThreadDirectory(ComposedDirectory):
     def _changed(self) -> int:
         return self._reader.thread(self._id).mtime_ns
 
+    def _children_changed(self) -> int:
+        """A child is removed without a move of this thread."""
+        return max(self._changed(), self._reader.change_times.latest(threads.HEADS).mtime_ns)
+
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         thread = self._thread()
         found: dict[bytes, VnodeFactory] = {
@@ -106,7 +111,8 @@ class ThreadDirectory(ComposedDirectory):
         if parent and self._reader.store.heads.get(threads.head_name(parent)):
             found[b"parent"] = partial(Link, target=b"../" + file_name(parent))
         if thread.fields.get("children"):
-            found[b"children"] = partial(LiveDirectory, find=self._children, changed=self._changed)
+            changed = self._children_changed
+            found[b"children"] = partial(LiveDirectory, find=self._children, changed=changed)
         if thread.fields.get("intent"):
             found[RUNNING] = partial(RunningStep, reader=self._reader, id=self._id)
         if thread.fields.get("attempts"):
@@ -228,6 +234,8 @@ class StepDirectory(ComposedDirectory):
             found[b"prompt.md"] = self._prompt
         if step["attempts"]:
             found[b"attempts"] = partial(self._refs, self._hash, "attempts")
+        if "paused" in step:
+            found[b"paused"] = partial(self._refs, step["paused"], "artifacts")
         if step["changes"] is not None:
             found[b"changes.diff"] = partial(self._blob, step["changes"])
         if step["workspace"] is not None:

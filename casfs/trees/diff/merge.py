@@ -17,7 +17,7 @@ from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.scanner.private_names import is_private
 from casfs.store import Store
 from casfs.trees import edit, tree
-from casfs.trees.diff import three_way, unified_diff
+from casfs.trees.diff import renames, three_way, unified_diff
 
 Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
 GIT = b".git"
@@ -40,11 +40,11 @@ class Changes:
 
 @dataclass(slots=True)
 class Merged:
-    """`root`: of the merged paths; `changed`: LETTER and path of each that is not as in ours;
+    """`root`: of the merged paths; `changed`: what is not as in ours;
     `conflicts`: path and reason; `unresolved`: files with the markers of a former merge."""
 
     root: TreeHash
-    changed: list[tuple[str, bytes]]
+    changed: list[tree.Change]
     conflicts: list[tuple[bytes, str]]
     unresolved: list[bytes]
 
@@ -83,11 +83,12 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     _drop_blocked(edits, files, merging.conflicts)
     with store.batch() as batch:
         root = edit.with_entries(store, batch, ours, edits, like).hash
-    letters = [
-        (tree.Change(path, tree.find(store, ours, path), entry).letter, path)
+    differing = [
+        tree.Change(path, tree.find(store, ours, path), entry)
         for path, entry in sorted(edits.items())
     ]
-    return Merged(root, letters, sorted(merging.conflicts), merging.unresolved)
+    changed = renames.detect(store, differing)
+    return Merged(root, changed, sorted(merging.conflicts), merging.unresolved)
 
 
 def _drop_blocked(

@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from casfs.digest import BlobHash
+from casfs.errors import CasfsError
 from casfs.nodes.directory import Entry, File
 from casfs.store import Store
 from casfs.system import interruption
@@ -24,6 +26,7 @@ MIN_SIMILARITY_OF_BASENAME = 0.75
 MAX_FILE_BYTES = 1 << 20  # of a file whose content is compared
 MAX_READ_BYTES = 64 << 20  # of all of them
 MAX_PAIRS = 40_000
+MAX_EQUAL = 100  # deleted files of one content among which the same base name is looked for
 MAX_PIECES = 4_000_000  # that are compared in all
 PIECE = re.compile(rb"[^\n]{0,63}\n|[^\n]{1,64}")
 TEXT_PREFIX = 8000  # bytes in which a NUL shows that a file is binary
@@ -36,13 +39,16 @@ def detect(store: Store, changes: Iterable[Change]) -> list[Change]:
     found = list(changes)
     deleted = {one.path: one.old for one in found if one.new is None}
     added = {one.path: one.new for one in found if one.old is None}
-    sources = pairs(store, _files(deleted), _files(added))
+    search = _found(store, _files(deleted), _files(added))
+    sources = search.sources
     gone = set(sources.values())
     result = []
     for change in found:
         source = sources.get(change.path)
         if source is not None and change.old is None:
-            result.append(replace(change, old=deleted[source], source=source))
+            similarity = search.similarities[change.path]
+            old = deleted[source]
+            result.append(replace(change, old=old, source=source, similarity=similarity))
         elif change.path not in gone or change.new is not None:
             result.append(change)
     return result
@@ -50,13 +56,15 @@ def detect(store: Store, changes: Iterable[Change]) -> list[Change]:
 
 def pairs(store: Store, deleted: Files, added: Files) -> dict[bytes, bytes]:
     """Returns the path of the deleted file for each added file that was made from one."""
-    if not deleted or not added:
-        return {}
+    return _found(store, deleted, added).sources
+
+
+def _found(store: Store, deleted: Files, added: Files) -> _Search:
     search = _Search(store, deleted, added)
     search.take_equal()
     search.take_basenames()
     search.take_most_similar()
-    return search.sources
+    return search
 
 
 class _Search:
@@ -68,6 +76,7 @@ class _Search:
         self._bytes_left = MAX_READ_BYTES
         self._pieces_left = MAX_PIECES
         self.sources: dict[bytes, bytes] = {}
+        self.similarities: dict[bytes, int] = {}  # in percent; 100 where all is equal
 
     def take_equal(self) -> None:
         by_hash: dict[BlobHash, list[bytes]] = {}
@@ -77,9 +86,9 @@ class _Search:
             equal = by_hash.get(file.digest.hash)
             if not equal:
                 continue
-            source = max(equal, key=lambda one: _basename(one) == _basename(path))
+            source = max(equal[:MAX_EQUAL], key=lambda one: _basename(one) == _basename(path))
             equal.remove(source)
-            self._take(path, source)
+            self._take(path, source, 100)
 
     def take_basenames(self) -> None:
         sources = _unique_basenames(self._deleted)
@@ -87,8 +96,9 @@ class _Search:
             source = sources.get(name)
             if source is None:
                 continue
-            if self._similarity(source, path) >= MIN_SIMILARITY_OF_BASENAME:
-                self._take(path, source)
+            similarity = self._similarity(source, path)
+            if similarity >= MIN_SIMILARITY_OF_BASENAME:
+                self._take(path, source, min(99, int(similarity * 100)))
 
     def take_most_similar(self) -> None:
         if len(self._deleted) * len(self._added) > MAX_PAIRS:
@@ -102,12 +112,13 @@ class _Search:
                     is_same_name = _basename(source) == _basename(path)
                     candidates.append((similarity, is_same_name, path, source))
         candidates.sort(key=lambda one: one[:2], reverse=True)
-        for _, _, path, source in candidates:
+        for similarity, _, path, source in candidates:
             if path in self._added and source in self._deleted:
-                self._take(path, source)
+                self._take(path, source, min(99, int(similarity * 100)))
 
-    def _take(self, path: bytes, source: bytes) -> None:
+    def _take(self, path: bytes, source: bytes, similarity: int) -> None:
         self.sources[path] = source
+        self.similarities[path] = similarity
         del self._added[path]
         del self._deleted[source]
 
@@ -137,7 +148,9 @@ class _Search:
                 self._pieces[hash] = None
             else:
                 self._bytes_left -= size
-                self._pieces[hash] = _pieces(self._store.get(hash))
+                self._pieces[hash] = None
+                with suppress(CasfsError):  # purged, or damaged
+                    self._pieces[hash] = _pieces(self._store.get(hash))
         return self._pieces[hash]
 
 

@@ -1,7 +1,7 @@
 """Unified diffs between two trees, for people, models and `git apply`.
 
-Text files and symlinks have lines, under the headers that git knows (modes, new and
-deleted files). A change of kind is a deletion and an addition. Files that have a NUL byte, are
+Text files and symlinks have lines, under the headers that git knows (modes; new, deleted and
+renamed files). A change of kind is a deletion and an addition. Files that have a NUL byte, are
 not UTF-8 or larger than MAX_FILE_BYTES, directories, and preserved times are named on a line of
 their own, which git skips: `LETTER path (why)`. Paths in a directory named `.git` are
 only counted, since git accepts no patch to them. The output is bounded; paths that do not fit
@@ -18,7 +18,7 @@ from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.trees import tree
-from casfs.trees.diff import lines
+from casfs.trees.diff import lines, renames
 from casfs.trees.diff.matching import Lines
 from casfs.trees.tree import Change
 
@@ -40,12 +40,13 @@ def patch(
     `paths`: as `tree.diff`."""
     parts: list[bytes] = []
     left = limit - TRAILER_BYTES
-    dropped = inside_git = 0
-    for change in tree.changes(store, old, new, paths):
+    dropped = 0
+    found = list(tree.changes(store, old, new, paths))
+    outside_git = [one for one in found if b".git" not in one.path.split(b"/")[:-1]]
+    inside_git = len(found) - len(outside_git)
+    for change in renames.detect(store, outside_git):
         interruption.check()
-        if b".git" in change.path.split(b"/")[:-1]:
-            inside_git += 1
-        elif dropped:
+        if dropped:
             dropped += 1
         elif len(part := b"".join(_parts(store, change))) > left:
             dropped = 1
@@ -92,8 +93,9 @@ def _parts(store: Store, change: Change) -> Iterator[bytes]:
 def _part(store: Store, change: Change) -> Iterator[bytes]:
     old, new = text_lines(store, change.old), text_lines(store, change.new)
     modes = tree.changed_modes(store, change)
-    if isinstance(change.old, File) and change.letter == "T":
-        old = new = []  # the mode is all that git shows, of binary files too
+    sides = [one.digest for one in (change.old, change.new) if isinstance(one, File)]
+    if len(sides) == 2 and sides[0] == sides[1]:
+        old = new = []  # mode and name are all that git shows, of binary files too
     mode = ", mode {:04o} -> {:04o}".format(*modes) if modes else ""
     for why in (new, old):
         if isinstance(why, str):
@@ -101,29 +103,28 @@ def _part(store: Store, change: Change) -> Iterator[bytes]:
             return
     assert not isinstance(old, str)
     assert not isinstance(new, str)
-    header = b"".join(_modes(change, modes))
+    header = b"".join(_header(change, modes))
     body = b"".join(lines.hunks(old, new))
     if not header and not body:
         yield _note(change, "preserved metadata")
         return
-    yield b"diff --git %s %s\n" % (_git_name(b"a/", change.path), _git_name(b"b/", change.path))
+    old_name = _git_name(b"a/", change.source or change.path)
+    yield b"diff --git %s %s\n" % (old_name, _git_name(b"b/", change.path))
     yield header
     if body:
-        yield b"--- %s\n" % (_git_name(b"a/", change.path) if change.old else b"/dev/null")
+        yield b"--- %s\n" % (old_name if change.old else b"/dev/null")
         yield b"+++ %s\n" % (_git_name(b"b/", change.path) if change.new else b"/dev/null")
         yield body
 
 
 def _note(change: Change, why: str) -> bytes:
     """Returns a line that git skips."""
-    return b"%s %s (%s)\n" % (
-        change.letter.encode(),
-        _git_name(b"", change.path),
-        why.encode(),
-    )
+    source = b"" if change.source is None else _git_name(b"", change.source) + b" -> "
+    name = source + _git_name(b"", change.path)
+    return b"%s %s (%s)\n" % (change.letter.encode(), name, why.encode())
 
 
-def _modes(change: Change, preserved: tuple[int, int] | None) -> Iterator[bytes]:
+def _header(change: Change, preserved: tuple[int, int] | None) -> Iterator[bytes]:
     old, new = _mode(change.old), _mode(change.new)
     if preserved is not None:
         old, new = (b"%o" % (0o100000 | mode) for mode in preserved)
@@ -133,6 +134,10 @@ def _modes(change: Change, preserved: tuple[int, int] | None) -> Iterator[bytes]
         yield b"deleted file mode %s\n" % old
     elif old != new:
         yield b"old mode %s\nnew mode %s\n" % (old, new)
+    if change.source is not None:
+        names = _git_name(b"", change.source), _git_name(b"", change.path)
+        yield b"similarity index %d%%\n" % change.similarity
+        yield b"rename from %s\nrename to %s\n" % names
 
 
 def _mode(entry: Entry | None) -> bytes | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.digest import TreeHash
+from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import locks
@@ -21,6 +21,7 @@ from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees.diff import merge
 from casfs.trees.diff.merge import Changes, Merged
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore import applied_steps
 from casfs.trees.restore.incremental import IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
@@ -49,12 +50,14 @@ def apply(
     directory: Path,
     *,
     label: str,
+    step: NodeHash | None = None,
     check: bool = False,
     on_overwrite: Callable[[RecordedState], None] = lambda here: None,
 ) -> Applied:
     """Brings what changed from the tree `old` to the tree `new` to `directory`; conflicts are
-    marked, and named in the result. `label` names the new side in markers; `check`: change
-    nothing; `on_overwrite`: called before files are, with the tree of all that is there.
+    marked, and named in the result. `label` names the new side in markers; `step`: the
+    one that made `new`, which the next checkpoint there is to name; `check`: change nothing;
+    `on_overwrite`: called before files are, with the tree of all that is there.
     Raises NotFound, Refused, Conflict (another restore or apply there), Failed."""
     target = Target(store, directory)
     if not target.path.is_dir():
@@ -66,14 +69,19 @@ def apply(
         theirs = merge.changes(store, old, new)
         # First in a view of the store: what is only checked, or refused, stores nothing.
         result = _merge(ScratchStore(store), target, theirs, old, new, label)
+        if step is not None and not check:
+            # Before the first write: a kill between would lose it.
+            applied_steps.note(store, target.path, step)
         if result.merged.changed and not check:
             result = _merge(store, target, theirs, old, new, label)
             merged, before = result.merged, None
-            if any(letter != "A" for letter, _ in merged.changed):
+            if any(one.letter != "A" for one in merged.changed):
                 known = [RecordedState(root) for root in result.sides]
                 before = working_tree.record(store, target.path, known)
                 on_overwrite(before)
             task.write(result.ours, merged.root)
+            if step is not None:  # again: a look that has begun may have missed what was written
+                applied_steps.note(store, target.path, step)
             if before is not None:
                 target.save_undo(before.full, merged.root)
     return Applied(result.merged, theirs.skipped, undone)

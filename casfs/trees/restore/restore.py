@@ -82,6 +82,7 @@ def restore(
     on_local_changes: OnLocalChanges | None = None,
     on_delete: Callable[[RecordedState], None] = lambda before: None,
     progress: Progress | None = None,
+    opened: int | None = None,
 ) -> RestoreResult:
     """Make the directory `target` hold the tree `root`.
 
@@ -91,14 +92,14 @@ def restore(
     leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
     every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
     preserved modes. `parents`: make missing parents. `on_local_changes`: called before they are
-    overwritten; without it they are refused.
+    overwritten; without it they are refused. `opened`: as in Target.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
     for hash in filter(None, (root, work, base)):
         tree.load(store, hash)
     started = time.monotonic()
-    place = Target(store, target)
+    place = Target(store, target, opened)
     state = RecordedState(root) if work is None else RecordedState(work, root)
     task = _Restore(store, state, place, WriteProgress(progress=progress, set_id=set_id))
     with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
@@ -165,7 +166,7 @@ class _Restore:
     def look(self, olds: Roots, *, verify: bool) -> TreeHash:
         """Returns the tree of what is there now, of the paths that any of the trees has."""
         roots = self._known(olds)
-        kept, path = preserved_names(self._store, *roots), self._target.path
+        kept, path = preserved_names(self._store, *roots), self._target.here
         return tracked.snapshot_tracked(self._store, path, roots, kept, verify=verify)
 
     def _known(self, olds: Roots) -> list[TreeHash]:
@@ -231,7 +232,7 @@ class _Restore:
         held = self._target.known_state()
         known = [RecordedState(old) for old in self._known(olds) if not self._is_of(old, held)]
         states = [*([held] if held else []), self._state, *known]
-        return working_tree.record(store, self._target.path, states, report, verify=verify)
+        return working_tree.record(store, self._target.here, states, report, verify=verify)
 
     def changes(self, old: TreeHash | None, new: TreeHash) -> Iterator[tree.Change]:
         return tree.changes(self._store, old, new)
@@ -242,7 +243,7 @@ class _Restore:
     def _blocked(self, here: TreeHash) -> list[bytes]:
         """Returns the directories in whose place the tree has a file, with other files than in
         `here`."""
-        top = os.fsencode(self._target.path)
+        top = os.fsencode(self._target.here)
         return [
             path
             for path, root in replaced_directories(self._store, here, self.goal)
@@ -295,11 +296,14 @@ class _Restore:
             os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & (was | SPECIAL_BITS))
 
     def _restore_incrementally(self, here: TreeHash | None, olds: Roots) -> None:
-        fd = os.open(self._target.path, DIR_FLAGS)
+        fd = self._target.open()
         try:
             host_entries.grant_owner_access(fd)
             states = list(dict.fromkeys([*olds, self._root]))
-            self._target.save_state(fd, states)
+            if not self._paths:
+                self._target.save_state(fd, states)
+            elif olds:  # else nothing is known of the other paths
+                self._target.save_partial_state(fd, states)
             task = IncrementalRestore(
                 self._store,
                 self._target.staging.encode(),
@@ -309,9 +313,7 @@ class _Restore:
             unfinished = olds if len(olds) > 1 else []
             task.directory(fd, b"", [here, *unfinished], self.goal)
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
-            if self._paths:
-                self._target.save_state(fd, states)
-            else:
+            if not self._paths or here is None:
                 self._save_state(fd)
         finally:
             os.close(fd)

@@ -6,8 +6,9 @@ into it need only write the differences.
 A state is about one directory, identified by device and inode so that another one at the same
 path is not mistaken for it: every path of it is as in one of `roots` (None: an empty
 directory). One root: the restore was completed. Several: one is under way, or was
-interrupted, and any path may be as in any of them. A state is a hint about a host directory,
-no part of a tree: it keeps nothing from gc.
+interrupted, and any path may be as in any of them. Or single paths of the later ones were restored
+into the first (`is_partial`): there each file is whole, so nothing has to be completed. A state is
+a hint about a host directory, no part of a tree: it keeps nothing from gc.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from casfs.digest import TreeHash, hash_bytes, is_hash
@@ -28,8 +29,9 @@ FOLDER = "restored"
 @dataclass(frozen=True, slots=True)
 class RestoreState:
     """`path`: the absolute path of the target; `roots`: of the whole directory; `name`: NAME@ID of
-    the checkpoint that it was recorded as, else empty; `work`: of the only root, where not all of
-    it is work."""
+    the checkpoint that it was recorded as, else empty; `work`: of the first root, where not all of
+    it is work; `is_partial`: a restore of single paths; `steps`: when each applied step was noted;
+    `looks`: when the last checkpoint of each name looked."""
 
     path: str
     device: int
@@ -37,11 +39,14 @@ class RestoreState:
     roots: tuple[TreeHash | None, ...]
     name: str = ""
     work: TreeHash | None = None
+    is_partial: bool = False
+    steps: dict[str, int] = field(default_factory=dict)
+    looks: dict[str, int] = field(default_factory=dict)
 
     @property
     def state(self) -> RecordedState | None:
         """What a completed restore left; None while one is under way."""
-        if len(self.roots) != 1 or self.roots[0] is None:
+        if self.roots[0] is None or (len(self.roots) != 1 and not self.is_partial):
             return None
         if self.work is None:
             return RecordedState(self.roots[0])
@@ -111,8 +116,11 @@ def _read(path: Path) -> RestoreState | None:
         state = RestoreState(**{**value, "roots": tuple(value["roots"])})
         roots = [root for root in state.roots if root is not None]
         works = [] if state.work is None else [state.work]
-        is_valid = roots and all(map(is_hash, [*roots, *works])) and isinstance(state.name, str)
-    except (OSError, ValueError, TypeError, KeyError):
+        hashes = [*roots, *works, *state.steps]
+        is_valid = hashes and all(map(is_hash, hashes)) and isinstance(state.name, str)
+        times = [*state.steps.values(), *state.looks.values()]
+        is_valid = is_valid and all(isinstance(time, int) for time in times)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return state if is_valid else None
 

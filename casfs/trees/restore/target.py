@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import rmtree
-from casfs.system.paths import printable
+from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
@@ -20,13 +21,20 @@ Roots = list[TreeHash | None]  # None: an empty tree
 
 
 class Target:
-    """`path`: absolute; `staging`: the name of the staging directory beside it."""
+    """`path`: absolute; `staging`: the name of the staging directory beside it. `opened`: the
+    descriptor of the directory, where others may swap links in its path; then all goes from
+    there. `here`: the path that leads to the directory in this process and its children."""
 
-    def __init__(self, store: Store, path: Path) -> None:
+    def __init__(self, store: Store, path: Path, opened: int | None = None) -> None:
         self._store = store
         self._states = RestoreStates(store.root)
         self._undo = RestoreStates(store.root, UNDO)
-        self.path = absolute(path)
+        self._opened = opened
+        if opened is None:
+            self.path = self.here = absolute(path)
+        else:
+            self.here = OpenedDirectory(opened).here
+            self.path = OpenedDirectory(opened).path
         self.staging = self._states.staging_name(self.path)
 
     def __str__(self) -> str:
@@ -36,6 +44,12 @@ class Target:
     def lock(self) -> str:
         return f"restore-{RestoreStates.key(self.path)[:32]}"
 
+    def open(self) -> int:
+        """Opens the directory itself, no link. Raises OSError."""
+        if self._opened is None:
+            return os.open(self.path, DIR_FLAGS)
+        return os.open(".", DIR_FLAGS, dir_fd=self._opened)
+
     def refuse_to_wait(self) -> None:
         raise Conflict(f"another restore into {self} is under way; wait for it")
 
@@ -43,9 +57,10 @@ class Target:
         """Raises Refused for a target that is not a directory, or holds the store; NotFound for
         one without a parent."""
         target = self.path
-        if target.is_symlink() or (target.exists() and not target.is_dir()):
+        is_opened = self._opened is not None
+        if not is_opened and (target.is_symlink() or (target.exists() and not target.is_dir())):
             raise Refused(f"{target} is not a directory")
-        if not parents and not target.parent.exists():
+        if not is_opened and not parents and not target.parent.exists():
             raise NotFound(f"no directory {target.parent}; use --parents to make it")
         if self._store.root is not None:
             store = Path(os.path.realpath(self._store.root))
@@ -55,13 +70,14 @@ class Target:
 
     def delete_staging(self) -> None:
         """Delete the staging directory that a killed full restore left beside the target."""
-        rmtree.delete(self.path.parent / self.staging)
+        if self._opened is None:
+            rmtree.delete(self.path.parent / self.staging)
 
     def _current_state(self, states: RestoreStates) -> RestoreState | None:
         """Returns the restore state of the directory that is there now."""
         state = states.find(self.path)
         try:
-            found = os.lstat(self.path)
+            found = os.stat(self.here, follow_symlinks=self._opened is not None)
         except FileNotFoundError:
             return None
         return state if state is not None and state.is_of(found) else None
@@ -71,15 +87,22 @@ class Target:
         current = self._current_state(self._states)
         return None if current is None else current.state
 
+    def recorded_as(self) -> str:
+        """Returns NAME@ID of the checkpoint that was recorded of the directory last, or empty."""
+        current = self._current_state(self._states)
+        return "" if current is None else current.name
+
     def is_empty(self) -> bool:
         try:
-            with os.scandir(self.path) as found:
+            with os.scandir(self.here) as found:
                 return next(found, None) is None
         except FileNotFoundError:
             return True
 
     def is_replaceable(self) -> bool:
         """An empty mount point or working directory is filled in place."""
+        if self._opened is not None:
+            return False
         here = os.path.realpath(".")
         return not self.path.exists() or (
             not os.path.ismount(self.path) and os.path.realpath(self.path) != here
@@ -138,6 +161,17 @@ class Target:
         )
         self._states.save(state, durable=len(roots) > 1)
 
+    def save_partial_state(self, fd: int, roots: Roots) -> None:
+        """As `save_state`, before single paths are restored: what the directory held stays what it
+        is compared with, unless a restore of all of it was interrupted."""
+        before = self._current_state(self._states)
+        if before is None or before.roots[0] != roots[0]:
+            found = os.fstat(fd)
+            before = RestoreState(str(self.path), found.st_dev, found.st_ino, tuple(roots[:1]))
+        is_partial = before.state is not None
+        state = replace(before, roots=tuple(roots), is_partial=is_partial)
+        self._states.save(state, durable=True)
+
     def save_undo(self, before: TreeHash, made: TreeHash) -> None:
         """Save that an apply turned the tree `before` into one with the paths of `made`."""
         found = os.stat(self.path)
@@ -159,7 +193,7 @@ def record_state(store: Store, directory: Path, state: RecordedState, name: str 
     restore. Raises Failed."""
     try:
         target = Target(store, Path(os.path.realpath(directory)))
-        fd = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             target.save_state(fd, [state.full], name, work=state.tree if state.local else None)
         finally:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
+from casfs import attempt_details, daemon_socket, threads
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from engine import processes
@@ -135,9 +135,8 @@ def test_a_cancelled_thread_ends_the_agent_and_keeps_what_it_said(
         found = now(store, id)
         assert found.status == CANCELLED
         assert script.got("session/cancel")
-        details = [store.node(hash) for hash in found.record["attempts"]]
-        (detail,) = (one for one in details if one.type == "react-session")
-        _, turns = session(store, detail.hash)
+        (entry,) = found.record["attempts"]
+        _, turns = session(store, attempt_details.detail(store, entry) or "")
         assert text(store, turns[0]["output"]) == "Hm."
     (child,) = (one["child"] for one in script.lines() if "child" in one)
     assert not alive(child)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from casfs.agents.secrets import NO_SECRETS
+from casfs.live_output import LiveOutput
 from casfs.store import Store
 from engine.acp import protocol
 from engine.acp.recorder import Recorder
@@ -76,6 +78,6 @@ async def test_tokens_of_a_prompt(
     agent: str, answers: list[Any], spent: list[list[int]], store: Store
 ) -> None:
     await protocol.load()
-    recorder = Recorder(context(store, "acp"), lambda data: None)
+    recorder = Recorder(context(store, "acp"), LiveOutput(None, NO_SECRETS))
     found = [recorder.spent(protocol.read("PromptResponse", one), agent) for one in answers]
     assert found == spent

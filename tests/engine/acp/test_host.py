@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from casfs import attempt_details
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED
 from casfs.trees import tree
@@ -20,7 +21,7 @@ from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script, honest, session, start, text
-from tests.support.engine import ONE, alive, carry_on, steps
+from tests.support.engine import ONE, alive, carry_on, spawn, steps
 from tests.support.programs import needs
 
 
@@ -257,6 +258,37 @@ async def test_an_answer_is_to_the_question_that_was_shown(
     allowed, denied = ("yes", "no") if shown[0] == "rm a" else ("no", "yes")
     got = {one["id"]: one["result"]["outcome"]["optionId"] for one in script.answers()[-2:]}
     assert got == {1: allowed, 2: denied}
+
+
+async def test_a_question_is_no_failed_attempt(disk_store: Store, tmp_path: Path) -> None:
+    write = {"tool": {"id": "w", "title": "write", "write": "made.txt"}}
+    script = Script(tmp_path, [write, ask("ls"), DONE])
+    asked = await carry_on(disk_store, start(disk_store, script.config()))
+    assert asked.record["attempts"] == []
+    ended = await carry_on(disk_store, suspension.resume(disk_store, asked, "allow"))
+    (step,) = steps(disk_store, ended)
+    assert step["attempts"] == []
+    before = attempt_details.turns(disk_store, step["paused"])[0]
+    (call,) = disk_store.node(before, "react-turn").payload["toolCalls"]
+    assert disk_store.node(call).payload["name"] == "write", "what it did before is kept"
+    assert "- write (completed)" in script.prompts()[-1], "and it is told"
+    root = str(disk_store.root)
+    shown = spawn("--store", root, "thread", "log", ended.id, "--turns")
+    assert "... 000001 a turn 1\n" in shown.stdout, shown.stderr
+    assert "- write (completed)" in shown.stdout
+
+
+async def test_an_attempt_keeps_its_number_over_a_question(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    script = Script(tmp_path, [ask("ls"), {"exit": 3}])
+    asked = await carry_on(disk_store, start(disk_store, script.config()))
+    died = await carry_on(disk_store, suspension.resume(disk_store, asked, "allow"))
+    assert (died.record["cause"], died.record["intent"]["attempt"]) == ("failure", 1)
+    (entry,) = died.record["attempts"]
+    shown = attempt_details.read(disk_store, entry)
+    assert attempt_details.line(shown).startswith("attempt 1 of a failed: a: ")
+    assert disk_store.node(shown["detail"], "react-session").payload["role"] == "a"
 
 
 async def test_another_agent_begins_without_what_the_first_one_kept(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from casfs import attempt_details
 from casfs.agents import json_rpc
 from casfs.errors import Invalid
 from casfs.graph import walk
@@ -257,6 +258,24 @@ async def test_login_mode_and_model_are_as_the_config_says(
     chosen = script.got("session/set_config_option")[0]["params"]
     assert (chosen["configId"], chosen["value"]) == ("m", "b")
     honest(script)
+    (step,) = steps(disk_store, ended)
+    detail, _ = session(disk_store, step["detail"])
+    assert (detail["agentName"], detail["model"]) == ("scripted 1.0", "b")
+
+
+@pytest.mark.parametrize(
+    ("state", "model"),
+    [
+        ({"models": {"currentModelId": "local/x", "availableModels": []}}, "local/x"),
+        ({"configOptions": [{"id": "m", "category": "model", "currentValue": "y"}]}, "y"),
+        ({"configOptions": [{"id": "m", "category": "mode", "currentValue": "y"}]}, ""),
+        ({"models": {"currentModelId": 7}, "configOptions": ["x", {"category": "model"}]}, ""),
+        ({"models": [], "configOptions": {}}, ""),
+        (None, ""),
+    ],
+)
+def test_the_model_that_an_agent_names(state: Any, model: str) -> None:
+    assert protocol.current_model(state) == model
 
 
 @pytest.mark.parametrize("how", ["", "deaf"])
@@ -269,16 +288,12 @@ async def test_one_that_hangs_is_cancelled_and_all_that_it_started_ends(
     failed = await carry_on(disk_store, start(disk_store, script.config(timeoutS=1.5)))
     assert failed.record["cause"] == "timeout"
     assert failed.record["reason"] == f"a: {sys.executable} took longer than 1.5 s"
-    (detail,) = (one for one in failed.record["attempts"] if is_session(disk_store, one))
-    _, turns = session(disk_store, detail)
+    (entry,) = failed.record["attempts"]
+    _, turns = session(disk_store, attempt_details.detail(disk_store, entry) or "")
     assert text(disk_store, turns[0]["output"]) == "Hm."
     assert how or script.got("session/cancel")
     (child,) = (one["child"] for one in script.lines() if "child" in one)
     assert not alive(child)
-
-
-def is_session(store: Store, hash: str) -> bool:
-    return store.node(hash).type == "react-session"
 
 
 async def test_a_secret_is_redacted_wherever_the_agent_says_it(
@@ -377,7 +392,7 @@ async def test_without_the_extra_the_reason_says_how_to_get_it(
     monkeypatch.setattr(protocol, "_loaded", [])
     monkeypatch.setitem(sys.modules, "acp.schema", None)
     failed = await carry_on(disk_store, start(disk_store, Script(tmp_path, [DONE]).config()))
-    assert "ACP needs an extra: pip install 'casfs[acp]'" in failed.record["reason"]
+    assert "ACP needs an extra: pip install 'casfs-store[acp]'" in failed.record["reason"]
 
 
 @pytest.mark.parametrize("env", [{"MY_API_KEY": "x"}, {"X": "sk-abcdefgh"}, {"a=b": "x"}, {"X": 1}])

@@ -104,7 +104,7 @@ async def test_the_stream_becomes_nodes(given: AgentContext, store: Store) -> No
 
     turns = [
         (turn["kind"], turn["name"], text(turn["text"]), text(turn["result"]))
-        for turn in detail["turns"]
+        for turn in (store.node(one, "cursor-turn").payload for one in detail["turns"])
     ]
     assert turns == [
         ("text", None, "I will read.", None),
@@ -112,6 +112,21 @@ async def test_the_stream_becomes_nodes(given: AgentContext, store: Store) -> No
         ("tool", "grep", '{"x": 1}', None),
         ("text", None, "I see.", None),
     ]
+
+
+async def test_a_store_of_an_older_casfs_has_its_turns_inline(
+    given: AgentContext, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = store.registry.document(store.registry.head("cursor-detail").hash)
+    properties = {**document["properties"], "turns": {"type": "array"}}
+    with store.batch() as batch:
+        batch.put_schema({**document, "properties": properties}, builtin=True)
+    known = [name for name in store.registry.names() if name != "cursor-turn"]
+    monkeypatch.setattr(type(store.registry), "names", lambda registry: known)
+    result = await run(given, STREAM)
+    detail = store.node(result.detail.hash, "cursor-detail").payload
+    members = {"kind", "name", "text", "result"}
+    assert [set(turn) for turn in detail["turns"]] == [members] * 4
 
 
 async def test_how_it_is_called(given: AgentContext) -> None:

@@ -109,7 +109,7 @@ def test_every_built_in_agent_has_an_example() -> None:
 
 
 def not_third_party(point: Any) -> bool:
-    return point.dist is not None and point.dist.name == loader.BUILTIN_DISTRIBUTION
+    return point.value.startswith(loader.BUILTIN_MODULES)
 
 
 @pytest.mark.parametrize("option", OPTIONS)

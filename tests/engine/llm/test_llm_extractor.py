@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
+from casfs import attempt_details, daemon_socket, threads
 from casfs.errors import Failed
 from casfs.graph import walk
 from casfs.store import Store
@@ -118,8 +118,8 @@ async def test_a_digest_that_is_nowhere_is_corrected_then_suspended(disk_store: 
         thread = await played(disk_store, agent, extractor, REF)
     assert thread.status == SUSPENDED
     assert f"{MISSING_HASH} is not in the store" in thread.record["reason"]
-    types = [disk_store.node(hash).type for hash in thread.record["attempts"]]
-    assert types.count("react-session") == 3
+    details = [attempt_details.detail(disk_store, one) for one in thread.record["attempts"]]
+    assert [disk_store.node(one or "").type for one in details] == ["react-session"] * 3
     assert "is not in the store" in agent.asked[1]["messages"][-1]["content"]
 
 

@@ -11,6 +11,8 @@ import pytest
 import trio
 
 from casfs import daemon_socket, threads
+from casfs.agents.notation import AgentSpec
+from casfs.cli.thread import show
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.graph import walk
 from casfs.store import Store
@@ -82,6 +84,7 @@ async def test_the_links_go_both_ways(disk_store: Store, tmp_path: Path) -> None
     assert disk_store.node(child.hash, "thread-end").payload["returnCode"] == 0
     begun = threads.start(disk_store, child).payload
     assert begun["parentState"] == second["previous"]
+    assert show.step_name(disk_store, ended.id, begun["parentState"]) == f"{ended.id}@1"
     assert (begun["depth"], begun["workspace"]) == (1, first["workspace"])
     assert ended.record["children"] == [child.id]
     assert second["meta"]["status"] == "done"
@@ -165,6 +168,46 @@ def test_agents_of_a_call_are_checked_when_the_caller_starts(
         with pytest.raises(error, match=said):
             start(store, Binding("workflow", config))
     assert threads.list_threads(store) == []
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        (5, r"config.agents.a: must be of type string or object"),
+        ("nobdy", "no agent or profile 'nobdy'"),
+        ("comand:true", "did you mean command"),
+        ({"package": "command", "confg": {}}, r"config.agents.a: .*'confg' was unexpected"),
+        ({"package": "command", "config": 5}, r"config.agents.a.config: 5 is not"),
+    ],
+)
+def test_an_agent_of_a_call_is_written_as_in_a_workflow_file(
+    inner: object, said: str, store: Store
+) -> None:
+    child_flow(store)
+    with pytest.raises(CasfsError, match=said):
+        start(store, Binding("workflow", {"workflow": "inner", "agents": {"a": inner}}))
+
+
+async def test_a_child_takes_the_agents_of_its_own_file(disk_store: Store) -> None:
+    child_flow(disk_store)
+    config = says({"status": "done"}, "echo own >file")
+    own = AgentSpec(name="command", version="", config=config)
+    flow = workflows.definition(disk_store, workflows.find(disk_store, "inner"))
+    workflows.add(disk_store, flow, {"a": own})
+    tree = put_tree(disk_store, {})
+    ended = await carry_on(
+        disk_store, start(disk_store, Binding("workflow", {"workflow": "inner"}), tree)
+    )
+    assert ended.status == ENDED
+    (child,) = children(disk_store, ended)
+    agent = disk_store.node(threads.agents(disk_store, child)["a"]).payload
+    assert (agent["package"], agent["config"]) == ("command", config)
+    other = {"package": "command", "config": says({"status": "done"}, "echo other >file")}
+    call = Binding("workflow", {"workflow": "inner", "agents": {"a": other}})
+    (child,) = children(disk_store, await carry_on(disk_store, start(disk_store, call, tree)))
+    assert (
+        disk_store.node(threads.agents(disk_store, child)["a"]).payload["config"] == other["config"]
+    )
 
 
 async def test_several_from_one_step(disk_store: Store) -> None:

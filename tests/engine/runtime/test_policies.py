@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from casfs import canonical, threads
+from casfs import attempt_details, canonical, threads
 from casfs.backend.protocols import MAX_RECORD_BYTES, targets
 from casfs.errors import Conflict
 from casfs.graph import walk
@@ -117,8 +117,8 @@ async def test_a_try_that_spends_the_budget_is_the_last(
     made = start(disk_store, with_policy({"retries": 9}), agent, budget=Budget(tokens=100))
     suspended = await carry_on(disk_store, made)
     assert suspended.record["reason"] == "a: no; budget: 120 of 100 tokens are spent"
-    details = [disk_store.node(hash).type for hash in suspended.record["attempts"]]
-    assert details.count("react-session") == 2
+    details = [attempt_details.detail(disk_store, one) for one in suspended.record["attempts"]]
+    assert [disk_store.node(one or "").type for one in details] == ["react-session"] * 2
 
 
 async def test_an_unknown_outcome_is_left_to_a_person_where_the_role_says_so(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
+import trio.testing
 
 from casfs import threads
 from casfs.store import Store
 from casfs.system.log import silent
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import Next
+from engine.runtime import stop_thread
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.workspace import COPYING
 from engine.threads import suspension, transitions
@@ -101,3 +104,28 @@ async def test_a_caller_does_not_wait_for_the_queue(disk_store: Store, tmp_path:
         assert supervisor.status()["queued"] == [child.id]
     found = threads.list_threads(disk_store)
     assert [(one.id, one.status) for one in found] == [(caller.id, ENDED), (child.id, ENDED)]
+
+
+async def test_who_waits_sees_that_a_thread_was_cancelled(disk_store: Store) -> None:
+    """Its task is over before its head says so."""
+    (found,) = queued(disk_store, 1, "sleep 600")
+    seen: list[str] = []
+    stopping, go_on = trio.Event(), threading.Event()
+
+    def cancel(*arguments: Any) -> None:
+        trio.from_thread.run_sync(stopping.set)
+        go_on.wait(DEADLINE)
+        stop_thread.cancel(*arguments)
+
+    async with supervised(disk_store, 1) as supervisor:
+        supervisor.launch(found.id)
+
+        async def wait() -> None:
+            seen.append((await supervisor.wait(found.id)).status)
+
+        supervisor.nursery.start_soon(wait)
+        supervisor.nursery.start_soon(supervisor.stop, found.id, cancel)
+        await stopping.wait()
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        go_on.set()
+    assert seen == [CANCELLED]

@@ -413,7 +413,7 @@ async def test_a_broken_off_step_is_run_again_from_the_tree_before_it(
     assert [line["attempt"] for line in log if line["event"] == "step"] == [2]
     (trace,) = step["attempts"]
     trace_text = disk_store.node(trace, "content").payload["text"]
-    assert trace_text == "attempt 1 of a was broken off"
+    assert trace_text == "attempt 1 of a was interrupted"
 
 
 async def test_the_intent_names_the_process_while_it_runs(disk_store: Store, side: Path) -> None:

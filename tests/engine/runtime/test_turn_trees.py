@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from casfs import revisions, threads
+from casfs import attempt_details, revisions, threads
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.history import blame, details, log, versions
@@ -231,8 +231,8 @@ async def test_a_fork_whose_agent_keeps_no_conversation_begins_anew(disk_store: 
     assert new.status == ENDED, new.record["reason"]
     (step,) = steps(disk_store, new)
     assert files(disk_store, step["workspace"]) == {**TWO, b"g.txt": b"b\n"}
-    (kept,) = step["attempts"]
-    assert disk_store.node(kept, "content").payload["text"] == f"forked from {old.id}@1.1"
+    assert step["attempts"] == [], "a fork is no failed attempt"
+    assert disk_store.node(step["paused"], "content").payload["text"] == f"forked from {old.id}@1.1"
     with pytest.raises(Invalid, match="keeps the workflow"):
         fork(disk_store, old, "1.1", workflow=workflows.add(disk_store, ONE)[0])
     for wrong, said in {
@@ -257,11 +257,10 @@ async def test_the_turns_of_a_failed_step_keep_their_trees(disk_store: Store) ->
         new = await carry_on(disk_store, fork(disk_store, failed, "1.2"))
         assert new.status == ENDED, new.record["reason"]
         assert model.asked[4]["messages"] == model.asked[2]["messages"]
-    *_, detail = failed.record["attempts"]
-    turns = [
-        disk_store.node(one).payload
-        for one in disk_store.node(detail, "react-session").payload["turns"]
-    ]
+    (entry,) = failed.record["attempts"]
+    turns = [disk_store.node(one).payload for one in attempt_details.turns(disk_store, entry)]
+    assert disk_store.node(entry, "content").payload["text"].startswith("attempt 1 of a failed: a:")
+    assert disk_store.node(attempt_details.detail(disk_store, entry) or "", "react-session")
     assert [files(disk_store, one["workspace"]) for one in turns] == [TWO, TWO, ALL]
 
 

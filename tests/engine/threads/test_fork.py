@@ -9,7 +9,7 @@ import pytest
 
 from casfs import canonical, daemon_socket, threads
 from casfs.backend.protocols import MAX_RECORD_BYTES
-from casfs.errors import Invalid, NotFound
+from casfs.errors import Invalid, NotFound, Refused
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, Thread
@@ -49,10 +49,10 @@ def held(store: Store, step: dict[str, object], where: Path) -> dict[bytes, obje
     return read_tree(where)
 
 
-@pytest.mark.parametrize("at", [0, 1, 3, 4, None])
-async def test_it_goes_on_from_that_step(disk_store: Store, at: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [0, 1, 3, 4])
+async def test_it_goes_on_from_that_step(disk_store: Store, at: int, tmp_path: Path) -> None:
     old = await ended(disk_store)
-    place = 4 if at is None else at
+    place = at
     before = blobs(disk_store)
     made = fork(disk_store, old, at)
     assert blobs(disk_store) == before, "no node is copied"
@@ -90,8 +90,13 @@ async def test_a_fork_can_go_another_way(disk_store: Store, tmp_path: Path) -> N
         for one in (old, new)
     ]
     assert logs == [b"a\nfirst\n", b"a\nsecond\n"]
-    again = fork(disk_store, new)
-    assert again.record["fork"] == {"thread": new.id, "step": 2}
+
+
+async def test_nothing_is_left_to_run_after_the_end(disk_store: Store) -> None:
+    old = await ended(disk_store)
+    with pytest.raises(Refused, match="nothing is left to run after its last step; give --at STEP"):
+        fork(disk_store, old)
+    assert threads.list_threads(disk_store) == [old]
 
 
 @pytest.mark.parametrize("at", [-1, 5, 1000])

@@ -129,7 +129,7 @@ def test_a_fork_with_another_agent_for_all_roles(cli: Cli) -> None:
         )
         made = begin(store, ONE, {"a": says({})})
         with daemon(cli.root):
-            id = cli("thread", "fork", made.id, "--agent", "fast").word
+            id = cli("thread", "fork", made.id, "--at", "0", "--agent", "fast").word
             forked = threads.get(store, id)
             node = store.node(threads.agents(store, forked)["a"], "agent")
     assert node.payload["config"] == {"argv": ["echo", "of-profile"]}
@@ -168,7 +168,9 @@ def test_default_agents_are_checked(cli: Cli) -> None:
         data = ONE_FILE.replace(b"'command:echo of-workflow'", agent.encode())
         return cli("workflow", "validate", "-", stdin=data, code=4 if "{" in agent else 0).text
 
-    assert validated("{package: command}") == ("error: $.roles.a.agent: config.argv is required\n")
-    assert validated("nobody").startswith("warning: $.roles.a.agent: no agent or profile 'nobody'")
+    wrong = validated("{package: command}")
+    assert wrong == "error: line 3: $.roles.a.agent: config.argv is required\n"
+    unknown = validated("nobody")
+    assert unknown.startswith("warning: line 3: $.roles.a.agent: no agent or profile 'nobody'")
     (cli.root / "config.toml").write_text("[agents]\nnobody = 'llm:small'\n")
     assert validated("nobody") == "ok\n"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from casfs.errors import Invalid
+from engine import yaml_values
 from engine.workflow import file, shipped
 from engine.workflow.definition import NO_ROLES, CheckReport, check
 
@@ -57,7 +58,7 @@ FULL = {
 def test_a_file_without_roles_says_what_to_add(roles: bytes) -> None:
     found = file.read(roles + b"moderator:\n  - {from: __start__, to: writer}\n", "mine.yaml")
     (fault,) = found.check().errors
-    assert fault == NO_ROLES
+    assert fault.removeprefix("line 1: ") == NO_ROLES
     added = b"roles: " + fault.rpartition("such as roles: ")[2].encode() + b"\n"
     rules = b"moderator: [{from: __start__, to: writer}, {from: writer, to: __end__}]\n"
     assert file.read(added + rules, "mine.yaml").check() == CheckReport([], [])
@@ -155,7 +156,38 @@ FAILS = (
 @pytest.mark.parametrize("name", shipped.files())
 def test_shipped_files_have_no_fault(name: str) -> None:
     found = file.read(shipped.files()[name], name)
-    wanted = [FAILS] if name == "single.yaml" else []  # no rule: a return code of 1 is meant
+    wanted = (
+        [f"line 9: {FAILS}"] if name == "single.yaml" else []
+    )  # no rule: a return code of 1 is meant
     assert found.check() == CheckReport([], wanted)
+    wanted = [FAILS] if name == "single.yaml" else []
     assert check(found.definition) == CheckReport([], wanted)
     assert found.definition["name"] == name.rpartition(".")[0]
+
+
+BROKEN = b"""# a comment
+roles:
+  writer:
+    systemPrompt: [1]
+    cacheable: 5
+    agent: "command:"
+  "odd: name": {}
+moderator:
+  - {from: __start__, to: writer}
+  - from: writer
+    to: nobody
+"""
+
+
+def test_faults_of_yaml_values_have_their_line() -> None:
+    errors = file.read(BROKEN, "w.yaml").check().errors
+    found = [error.split(": ")[:2] for error in errors]
+    assert ["line 4", "$.roles.writer.systemPrompt"] in found
+    assert ["line 5", "$.roles.writer.cacheable"] in found
+    assert ["line 6", "$.roles.writer.agent"] in found
+    assert ["line 11", "$.moderator[1].to"] in found
+    assert 'line 7: $.roles["odd: name"].systemPrompt: missing' in errors
+    assert len([error for error in errors if error.startswith("line ")]) == len(errors)
+    data = json.dumps(yaml_values.document(BROKEN.decode())).encode()
+    assert all(error.startswith("$") for error in file.read(data, "w.json").check().errors)
+    assert file.read(BROKEN, "-").check().errors[0] == "$.name: missing"

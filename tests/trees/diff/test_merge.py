@@ -21,7 +21,7 @@ def merged(
     old, mine, new = (put_tree(store, one) for one in (base, ours, theirs))
     done = merge.merge(store, merge.changes(store, old, new), mine, new, "theirs")
     conflicts = [(path.decode(), why) for path, why in done.conflicts]
-    changed = " ".join(f"{letter} {path.decode()}" for letter, path in done.changed)
+    changed = " ".join(f"{one.letter} {one.path.decode()}" for one in done.changed)
     return done.root, conflicts, changed
 
 
@@ -106,3 +106,9 @@ def test_directories_keep_their_own_properties(store: Store) -> None:
     own = tree.directory_properties(store, done.root)
     assert own is not None
     assert own.unix_mode == 0o700
+
+
+def test_a_renamed_file_is_one_change(store: Store) -> None:
+    old, new = put_tree(store, {"a": b"1\n2\n3\n"}), put_tree(store, {"b": b"1\n2\n3\n4\n"})
+    done = merge.merge(store, merge.changes(store, old, new), old, new, "thread")
+    assert [(one.letter, one.source, one.path) for one in done.changed] == [("R", b"a", b"b")]

@@ -16,7 +16,8 @@ from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import renames
 from tests.history.oracle import start
-from tests.support.helpers import put_tree
+from tests.support.fuse import damage
+from tests.support.helpers import LARGE, put_tree
 from tests.support.programs import needs
 
 HISTORIES = int(os.environ.get("CASFS_RENAME_HISTORIES", "12"))
@@ -132,3 +133,11 @@ def test_the_log_goes_on_before_a_rename(store: Store) -> None:
     found = log(*find(store, f"{THREAD}:b"))
     shown = [(one.change.letter, one.change.source, one.change.path) for one in found]
     assert shown == [("R", b"a", b"b"), ("A", None, b"a")]
+
+
+def test_what_cannot_be_read_is_deleted_and_added(store: Store) -> None:
+    old = put_tree(store, {"a": LARGE})
+    new = put_tree(store, {"b": LARGE + b"more"})
+    damage(store, store.put(LARGE).hash, None)
+    found = renames.detect(store, tree.changes(store, old, new))
+    assert [one.letter for one in found] == ["D", "A"]

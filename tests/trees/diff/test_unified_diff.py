@@ -34,6 +34,32 @@ def test_a_changed_file(store: Store) -> None:
     ]
 
 
+def test_a_renamed_file(store: Store) -> None:
+    text = b"".join(b"line %d\n" % number for number in range(9))
+    assert lines(store, {"a": text}, {"d": {"b": Program(text + b"new\n")}})[:8] == [
+        "diff --git a/a b/d/b",
+        "old mode 100644",
+        "new mode 100755",
+        "similarity index 94%",
+        "rename from a",
+        "rename to d/b",
+        "--- a/a",
+        "+++ b/d/b",
+    ]
+    assert lines(store, {"a": b"\0" + text}, {"b": b"\0" + text})[1:] == [
+        "similarity index 100%",
+        "rename from a",
+        "rename to b",
+    ]
+    assert lines(store, {"a": b"\0" + text}, {"b": b"\0" + text[1:]}) == ["R a -> b (binary)"]
+
+
+def test_what_is_inside_git_is_no_side_of_a_rename(store: Store) -> None:
+    found = lines(store, {".git": {"a": b"x\n"}}, {"b": b"x\n"})
+    assert "new file mode 100644" in found
+    assert found[-1] == "... 1 paths inside .git differ"
+
+
 def test_added_and_deleted_files(store: Store) -> None:
     assert lines(store, {"old": b"x\n"}, {"new": b"y\n"}) == [
         "diff --git a/new b/new",
@@ -117,7 +143,12 @@ def test_the_length_is_bounded_and_what_is_left_out_counted(store: Store) -> Non
 def test_the_patch_can_be_applied(store: Store, tmp_path: Path) -> None:
     old = {"a": b"1\n2\n3\n" * 9, "d": {"gone": b"x\n"}, "same": b"s\n", "no lf": b"end"}
     new = {"a": b"0\n" + b"1\n2\n3\n" * 8, "d": {"new": b"y\nz"}, "same": b"s\n", "no lf": b"End"}
+    long = b"".join(b"line %d\n" % number for number in range(30))
+    old |= {"moved": b"\0\1", "x\ty": long, "e": {"z": long + b"z\n"}, "run": long + b"r\n" * 9}
+    new |= {"m": b"\0\1", "k": {'q"': long + b"more\n", "run": Program(long + b"r\n" * 8)}}
+    new["z"] = b"first\n" + long + b"z\n"
     place = write_tree(tmp_path / "w", old)
     text = patch(store, put_tree(store, old), put_tree(store, new))
+    assert text.count(b"rename from ") >= 3
     subprocess.run(["git", "apply", "-"], input=text, cwd=place, check=True)
     assert read_tree(place) == read_tree(write_tree(tmp_path / "new", new))

@@ -45,7 +45,7 @@ def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None
     overwritten: list[str] = []
     done = apply(disk_store, place, on_overwrite=overwritten.append)
     assert read_tree(place) == AFTER
-    assert [path for _, path in done.merged.changed] == [
+    assert [one.path for one in done.merged.changed] == [
         *(b"a", b"d/x", b"d/y", b"e/n", b"gone", b"run")
     ]
     assert done.merged.conflicts == []

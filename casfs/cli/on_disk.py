@@ -1,0 +1,51 @@
+"""Paths on disk that stand for what the newest checkpoint of their directory has there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from casfs.cli.output import warn
+from casfs.digest import hash_stream
+from casfs.errors import CasfsError, NotFound
+from casfs.history.versions import Place, find
+from casfs.nodes.directory import File
+from casfs.revisions import resolve_entry
+from casfs.store import Store
+from casfs.trees.restore.target import Target, absolute
+
+
+def find_place(store: Store, text: str) -> tuple[Place, bytes]:
+    """As `find`; where that names nothing, `text` may be a path on disk."""
+    try:
+        return find(store, text)
+    except NotFound as error:
+        return find(store, revision(store, text, error))
+
+
+def revision(store: Store, text: str, error: CasfsError) -> str:
+    """Returns the REV:PATH of a path on disk in a tracked directory, and warns if the file there
+    differs. Raises `error` if the path does not exist, NotFound if no tracked directory has it."""
+    path = absolute(Path(text))
+    if not os.path.lexists(path):
+        raise error
+    for above in (path, *path.parents):
+        name = Target(store, above).recorded_as()
+        if name:
+            found = f"{name.partition('@')[0]}:{path.relative_to(above)}"
+            entry = resolve_entry(store, found)[2]
+            if isinstance(entry, File) and _hash(path) != entry.digest.hash:
+                warn(f"{text} was changed since {name}, which is shown")
+            return found
+    raise NotFound(f"{text} is in no directory that has a checkpoint; give REV:PATH") from None
+
+
+def _hash(path: Path) -> str | None:
+    """Returns the hash of a file, None of what cannot be read as one."""
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as source:
+            return hash_stream(source).hash
+    except OSError:
+        return None

@@ -1,0 +1,50 @@
+"""Threads from elsewhere: none runs before a person has seen which agents it has.
+
+The record of a thread that a pull or an import has brought holds `origin`, until it is trusted. The
+functions of this package that set a thread running, or fork it, call `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from casfs import threads
+from casfs.errors import Refused
+from casfs.store import Store
+from casfs.threads import Thread
+from engine.threads import call_stack
+from engine.workflow import registry as workflows
+
+
+def check(store: Store, found: Iterable[Thread]) -> None:
+    """Raises Refused for a thread from elsewhere that is not trusted yet."""
+    for one in found:
+        if (origin := one.record.get("origin")) is not None:
+            raise Refused(
+                f"thread {one.id} is from {origin}, and {runs(store, one)};"
+                f" `casfs thread trust {one.id}` lets it run"
+            )
+
+
+def runs(store: Store, thread: Thread) -> str:
+    """Returns in one line which agents a thread has, that of its summaries among them."""
+    agents = dict(threads.agents(store, thread))
+    compact = threads.start(store, thread).payload.get("compact")
+    if compact is not None:
+        agents["--compact-by"] = compact["agent"]
+    return workflows.describe(
+        {role: workflows.agent_spec(store, hash) for role, hash in agents.items()}
+    )
+
+
+def trust(store: Store, thread: Thread) -> str:
+    """Lets a thread run, with the callers and callees that are resumed with it; returns in lines
+    what they run. Raises Conflict."""
+    callers, children = call_stack.waiting_callers, call_stack.open_children
+    found = [*callers(store, thread), thread, *children(store, thread)]
+    with store.batch() as batch:
+        for one in found:
+            if "origin" in one.record:
+                record = {key: value for key, value in one.record.items() if key != "origin"}
+                batch.move(one.name, one.head, one.hash, record)
+    return "\n".join(f"{one.id}: {runs(store, one)}" for one in found)

@@ -1,0 +1,108 @@
+"""What an agent writes into a private file is a secret of its thread from then on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from casfs import prompts, threads
+from casfs.agents import messages
+from casfs.agents.secrets import Secrets, secrets_of
+from casfs.digest import NodeHash
+from casfs.store import Store
+from casfs.threads import ENDED, SUSPENDED, Thread
+from engine.secrets import redaction
+from engine.threads.suspension import resume
+from tests.scanner import samples
+from tests.support.engine import begin, carry_on, fork, loop, says, steps
+from tests.support.helpers import put_tree
+
+VALUE = "purple-Elephant-walks-home"  # which no rule of the scanner knows
+OTHER = "yellow-Giraffe-sleeps-late"
+WRITE_THEN_PRINT = """
+    cat >/dev/null
+    if test -e .env; then cat .env; cat .env >&2; else cp {} .env; fi
+"""
+
+
+def transcript(store: Store, thread: Thread) -> str:
+    """All that the steps of a thread say, with their prompts."""
+    said = [repr(dict(thread.record))]
+    for step in threads.backwards(store, thread):
+        prompt = prompts.of_step(store, thread, step)
+        assert prompt.fault is None
+        detail = store.node(NodeHash(step.payload["detail"])).payload
+        streams = [store.get(detail[name]).decode() for name in ("stdout", "stderr")]
+        content = store.node(step.payload["content"], "content").payload["text"]
+        said += [repr(step.payload), prompt.text, content, repr(detail), *streams]
+    return "\n".join(said)
+
+
+async def test_a_value_that_the_step_before_wrote(disk_store: Store, tmp_path: Path) -> None:
+    assert VALUE in Secrets({}).redact(f"NOTE={VALUE}")
+    made = tmp_path / "made"
+    made.write_text(f"NOTE={VALUE}\n")
+    place = put_tree(disk_store, {"a": b"a"})
+    agents = {"a": says({}, WRITE_THEN_PRINT.format(made))}
+    thread = await carry_on(disk_store, begin(disk_store, loop(3), agents, place))
+    assert thread.status == ENDED, thread.record["reason"]
+    text = transcript(disk_store, thread)
+    assert VALUE not in text
+    assert text.count("NOTE=‹secret:private:1›") >= 4  # outputs of two steps, and a prompt
+    [*_, last] = steps(disk_store, thread)
+    assert VALUE.encode() in disk_store.get(redacted_file(disk_store, last))
+
+
+def redacted_file(store: Store, step: dict[str, str]) -> str:
+    files = store.node(NodeHash(step["local"]), "directory").payload["files"]
+    [found] = [file for file in files if file["name"] == ".env"]
+    return str(found["digest"]["hash"])
+
+
+async def test_a_step_that_prints_what_it_writes(disk_store: Store) -> None:
+    script = f"cat >/dev/null; echo 'NOTE={VALUE}' >.env; cat .env"
+    place = put_tree(disk_store, {"a": b"a"})
+    thread = await carry_on(disk_store, begin(disk_store, loop(1), {"a": says({}, script)}, place))
+    [step] = steps(disk_store, thread)
+    output = disk_store.node(NodeHash(step["content"]), "content").payload["text"]
+    assert "NOTE=‹secret:private:1›" in output
+
+
+def test_a_store_knows_values_that_are_added(store: Store) -> None:
+    secrets = Secrets({"KEY": "hunter2-hunter2"})
+    guarded = redaction.redacting_store(store, secrets)
+    secrets.add_private([VALUE])
+    secrets.add_private([OTHER])
+    with guarded.batch() as batch:
+        said = batch.put(f"{OTHER} {VALUE} hunter2-hunter2".encode())
+    assert store.get(said.hash) == "‹secret:private:2› ‹secret:private:1› $KEY".encode()
+    assert secrets_of(guarded) is secrets
+
+
+# -- numbers of marks -------------------------------------------------------------------------
+
+GITHUB, NPM = samples.github_token(), samples.build("npm-token")
+
+
+async def test_another_run_gives_another_number(store: Store, tmp_path: Path) -> None:
+    """The second value is not in a text with the mark of the first one."""
+    told = tmp_path / "told"
+    told.write_text(GITHUB)
+    script = f"cat >/dev/null; cat {told} >&2; exit 3"
+    agents = {"a": says({}, script)}
+    first = await carry_on(store, begin(store, loop(1), agents))
+    assert first.status == SUSPENDED
+    assert first.record["secretMarks"] == 1
+    assert "secretMarks" in fork(store, first, 0).record
+    told.write_text(NPM)
+    second = await carry_on(store, resume(store, threads.get(store, first.id)))
+    assert second.record["secretMarks"] == 2
+    assert "‹secret:npm-token:2›" in second.record["reason"]
+
+
+def test_a_worker_goes_on_with_the_numbers_of_its_run() -> None:
+    secrets = Secrets({}, [OTHER, VALUE])
+    secrets.redact(GITHUB)
+    copy = messages.to_secrets(messages.from_secrets(secrets))
+    said = f"{VALUE} {OTHER} {GITHUB}"
+    assert copy.redact(said) == secrets.redact(said)
+    assert copy.redact(NPM) == "‹secret:npm-token:4›"
