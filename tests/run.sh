@@ -33,6 +33,7 @@ axe=.venv/axe-core-4.14.1 # the version is checked by tests/web/test_browser_scr
     --prefix "$axe" axe-core@${axe##*-} || say "no axe-core: the tests in a browser are skipped"
 export PATH="$PWD/.venv/bin:$PATH" # the tests run casfs as a person would
 export SE_OFFLINE=true # Selenium looks for no browser elsewhere
+unset PYTHONDONTWRITEBYTECODE # else each process of a test compiles what it imports
 
 run() {
     printf '$ %s\n' "$*"

@@ -6,19 +6,14 @@ is the only module that knows the library.
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 import threading
 from contextlib import suppress
 from functools import cache
-from importlib.util import cache_from_source
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from casfs.digest import Digest
-from casfs.scanner import rules
+from casfs.digest import hash_bytes
 from casfs.scanner.rules import RULES
+from casfs.system import cache_directory
 
 if TYPE_CHECKING:
     import hyperscan
@@ -54,30 +49,19 @@ def _thread_state() -> _ThreadState:
 
 @cache
 def _database() -> hyperscan.Database:
-    """Returns the database of all rules. Building it takes 100 ms, so it is kept beside the byte
-    code of the rules, where only who may change the program may write."""
+    """Returns the database of all rules. Building it takes 100 ms, so it is kept in the user's
+    cache directory: beside the byte code it would be made anew by each process where that cannot
+    be written, and it fits one kind of processor only."""
     import hyperscan
 
     expressions = [rule.expression.encode() for rule in RULES]
-    key = Digest.of(b"\0".join(expressions)).hash.encode()
-    path = Path(cache_from_source(rules.__file__)).with_suffix(".database")
-    with suppress(OSError, hyperscan.error):  # as of another processor
-        saved = path.read_bytes()
-        if saved.startswith(key):
-            return hyperscan.loadb(saved.removeprefix(key), mode=hyperscan.HS_MODE_BLOCK)
+    rules_hash = hash_bytes(b"\0".join(expressions))
+    name = f"scanner-{rules_hash[:16]}.database"
+    with suppress(hyperscan.error):  # as of another processor
+        saved = cache_directory.read(name)
+        if saved is not None:
+            return hyperscan.loadb(saved, mode=hyperscan.HS_MODE_BLOCK)
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(expressions=expressions, ids=range(len(RULES)), elements=len(RULES))
-    if not sys.dont_write_bytecode:
-        _save(path, key + hyperscan.dumpb(database))
+    cache_directory.write(name, hyperscan.dumpb(database))
     return database
-
-
-def _save(path: Path, data: bytes) -> None:
-    """Best effort: an error is ignored, as for byte code."""
-    with suppress(OSError):
-        path.parent.mkdir(exist_ok=True)
-        fd, name = tempfile.mkstemp(dir=path.parent)
-        with open(fd, "wb") as file:
-            os.fchmod(fd, 0o644)  # as byte code
-            file.write(data)
-        os.replace(name, path)

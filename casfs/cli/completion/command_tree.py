@@ -7,8 +7,6 @@ directory, under a key of the program's version and the times of its modules.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import click
 
 from casfs.digest import hash_bytes
+from casfs.system import cache_directory
 from casfs.version import VERSION
 
 Tree = dict[str, Any]  # {commands} of a group; {options, arguments} of a command
@@ -56,25 +55,20 @@ OTHERS = {  # command and parameter, where the rules above do not hold
 
 def load(cli: click.Command) -> Tree:
     """Returns the tree of a program, from the cache where it is up to date."""
-    path = _cache_file()
-    with suppress(OSError, ValueError):
-        found: Tree = json.loads(path.read_bytes())
-        return found
+    name = _cache_name()
+    with suppress(ValueError):
+        cached: Tree = json.loads(cache_directory.read(name) or b"")
+        return cached
     made = build(cli)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(made, file)
-        os.replace(file.name, path)
+    cache_directory.write(name, json.dumps(made).encode())
     return made
 
 
-def _cache_file() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+def _cache_name() -> str:
     source = Path(__file__).parent.parent
     times = [str(path.stat().st_mtime_ns) for path in sorted(source.rglob("*.py"))]
     key = hash_bytes("\n".join([VERSION, str(source), *times]).encode())[:16]
-    return Path(base) / "casfs" / f"completion-{key}.json"
+    return f"completion-{key}.json"
 
 
 def build(command: click.Command, path: str = "") -> Tree:
