@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +23,7 @@ AGENTS, REMOTES = "agents", "remotes"  # tables of tables
 SHARED = "shared"  # the place of a shared store; all other tables hold settings
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """A known setting: its name, default (of the same type), help, and a number's minimum."""
 
     name: str
@@ -39,8 +37,7 @@ class Setting:
         return "CASFS_" + self.name.replace(".", "_").upper()
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     setting: Setting
     value: Any
     origin: str

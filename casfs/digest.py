@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, NewType, Self, TypeGuard
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NewType, Self, TypeGuard
 
 from blake3 import blake3
 
@@ -28,8 +27,7 @@ NodeHash = NewType("NodeHash", BlobHash)
 TreeHash = NewType("TreeHash", NodeHash)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Digest:
+class Digest(NamedTuple):
     """`hash`: 64 lowercase hex characters; `size_bytes`: length of the content."""
 
     hash: BlobHash
@@ -45,11 +43,9 @@ class Digest:
 
 if TYPE_CHECKING:  # at run time all digests are equal by value, so of one class
 
-    @dataclass(frozen=True, slots=True)
     class NodeDigest(Digest):
         hash: NodeHash
 
-    @dataclass(frozen=True, slots=True)
     class TreeDigest(NodeDigest):
         hash: TreeHash
 

@@ -10,8 +10,7 @@ transaction that takes the bytes away; while it is there no put stores them agai
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from casfs.backend.capabilities import Purgeable
 from casfs.backend.protocols import MAX_RECORD_BYTES, Backend, Head, HeadName, Purge, Swap
@@ -34,8 +33,7 @@ class Markable(Protocol):
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(NamedTuple):
     """`size`: of the purged content in bytes; `purged_at`: ms since 1970 UTC; `substitute`: the
     blob that readers get instead."""
 
@@ -99,7 +97,7 @@ def _add(store: Store, new: dict[str, Tombstone]) -> bool:
     new = dict(new)
     for old in listing(store):
         if old.hash not in new and old.substitute in new:
-            new[old.hash] = replace(old, substitute=new[old.substitute].substitute)
+            new[old.hash] = old._replace(substitute=new[old.substitute].substitute)
     swaps = []
     for one in new.values():
         name = head_name(one.hash)

@@ -67,16 +67,14 @@ class BlobInfo(NamedTuple):
         return not (self.purged or self.remote or self.awaited)
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(NamedTuple):
     """A blob's verified bytes, and its type as in BlobInfo."""
 
     data: bytes
     type: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(NamedTuple):
     """Bytes to be published: held in `data`, in the private file `temp`, or `member` of the
     private pack `temp`, all of whose members are published at once."""
 
@@ -114,8 +112,7 @@ class DamagedHead(Head):
     row: tuple[object, object] = (None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(NamedTuple):
     """A compare-and-swap of `name` from `old` to `new`; None stands for "absent"."""
 
     name: HeadName

@@ -11,8 +11,8 @@ written by `casfs.checkpoints.create`, which the mount, as a reader, need not im
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
@@ -36,8 +36,7 @@ MIN_PART_CHARS = 4
 ID_PART = re.compile(f"[0-9a-f]{{4,8}}|{head_kinds.CHECKPOINT_ID}")
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """`hash`: the checkpoint node; `root`: its work; `created_at`: ms since 1970 UTC."""
 
     name: str

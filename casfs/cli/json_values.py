@@ -7,7 +7,6 @@ document of its own and is printed as it is.
 from __future__ import annotations
 
 import os
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,13 @@ TIME_SUFFIX = "_at"
 
 
 def record(value: Any) -> dict[str, Any]:
-    """Returns a dataclass's fields, those of dataclasses inside too."""
-    return {camel(one.name): _field(one.name, getattr(value, one.name)) for one in fields(value)}
+    """Returns the fields of a dataclass or a NamedTuple, those of such values inside too."""
+    return {camel(name): _field(name, getattr(value, name)) for name in _names(value)}
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Returns the names of a record's fields; none for another value."""
+    return tuple(getattr(value, "__dataclass_fields__", getattr(value, "_fields", ())))
 
 
 def camel(name: str) -> str:
@@ -29,7 +33,7 @@ def camel(name: str) -> str:
 
 
 def _field(name: str, value: Any) -> Any:
-    if is_dataclass(value):
+    if _names(value):
         return record(value)
     if isinstance(value, list | tuple):
         return [_field(name, one) for one in value]

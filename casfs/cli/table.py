@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs.cli import terminal
 from casfs.cli.output import echo_json, write_line
@@ -23,44 +22,38 @@ SHORT_HASH = 12
 MIN_COLUMN = 8  # no column is cut below this
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """A number of bytes."""
 
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """A time, in ms since 1970 UTC; 0: unknown."""
 
     ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Age:
+class Age(NamedTuple):
     """A time, in ms since 1970 UTC, shown by how long ago it was; 0: unknown."""
 
     ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hash:
+class Hash(NamedTuple):
     """A hash, cut on a terminal: a prefix is enough for any verb."""
 
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Short:
+class Short(NamedTuple):
     """A text, shown by a part of it that names the same."""
 
     text: str
     part: str
 
 
-@dataclass(frozen=True, slots=True)
-class Coloured:
+class Coloured(NamedTuple):
     text: str
     colour: str | None
 

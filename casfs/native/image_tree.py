@@ -14,7 +14,6 @@ and a directory on both sides has only its changed entries.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from casfs.backend.capabilities import IN_REMOTE, Following, Packed
 from casfs.backend.protocols import INLINE_MAX_BYTES, BlobInfo
@@ -118,7 +117,7 @@ class ImageTree:
                 else:
                     yield name, File(attr, size, file)
             elif isinstance(entry, directory.Symlink):
-                kept = entry.properties and replace(entry.properties, unix_mode=None)
+                kept = entry.properties and entry.properties._replace(unix_mode=None)
                 yield name, Symlink(self._with_properties(self._link, kept), entry.target)
             else:
                 yield name, self.directory(entry.digest.hash)

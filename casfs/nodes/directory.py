@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs.digest import Digest, TreeDigest
 from casfs.errors import Invalid
@@ -24,32 +23,28 @@ MAX_UNIX_MODE = 0o7777
 NANOS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Properties:
+class Properties(NamedTuple):
     """Metadata kept by `--preserve`: (seconds, nanoseconds) of the mtime, permission bits."""
 
     mtime: tuple[int, int] | None = None
     unix_mode: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     name: bytes
     digest: Digest
     executable: bool = False
     properties: Properties | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Subdirectory:
+class Subdirectory(NamedTuple):
     """A directory's own metadata is in its node: see `properties`."""
 
     name: bytes
     digest: TreeDigest
 
 
-@dataclass(frozen=True, slots=True)
-class Symlink:
+class Symlink(NamedTuple):
     name: bytes
     target: bytes
     properties: Properties | None = None

@@ -4,8 +4,7 @@ JSON and that a store has accepted. The meta-schema node alone has the type "sch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs import canonical
 from casfs.backend.protocols import MAX_NODE_BYTES, BlobInfo
@@ -19,8 +18,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check_node}
 PARENT_STATES = ("thread-start", "thread-step")
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """`type` is the name of the node's schema, `type_hash` the schema node itself."""
 
     hash: NodeHash

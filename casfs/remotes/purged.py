@@ -7,7 +7,6 @@ packs. Its substitute is there instead.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +39,7 @@ def of_refs(refs: Mapping[str, Any]) -> dict[str, Tombstone]:
         head = Head(ref["hash"], ref["record"])
         if name == tombstones.head_name(head.hash) and head_kinds.fault(name, head) is None:
             found[head.hash] = tombstones.decode(head)
-    return {one.hash: replace(one, substitute=_last(found, one)) for one in found.values()}
+    return {one.hash: one._replace(substitute=_last(found, one)) for one in found.values()}
 
 
 def without_tombstones(refs: Mapping[str, Any]) -> dict[str, Any]:

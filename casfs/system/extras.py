@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 DISTRIBUTION = "casfs-store"
 
 
-@dataclass(frozen=True)
-class Extra:
+class Extra(NamedTuple):
     """`modules`: those that can be imported where the extra is installed."""
 
     purpose: str

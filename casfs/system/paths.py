@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from casfs.errors import Failed, NotFound
 
@@ -15,8 +15,7 @@ DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo must not block
 
 
-@dataclass(frozen=True)
-class OpenedDirectory:
+class OpenedDirectory(NamedTuple):
     """An open directory: `path` is where it lies now, for messages; `here` leads to it, in this
     process and its children, whatever is renamed or swapped."""
 

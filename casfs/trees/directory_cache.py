@@ -7,7 +7,7 @@ every reader of a tree sees the size of what it will read. `PurgedContents` clea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, Invalid
@@ -18,8 +18,7 @@ from casfs.store import Store
 Entries = dict[bytes, Entry]
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """`entries`: as readers see them; `purged`: the entries as the node has them, of those files
     whose content was purged."""
 
@@ -64,7 +63,7 @@ def as_read(store: Store, entry: Entry | None) -> Entry | None:
     if not isinstance(entry, File) or entry.digest.hash not in replaced:
         return entry
     substitute = replaced[entry.digest.hash]
-    return None if substitute is None else replace(entry, digest=substitute)
+    return None if substitute is None else entry._replace(digest=substitute)
 
 
 def _without_purged(store: Store, found: Loaded) -> Loaded:
@@ -76,4 +75,4 @@ def _without_purged(store: Store, found: Loaded) -> Loaded:
             entries[name] = seen
         if seen is not entry and isinstance(entry, File):
             purged.append(entry)
-    return replace(found, entries=entries, purged=tuple(purged))
+    return found._replace(entries=entries, purged=tuple(purged))

@@ -9,8 +9,7 @@ work run here, so nothing but the store that recorded it has it: a node refers t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory
@@ -21,8 +20,7 @@ from casfs.write_batch import Batch
 LOCAL = "local"  # the field of a node
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedState:
+class RecordedState(NamedTuple):
     """`local` is None where the whole directory is work."""
 
     tree: TreeHash
@@ -93,8 +91,7 @@ def local_paths(
             yield above + name, entry
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """`entries`: files, links and empty directories."""
 
     entries: int = 0

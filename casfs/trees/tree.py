@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs import tombstones
 from casfs.digest import TreeDigest, TreeHash
@@ -27,8 +26,7 @@ from casfs.trees.directory_cache import loaded
 DIRECTORY_MODE = 0o755  # of a directory whose node has none
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One path of a diff. `old` is None where it was added, `new` where it was deleted. `source`:
     the path of `old`, where the file was renamed (`casfs.trees.diff.renames`); `similarity`: how
     much of it is equal, in percent."""

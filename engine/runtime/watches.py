@@ -93,7 +93,7 @@ class Watches:
         watch, _ = self._find(directory)
         made = await blocking(partial(watch.record, name, message, skip=skip))
         return {
-            "checkpoint": asdict(made.checkpoint),
+            "checkpoint": made.checkpoint._asdict(),
             "skipped": made.skipped,
             "read": made.report.read,
             "readBytes": made.report.read_bytes,

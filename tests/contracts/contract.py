@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from casfs.backend.protocols import Backend, Head, HeadName, Staged, Swap
@@ -22,7 +21,7 @@ def checks(module: Mapping[str, Any]) -> list[Check]:
 
 
 def stage(backend: Backend, data: bytes, type: str | None = None) -> Staged:
-    return replace(backend.blobs.stage(io.BytesIO(data)), type=type)
+    return backend.blobs.stage(io.BytesIO(data))._replace(type=type)
 
 
 def put(backend: Backend, data: bytes, type: str | None = None) -> NodeHash:

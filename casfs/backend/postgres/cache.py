@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from casfs.backend.disk import DiskBackend
@@ -38,7 +37,7 @@ class Cache:
     def note_published(self, staged: Iterable[Staged]) -> None:
         for one in staged:
             if one.data is not None:
-                value = time.monotonic(), replace(one, temp=None)
+                value = time.monotonic(), one._replace(temp=None)
                 self._published.put(one.digest.hash, value, len(one.data))
 
     def published_rows(self, hashes: Collection[str]) -> list[Row]:

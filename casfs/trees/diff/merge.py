@@ -10,7 +10,7 @@ looked at, so all trees here but `theirs` may be partial.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -131,11 +131,11 @@ class _Merge:
         return ours
 
     def _file(self, path: bytes, base: File | None, ours: File, theirs: File) -> File:
-        merged = replace(ours, executable=self._executable(path, base, ours, theirs))
+        merged = ours._replace(executable=self._executable(path, base, ours, theirs))
         if ours.digest == theirs.digest or (base and theirs.digest == base.digest):
             return merged
         if base and ours.digest == base.digest:
-            return replace(merged, digest=theirs.digest)
+            return merged._replace(digest=theirs.digest)
         old, mine, new = (self._text(one) for one in (base, ours, theirs))
         if old is None or mine is None or new is None:
             self.conflicts.append((path, "changed on both sides, binary or too large"))
@@ -146,7 +146,7 @@ class _Merge:
         if done.conflicts:
             marked = "1 conflict" if done.conflicts == 1 else f"{done.conflicts} conflicts"
             self.conflicts.append((path, f"changed on both sides, {marked} marked"))
-        return replace(merged, digest=self._store.put(done.text))
+        return merged._replace(digest=self._store.put(done.text))
 
     def _executable(self, path: bytes, base: File | None, ours: File, theirs: File) -> bool:
         if base is None and ours.executable != theirs.executable:

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 from casfs.digest import BlobHash
 from casfs.errors import CasfsError
@@ -48,7 +47,7 @@ def detect(store: Store, changes: Iterable[Change]) -> list[Change]:
         if source is not None and change.old is None:
             similarity = search.similarities[change.path]
             old = deleted[source]
-            result.append(replace(change, old=old, source=source, similarity=similarity))
+            result.append(change._replace(old=old, source=source, similarity=similarity))
         elif change.path not in gone or change.new is not None:
             result.append(change)
     return result

@@ -11,7 +11,6 @@ are counted too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -85,9 +84,9 @@ def _parts(store: Store, change: Change) -> Iterator[bytes]:
         yield from _part(store, change)
         return
     if not isinstance(old, Subdirectory):  # its content follows, path by path
-        yield from _part(store, replace(change, new=None))
+        yield from _part(store, change._replace(new=None))
     if not isinstance(new, Subdirectory) or not tree.load(store, new.digest.hash):
-        yield from _part(store, replace(change, old=None))
+        yield from _part(store, change._replace(old=None))
 
 
 def _part(store: Store, change: Change) -> Iterator[bytes]:

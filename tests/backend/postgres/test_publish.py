@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,7 +101,7 @@ def test_a_short_blob_in_a_private_file_is_a_row(backend: PostgresBackend) -> No
 def test_a_node_that_is_staged_as_plain_bytes_too_is_a_row(backend: PostgresBackend) -> None:
     meta = put(backend, b"meta", "schema")
     plain = stage(backend, LARGE)
-    backend.publish([plain, replace(plain, type=meta)])
+    backend.publish([plain, plain._replace(type=meta)])
     assert in_row(backend, plain.digest.hash)
     assert backend.blobs.get(plain.digest.hash).type == meta
 
