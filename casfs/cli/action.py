@@ -15,6 +15,7 @@ from casfs import config
 from casfs.actions import cache, key
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.cli.table import Age, Hash, echo_table
 from casfs.errors import CasfsError, NotFound
@@ -47,7 +48,7 @@ def request_options(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def action() -> None:
     """Cached commands: run one, or replay its result from an earlier run on the same input.
 

@@ -11,6 +11,7 @@ from casfs import config
 from casfs.agents.acp_profiles import PROFILES
 from casfs.cli.agent_test import test
 from casfs.cli.common import json_option, store_root
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_json
 from casfs.cli.table import echo_table
 from casfs.errors import CasfsError
@@ -19,7 +20,7 @@ from engine.agents import loader
 from engine.threads import role_agents
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def agent() -> None:
     """Agents play roles. They are packages of the entry-point group casfs.agents.
 

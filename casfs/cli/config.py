@@ -11,6 +11,7 @@ import click
 
 from casfs import config as settings
 from casfs.cli.common import json_option, store_root
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_lines, echo_result
 from casfs.errors import Failed, NotFound
 from casfs.system.files import replacing
@@ -24,7 +25,7 @@ def place_option(command: F) -> F:
     )(command)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=LazyGroup, invoke_without_command=True)
 @json_option
 @click.pass_context
 def config(ctx: click.Context, as_json: bool) -> None:

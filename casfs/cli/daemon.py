@@ -16,6 +16,7 @@ import click
 from casfs import config
 from casfs.cli import background
 from casfs.cli.common import Count, check_store, json_option, store_root
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.mount import foreground_option, ready_option
 from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result
 from casfs.errors import NoDaemon
@@ -46,7 +47,7 @@ def start_options(command: F) -> F:
     return hold(foreground_option(ready_option(json_option(command))))
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=LazyGroup, invoke_without_command=True)
 @start_options
 @click.pass_context
 def daemon(ctx: click.Context, /, **options: Any) -> None:

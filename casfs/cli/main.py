@@ -13,11 +13,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
 from casfs.system import safe_text
@@ -65,7 +65,7 @@ COMMANDS = {
     "schema": ("schema", "the types of nodes"),
     "node": ("node", "typed JSON nodes"),
     "tree": ("tree", "directories as Merkle trees"),
-    "checkpoint": ("checkpoint", "record and restore directories"),
+    "checkpoint": ("checkpoint.commands", "record and restore directories"),
     "watch": ("watch", "record a directory whenever it has come to rest"),
     "mark": ("watch", "give the next checkpoint of a watched directory a message"),
     "action": ("action", "cached commands: run, or replay the result"),
@@ -97,21 +97,8 @@ SECTIONS = {
 OTHERS = "Others"  # commands in no section
 
 
-class LazyGroup(click.Group):
-    """A group that imports the module of a command when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module = import_module(f"casfs.cli.{COMMANDS[name][0]}")
-        command = getattr(module, name + "_" * (name in ("list", "import", "help")))
-        assert isinstance(command, click.Command)
-        for one in command.commands.values() if isinstance(command, click.Group) else ():
-            one.short_help = one.short_help or _first_sentence(one.help or "")  # wrapped, not cut
-        return command
+class TopGroup(LazyGroup):
+    """The group of all commands, listed in sections."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -139,11 +126,16 @@ class LazyGroup(click.Group):
                     formatter.write_dl(rows, col_max=FIRST_COLUMN)
 
 
-def _first_sentence(text: str) -> str:
-    return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].removesuffix(".") + "."
+def _module(name: str) -> str:
+    attribute = name + "_" * (name in ("list", "import", "help"))  # names of Python
+    return f"{COMMANDS[name][0]}:{attribute}"
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=TopGroup,
+    modules={name: _module(name) for name in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(VERSION, prog_name="casfs")
 @click.option("--store", metavar="DIR", help="The store (default: CASFS_STORE, then the user's).")
 @color_option

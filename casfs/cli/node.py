@@ -7,11 +7,12 @@ from itertools import islice
 import click
 
 from casfs.cli.common import Count, input_name, json_option, open_store, read_json, step_secrets
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.errors import Invalid
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def node() -> None:
     """Typed JSON nodes: checked against their schema, immutable, content-addressed.
 

@@ -9,6 +9,7 @@ import click
 
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
 from casfs.cli.removal import remove_heads
@@ -16,7 +17,7 @@ from casfs.cli.table import Hash, Moment, echo_table
 from casfs.plugins import registry
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def plugin() -> None:
     """Dependency trees of a name and version, stored once; mounted at
     trees/plugins/NAME/VERSION.

@@ -15,6 +15,7 @@ from casfs.cli.common import (
     store_root,
 )
 from casfs.cli.json_values import record
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_result
 from casfs.cli.progress import progress
 from casfs.cli.table import Moment, Size, echo_table
@@ -23,7 +24,7 @@ from casfs.system.clock import moment
 from casfs.system.sizes import readable
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def remote() -> None:
     """Stores at another place: a bucket of S3 (s3://BUCKET/PREFIX) or a directory (file:///DIR).
 

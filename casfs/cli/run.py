@@ -22,10 +22,10 @@ from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.diff import DiffFormat, print_diff
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_line, warn
-from casfs.cli.thread import arguments, changes, commands
+from casfs.cli.thread import arguments, changes, start
 from casfs.cli.thread.log import print_event
 from casfs.cli.thread.screen import Screen
-from casfs.cli.thread.show import coloured
+from casfs.cli.thread.status_colours import coloured
 from casfs.cli.thread.wait import check_result, watch
 from casfs.errors import Conflict, NotFound, Refused, Usage
 from casfs.revisions import step_tree
@@ -99,7 +99,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
         else:
             id = thread_lookup.find(store, again).id
             if given.pop("yes"):
-                commands.trust_thread(ctx, id)
+                start.trust_thread(ctx, id)
         start_daemon(root)
         if again is None:
             id = daemon_socket.request(root, "start", **fields)["id"]
@@ -121,7 +121,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
                 warn(f"not accepted: {error}")
 
 
-run.params += [one for one in commands.start.params if one.name not in OTHERS]
+run.params += [one for one in start.start.params if one.name not in OTHERS]
 
 
 def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import click
 
 from casfs.backend.derived import count_by_type
 from casfs.cli.common import input_name, json_option, open_store, read_json
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_json, echo_result
 from casfs.cli.output_schemas import output_schema
 from casfs.cli.removal import remove_heads
@@ -18,7 +19,7 @@ from casfs.nodes import registry
 WORKFLOW_FILE = "workflow-file"  # not a type of nodes: what `workflow add` reads
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def schema() -> None:
     """The types of nodes: JSON Schema 2020-12 with "format": "cas_ref" for references.
 

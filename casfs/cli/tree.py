@@ -8,6 +8,7 @@ import click
 
 from casfs.cli.common import force_option, json_option, open_store, refuse_home_or_root
 from casfs.cli.diff import diff
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.ls import ls
 from casfs.cli.output import echo_result
 from casfs.cli.restore import restore
@@ -16,7 +17,7 @@ from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def tree() -> None:
     """Directories as Merkle trees. A tree is named by its hash or by a checkpoint's name.
 

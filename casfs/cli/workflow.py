@@ -18,6 +18,7 @@ from casfs.cli.common import (
     read_json,
     store_root,
 )
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
 from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
@@ -30,7 +31,7 @@ from engine.workflow import shipped
 from engine.workflow.definition import WORKFLOW_NAME, CheckReport
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def workflow() -> None:
     """Roles and the JSONata rules that route between them.
 

@@ -12,6 +12,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import background, implicit_mount
 from casfs.cli.common import json_option, message_option, open_store, store_root
 from casfs.cli.json_values import moment, record
+from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_result, warn
 from casfs.cli.purged_notes import print_missing
 from casfs.cli.snapshot_options import notes, print_notes
@@ -27,7 +28,7 @@ from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def workspace() -> None:
     """A tree as a writable directory that stores only its changes.
 

@@ -9,7 +9,7 @@ from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.queue import Queue
-from casfs.cli.thread.show import COLOURS
+from casfs.cli.thread.status_colours import COLOURS
 from casfs.thread_state import STATES, created_ms
 from casfs.thread_summary import listing
 from casfs.threads import Thread

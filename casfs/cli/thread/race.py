@@ -26,7 +26,7 @@ from casfs.cli.run_on_tree import tree_runner
 from casfs.cli.table import Cell, Coloured, Short, echo_table
 from casfs.cli.thread.changes import apply
 from casfs.cli.thread.follow import POLL_INTERVAL_S
-from casfs.cli.thread.show import COLOURS
+from casfs.cli.thread.status_colours import COLOURS
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Conflict, Usage
 from casfs.nodes import head_kinds

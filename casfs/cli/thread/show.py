@@ -16,29 +16,20 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_lines
 from casfs.cli.table import date
-from casfs.cli.terminal import paint
 from casfs.cli.thread.queue import Queue
+from casfs.cli.thread.status_colours import coloured
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.paths import printable
-from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
+from casfs.thread_state import FAILED
 from casfs.thread_summary import content_text, detail_payload, detail_tokens, head_fields
-from casfs.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED, Thread
+from casfs.threads import SUSPENDED, Thread
 from casfs.trees import tree
 
 PAGE_STEPS = 50
 MAX_NAMED_FILES = 3  # changed files that a line names
-COLOURS = {
-    RUNNING: "cyan",
-    SUSPENDED: "yellow",
-    SUCCEEDED: "green",
-    FAILED: "red",
-    STOPPED: "red",
-    CANCELLED: "red",
-    BROKEN: "red",
-}
 
 
 @click.command()
@@ -74,11 +65,6 @@ def attempt_note(fields: Mapping[str, Any]) -> str:
 def seconds(step: Mapping[str, Any]) -> str:
     """Returns how long a step took."""
     return f"{(step['completedAt'] - step['startedAt']) / 1000:.1f} s"
-
-
-def coloured(text: str, status: str) -> str:
-    """Returns `text` in the colour of `status`."""
-    return paint(text, COLOURS.get(status))
 
 
 # -- show -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checkpoints: directories recorded under a name."""
+"""`checkpoint create`: a directory recorded under a name."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from casfs.checkpoints import checkpoint as checkpoints
-from casfs.checkpoints import forget as forgetting
-from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
+from casfs.cli.checkpoint.list import recorded_size
 from casfs.cli.common import (
     force_option,
     json_option,
@@ -21,43 +20,27 @@ from casfs.cli.common import (
     refuse_home_or_root,
     step_secrets,
 )
-from casfs.cli.diff import diff
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result
 from casfs.cli.progress import progress
-from casfs.cli.removal import print_removed
-from casfs.cli.restore import restore
 from casfs.cli.sizes import SizeOption
 from casfs.cli.snapshot_options import (
     allow_secret_option,
-    keep_options,
-    kept,
     notes,
     print_dry_run,
     print_notes,
     snapshot_options,
 )
-from casfs.cli.table import Moment, Size, echo_table
 from casfs.cli.watch import create_by_daemon
 from casfs.digest import hash_bytes
-from casfs.errors import CasfsError, NotFound, Usage
+from casfs.errors import Usage
 from casfs.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
 
 DEFAULT_MAX_BYTES = 20 << 30
 
 
-@click.group()
-def checkpoint() -> None:
-    """Record directories, list the records, restore them.
-
-    \b
-    casfs checkpoint create work ./project -m "before the refactoring"
-    casfs checkpoint restore work ./again
-    """
-
-
-@checkpoint.command()
+@click.command()
 @click.argument("name")
 @click.argument("directory")
 @message_option
@@ -157,7 +140,7 @@ def _allow_purged(store: Store, path: Path) -> None:
 def _expected(store: Store, name: str) -> int:
     """Returns the number of files in the previous checkpoint; 0 without one."""
     before = checkpoints.latest(store, name)
-    return (before and _size(store, before)[0]) or 0
+    return (before and recorded_size(store, before)[0]) or 0
 
 
 def _line(made: Created, seconds: float) -> str:
@@ -177,121 +160,3 @@ def _properties(text: str) -> tuple[str, ...]:
         if part not in ("mtime", "mode"):
             raise Usage(f"--preserve {part!r}: give mtime, mode, or mtime,mode")
     return found
-
-
-@checkpoint.command("list")
-@click.argument("name", required=False)
-@json_option
-@click.pass_context
-def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """List the checkpoints of NAME, or all, newest first; of `before-restore` only the newest.
-
-    \b
-    casfs checkpoint list work
-    """
-    with open_store(ctx) as store:
-        found = sorted(checkpoints.listing(store, name), key=_age, reverse=True)
-        sizes = [_size(store, one) for one in found]
-    if name is not None and not found:
-        raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
-    undos = [one for one in found if name is None and one.name == BEFORE_RESTORE]
-    more = f" (and {len(undos) - 1} more: casfs checkpoint list {BEFORE_RESTORE})"
-    older = set(undos[1:])
-    counted = {undos[0].id: more} if older else {}
-    rows = [
-        (
-            f"{one.name}@{one.id}",
-            Moment(one.created_at),
-            files,
-            size and Size(size),
-            one.message + counted.get(one.id, ""),
-        )
-        for one, (files, size) in zip(found, sizes, strict=True)
-        if one not in older
-    ]
-    values = [
-        {**record(one), "files": files, "bytes": size}
-        for one, (files, size) in zip(found, sizes, strict=True)
-    ]
-    echo_table(as_json, values, "CHECKPOINT DATE FILES SIZE MESSAGE", rows, whole="CHECKPOINT DATE")
-
-
-def _age(one: Checkpoint) -> tuple[int, str]:
-    return one.created_at, one.name
-
-
-def _size(store: Store, one: Checkpoint) -> tuple[int | None, int | None]:
-    """Returns files and bytes; None where the node is damaged."""
-    try:
-        stats = store.node(one.hash, "checkpoint").payload["stats"]
-    except CasfsError:
-        return None, None
-    return stats["files"], stats["bytes"]
-
-
-@checkpoint.command()
-@click.argument("checkpoint", metavar="NAME[@ID]")
-@json_option
-@click.pass_context
-def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
-    """Remove a checkpoint, or all of NAME; `casfs undo` restores them until gc deletes them.
-
-    \b
-    casfs checkpoint rm work@20261122T084847
-    """
-    with open_store(ctx) as store:
-        found = forgetting.matching(store, checkpoint)
-        id = forgetting.remove(store, found)
-    if id is None:
-        raise NotFound(f"no checkpoint {checkpoint!r}; see `casfs checkpoint list`")
-    print_removed(id, [f"{one.name}@{one.id}" for one in found], as_json)
-
-
-@checkpoint.command()
-@click.argument("name")
-@keep_options
-@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
-@json_option
-@click.pass_context
-def forget(
-    ctx: click.Context, /, name: str, dry_run: bool, as_json: bool, **policy: int | None
-) -> None:
-    """Remove the checkpoints of NAME but those that a policy keeps, as `restic forget` does.
-
-    Kept is the newest of each of the last N hours, days, … that have a checkpoint, by local
-    time. `casfs undo` restores the rest until gc deletes it.
-
-    \b
-    casfs checkpoint forget work --keep-last 3 --keep-daily 7 --keep-weekly 5 --dry-run
-    """
-    counts = kept(policy)
-    if not counts:
-        raise Usage("give what to keep: --keep-last N, --keep-daily N, …")
-    with open_store(ctx) as store:
-        decisions = forgetting.decide(store, name, counts)
-        gone = [one.checkpoint for one in decisions if not one.reasons]
-        id = None if dry_run else forgetting.remove(store, gone)
-    rows = [
-        ("keep" if one.reasons else "remove", f"{name}@{one.checkpoint.id}", ", ".join(one.reasons))
-        for one in decisions
-    ]
-    value = {
-        "removal": id,
-        "dryRun": dry_run,
-        "keep": [
-            {"id": one.checkpoint.id, "reasons": one.reasons} for one in decisions if one.reasons
-        ],
-        "remove": [one.id for one in gone],
-    }
-    echo_table(as_json, value, "ACTION CHECKPOINT REASONS", rows, whole="ACTION CHECKPOINT")
-    if as_json:
-        return
-    if dry_run:
-        click.echo(f"would forget {len(gone)} checkpoints", err=True)
-    elif id is not None:
-        text = f"{id} removed {len(gone)} checkpoints; `casfs undo` restores them until gc deletes"
-        click.echo(f"{text} them", err=True)
-
-
-checkpoint.add_command(diff)
-checkpoint.add_command(restore)

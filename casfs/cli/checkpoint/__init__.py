@@ -1,0 +1,1 @@
+"""The commands of checkpoints: directories recorded under a name."""

@@ -1,0 +1,76 @@
+"""`checkpoint rm` and `forget`: records that are not kept."""
+
+from __future__ import annotations
+
+import click
+
+from casfs.checkpoints import forget as forgetting
+from casfs.cli.common import json_option, open_store
+from casfs.cli.removal import print_removed
+from casfs.cli.snapshot_options import keep_options, kept
+from casfs.cli.table import echo_table
+from casfs.errors import NotFound, Usage
+
+
+@click.command()
+@click.argument("checkpoint", metavar="NAME[@ID]")
+@json_option
+@click.pass_context
+def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
+    """Remove a checkpoint, or all of NAME; `casfs undo` restores them until gc deletes them.
+
+    \b
+    casfs checkpoint rm work@20261122T084847
+    """
+    with open_store(ctx) as store:
+        found = forgetting.matching(store, checkpoint)
+        id = forgetting.remove(store, found)
+    if id is None:
+        raise NotFound(f"no checkpoint {checkpoint!r}; see `casfs checkpoint list`")
+    print_removed(id, [f"{one.name}@{one.id}" for one in found], as_json)
+
+
+@click.command()
+@click.argument("name")
+@keep_options
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
+@json_option
+@click.pass_context
+def forget(
+    ctx: click.Context, /, name: str, dry_run: bool, as_json: bool, **policy: int | None
+) -> None:
+    """Remove the checkpoints of NAME but those that a policy keeps, as `restic forget` does.
+
+    Kept is the newest of each of the last N hours, days, … that have a checkpoint, by local
+    time. `casfs undo` restores the rest until gc deletes it.
+
+    \b
+    casfs checkpoint forget work --keep-last 3 --keep-daily 7 --keep-weekly 5 --dry-run
+    """
+    counts = kept(policy)
+    if not counts:
+        raise Usage("give what to keep: --keep-last N, --keep-daily N, …")
+    with open_store(ctx) as store:
+        decisions = forgetting.decide(store, name, counts)
+        gone = [one.checkpoint for one in decisions if not one.reasons]
+        id = None if dry_run else forgetting.remove(store, gone)
+    rows = [
+        ("keep" if one.reasons else "remove", f"{name}@{one.checkpoint.id}", ", ".join(one.reasons))
+        for one in decisions
+    ]
+    value = {
+        "removal": id,
+        "dryRun": dry_run,
+        "keep": [
+            {"id": one.checkpoint.id, "reasons": one.reasons} for one in decisions if one.reasons
+        ],
+        "remove": [one.id for one in gone],
+    }
+    echo_table(as_json, value, "ACTION CHECKPOINT REASONS", rows, whole="ACTION CHECKPOINT")
+    if as_json:
+        return
+    if dry_run:
+        click.echo(f"would forget {len(gone)} checkpoints", err=True)
+    elif id is not None:
+        text = f"{id} removed {len(gone)} checkpoints; `casfs undo` restores them until gc deletes"
+        click.echo(f"{text} them", err=True)

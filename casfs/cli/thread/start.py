@@ -1,0 +1,282 @@
+"""Commands that let a thread run, by the daemon: start, resume, trust, compact, fork."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from casfs import thread_lookup, threads
+from casfs.cli.common import Count, json_option, open_store, store_root
+from casfs.cli.output import echo_lines, echo_result
+from casfs.cli.snapshot_options import allow_secret_option
+from casfs.cli.thread.arguments import (
+    agent_fields,
+    agent_option,
+    name_option,
+    parse_agent,
+    record_workspace,
+    start_options,
+    text_or_file,
+    trust_option,
+    variants,
+    wait_option,
+)
+from casfs.cli.thread.wait import wait_until_over
+from casfs.errors import Usage
+from casfs.revisions import STEP
+
+
+@click.command()
+@click.argument("workflow")
+@click.option("--input", "text", required=True, metavar="TEXT|@FILE", help="The task.")
+@click.option("--workspace", metavar="DIR|TREE", help="Tree that agents work on (default: empty).")
+@click.option("--no-workspace", is_flag=True, help="Record no files; each run gets an empty dir.")
+@agent_option
+@click.option(
+    "--agents", "file", metavar="FILE", help="TOML with [agents.ROLE] and [agents.NAME] tables."
+)
+@click.option(
+    "--max-steps",
+    "max_steps",
+    type=Count(1),
+    default=100,
+    show_default=True,
+    help="Step limit.",
+)
+@click.option(
+    "--on-limit",
+    type=click.Choice(["suspend", "end"]),
+    default="suspend",
+    show_default=True,
+    help="At the step limit: suspend, or end with return code 2.",
+)
+@click.option("--max-tokens", type=Count(1), help="Token budget; suspended when it is spent.")
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Time budget; suspended when it is spent.",
+)
+@click.option(
+    "--compact-above",
+    type=Count(1),
+    metavar="TOKENS",
+    help="Context size that starts --compact-by.",
+)
+@click.option("--compact-by", metavar="NAME[:JSON]", help="Agent that summarises earlier steps.")
+@click.option("--turn-trees", is_flag=True, help="Record the files after each tool call.")
+@click.option(
+    "--exclude",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Record nowhere what matches, as .casfsignore; agents get a copy.",
+)
+@allow_secret_option
+@name_option
+@click.option("--yes", is_flag=True, help="Trust WORKFLOW, if it came from elsewhere.")
+@click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
+@wait_option
+@json_option
+@click.pass_context
+def start(
+    ctx: click.Context,
+    /,
+    workflow: str,
+    text: str,
+    workspace: str | None,
+    no_workspace: bool,
+    agents: tuple[str, ...],
+    file: str | None,
+    max_steps: int,
+    patterns: tuple[str, ...],
+    wait: bool,
+    yes: bool,
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """Start a thread of WORKFLOW and print its id. Needs the daemon.
+
+    \b
+    casfs thread start hello --input World --wait
+    casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
+    """
+    from casfs import daemon_socket
+    from engine.workflow import registry as workflows
+
+    if no_workspace and workspace is not None:
+        raise Usage("--no-workspace and --workspace exclude each other")
+    options = {**start_options(**more), **agent_fields(agents, file), "input": text_or_file(text)}
+    root = store_root(ctx)
+    daemon_socket.request(root, "status")  # fails before a large workspace is read
+    if yes:
+        with open_store(ctx) as store:
+            workflows.trust(store, workflow)
+    options |= {"workspace": False if no_workspace else None, "max_steps": max_steps}
+    if workspace is not None:
+        allow_secret = options["allow_secret"]
+        options |= record_workspace(ctx, workspace, patterns, allow_secret=allow_secret)
+    made = daemon_socket.request(root, "start", workflow=workflow, **options)
+    if not (wait and as_json):
+        echo_result(as_json, made, made["id"])
+    return wait_until_over(ctx, made["id"], as_json) if wait else 0
+
+
+@click.command()
+@click.argument("id")
+@click.option("--input", "text", metavar="TEXT|@FILE", help="Answer to its question.")
+@click.option("--hint", metavar="TEXT|@FILE", help="Text for the next attempt at a failed step.")
+@agent_option
+@trust_option
+@wait_option
+@json_option
+@click.pass_context
+def resume(
+    ctx: click.Context,
+    id: str,
+    text: str | None,
+    hint: str | None,
+    agents: tuple[str, ...],
+    yes: bool,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Resume a suspended thread, with its callers and callees. Needs the daemon.
+
+    Agents given by --agent play their roles from now on.
+
+    \b
+    casfs thread resume 01K2 --wait
+    casfs thread resume 01K2 --agent coder='command:{"argv": ["./other"]}'
+    casfs thread resume 01K2 --input '{"approved": true}'
+    """
+    given = {"input": text, "hint": hint}
+    texts = {name: None if one is None else text_or_file(one) for name, one in given.items()}
+    if yes:
+        trust_thread(ctx, id)
+    return _ask(ctx, "resume", id, wait, as_json, **agent_fields(agents), **texts)
+
+
+@click.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def trust(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Let a thread run that a pull or an import brought, and print which agents it has.
+
+    \b
+    casfs thread trust 01K2
+    """
+    found, lines = trust_thread(ctx, id)
+    echo_result(as_json, {"id": found, "runs": lines}, f"trusted {lines}")
+
+
+def trust_thread(ctx: click.Context, id: str) -> tuple[str, str]:
+    """Trusts the thread that a person names; returns its id, and what it runs."""
+    from engine.threads import trust
+
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, id)
+        return found.id, trust.trust(store, found)
+
+
+@click.command()
+@click.argument("id")
+@click.option("--text", metavar="TEXT|@FILE", help="Summary.")
+@click.option("--agent", metavar="NAME[:JSON]", help="Agent that writes the summary.")
+@json_option
+@click.pass_context
+def compact(
+    ctx: click.Context, id: str, text: str | None, agent: str | None, as_json: bool
+) -> None:
+    """Replace the context before the next step with a summary; print its hash. No step is
+    deleted. Needs the daemon.
+
+    \b
+    casfs thread compact 01K2 --agent 'llm:{"model": "small", "baseUrlEnv": "LLM_URL"}'
+    """
+    from casfs import daemon_socket
+
+    if (text is None) == (agent is None):
+        raise Usage("give the summary with --text, or an agent that writes it with --agent")
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, id)
+    made = daemon_socket.request(
+        store_root(ctx),
+        "compact",
+        id=found.id,
+        text=None if text is None else text_or_file(text),
+        agent=None if agent is None else parse_agent(agent, "--agent"),
+    )
+    echo_result(as_json, made, made["summary"])
+
+
+@click.command()
+@click.argument("id")
+@click.option("--at", metavar="STEP[.TURN]", help="Step, or turn, to fork after (default: last).")
+@click.option("--count", type=Count(1), default=1, help="How many, all at once (default: 1).")
+@agent_option
+@click.option("--vary", multiple=True, metavar="ROLE=FILE", help="TOML with [[variants]] tables.")
+@click.option("--max-steps", type=Count(1), help="Step limit.")
+@click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
+@click.option("--hint", metavar="TEXT|@FILE", help="Text for the next step.")
+@name_option
+@trust_option
+@wait_option
+@json_option
+@click.pass_context
+def fork(
+    ctx: click.Context,
+    id: str,
+    at: str | None,
+    count: int,
+    agents: tuple[str, ...],
+    vary: tuple[str, ...],
+    max_steps: int | None,
+    workflow: str | None,
+    hint: str | None,
+    name: str | None,
+    yes: bool,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Start a new thread from a step of another, with the workspace of that step; print its id.
+
+    The other thread does not change. Roles without --agent keep their agents; a new workflow has
+    all roles that played until there. With --count N the forks take several agents of a role, or
+    the [[variants]] of a file, in turn. After a turn, agents that can do so go on with the
+    conversation, others begin the step anew over its files. Needs the daemon.
+
+    \b
+    casfs thread fork 01K2 --at 3.2
+    casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
+    casfs thread fork 01K2 --workflow mended
+    casfs thread fork 01K2 --at 3 --count 10 --vary coder=models.toml
+    """
+    if at is not None and not STEP.fullmatch(at):
+        raise Usage(f"--at {at}: give the number of a step, or STEP.TURN")
+    if wait and count > 1:
+        raise Usage("--wait is for one fork; `casfs thread race` waits for several")
+    text = None if hint is None else text_or_file(hint)
+    options: dict[str, Any] = {"at": at, "max_steps": max_steps, "workflow": workflow}
+    options |= {"hint": text, "name": name, "count": count}
+    if yes:
+        trust_thread(ctx, id)
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, id)
+        options["variants"] = variants(store, found, agents, vary, count)
+    return _ask(ctx, "fork", found.id, wait, as_json, **options)
+
+
+def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
+    from casfs import daemon_socket
+
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, id)
+        done = threads.length(store, found) if wait else 0
+    made = daemon_socket.request(store_root(ctx), op, id=found.id, **arguments)
+    if not (wait and as_json):
+        echo_lines(as_json, made, made.get("ids", [made["id"]]))
+    if made.get("continues") is False:
+        click.echo("casfs: its agent begins the step anew, over the files of that turn", err=True)
+    return wait_until_over(ctx, made["id"], as_json, made.get("step", done)) if wait else 0

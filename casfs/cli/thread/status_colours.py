@@ -1,0 +1,22 @@
+"""The colours of a thread's status on a terminal."""
+
+from __future__ import annotations
+
+from casfs.cli.terminal import paint
+from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
+from casfs.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED
+
+COLOURS = {
+    RUNNING: "cyan",
+    SUSPENDED: "yellow",
+    SUCCEEDED: "green",
+    FAILED: "red",
+    STOPPED: "red",
+    CANCELLED: "red",
+    BROKEN: "red",
+}
+
+
+def coloured(text: str, status: str) -> str:
+    """Returns `text` in the colour of `status`."""
+    return paint(text, COLOURS.get(status))

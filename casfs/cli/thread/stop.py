@@ -1,0 +1,48 @@
+"""Commands that end or suspend a thread: by the daemon, or on the store where none runs."""
+
+from __future__ import annotations
+
+import click
+
+from casfs import thread_lookup
+from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.output import echo_result
+from casfs.system import reserve
+
+
+@click.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def cancel(ctx: click.Context, id: str, as_json: bool) -> None:
+    """End a thread and its callees with return code 130.
+
+    \b
+    casfs thread cancel 01K2
+    """
+    _stop(ctx, "cancel", id, as_json)
+
+
+@click.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def suspend(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Suspend a running thread and its callees; its pending step is run again on resume.
+
+    \b
+    casfs thread suspend 01K2
+    """
+    _stop(ctx, "suspend", id, as_json)
+
+
+def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
+    """Asks the daemon, or does it on the store where no daemon runs."""
+    from engine.runtime import stop_thread
+
+    root = store_root(ctx)
+    with reserve.released(root):
+        with open_store(ctx) as store:
+            found = thread_lookup.find(store, id)
+        stop_thread.request(root, found.id, op)
+    echo_result(as_json, {"id": found.id}, found.id)
