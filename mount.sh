@@ -125,7 +125,8 @@ make_env() {
     "${pip[@]}" --require-hashes -r "$ROOT/requirements.lock"
     # The name of the distribution in older environments.
     "$VENV/bin/python" -P -m pip --disable-pip-version-check uninstall -qq -y casfs
-    "${pip[@]}" --no-deps --no-build-isolation -e "$ROOT"
+    # A plain path: the finder that setuptools would install is imported by each start of Python.
+    "${pip[@]}" --no-deps --no-build-isolation --config-settings editable_mode=compat -e "$ROOT"
     if [ -n "$(build_packages "$python")" ] || ! "${pip[@]}" --require-hashes --no-deps \
         -r "$ROOT/requirements-pyfuse3.lock" 2>"$VENV/pyfuse3.log"; then
         say "going on without pyfuse3, which \`--transport libfuse\` alone needs: not built here"

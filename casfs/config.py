@@ -11,7 +11,6 @@ The environment is passed in, not read here.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,9 +176,11 @@ def _tables(path: Path) -> dict[str, Any]:
 
 def parsed(data: bytes, path: Path) -> dict[str, Any]:
     """Returns the content of a TOML file. Raises Invalid."""
+    import tomllib  # most stores have no such file
+
     try:
         return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise Invalid(f"{path}: not TOML: {error}") from None
 
 
@@ -218,6 +219,8 @@ def parse(setting: Setting, text: str, where: str) -> Any:
         except ValueError:
             raise Invalid(f"{where}: {text!r} is not a whole number") from None
     if isinstance(setting.default, list):
+        import tomllib
+
         try:
             return _typed(setting, tomllib.loads(f"value = {text}")["value"], where)
         except tomllib.TOMLDecodeError:

@@ -19,15 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from casfs import config
 from casfs.backend.derived import find_prefix
 from casfs.backend.disk import DiskBackend
-from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import META, Backend
 from casfs.backend.purged_contents import PurgedContents
-from casfs.config_edit import with_table
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import BlobHash, Digest, NodeDigest, NodeHash, is_hash
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
@@ -36,9 +34,10 @@ from casfs.nodes import node
 from casfs.nodes.node import Node
 from casfs.nodes.ref_collectors import Ref
 from casfs.nodes.registry import Registry, builtin
-from casfs.system.extras import install_line
 from casfs.system.files import replacing, syncfs
-from casfs.write_batch import Batch
+
+if TYPE_CHECKING:
+    from casfs.write_batch import Batch
 
 FORMAT = "casfs 3"
 SHARED_FORMAT = "casfs 3 shared"  # a machine's directory of a shared store
@@ -83,6 +82,8 @@ class Store:
     ) -> Self:  # fmt: skip
         """Makes or joins the shared store of the database `url`, with this machine's directory at
         `root`. Raises as `check_shared`."""
+        from casfs.config_edit import with_table
+
         wanted = config.Shared(url, objects, endpoint, region)
         cls.check_shared(root, wanted)
         with _making(root):
@@ -140,6 +141,8 @@ class Store:
 
     @classmethod
     def memory(cls) -> Self:
+        from casfs.backend.memory import MemoryBackend
+
         store = cls(MemoryBackend())
         store.register_builtin()
         return store
@@ -165,6 +168,8 @@ class Store:
     # -- write --------------------------------------------------------------------------
 
     def batch(self) -> Batch:
+        from casfs.write_batch import Batch
+
         return Batch(self.backend, self.registry)
 
     def put(self, data: bytes) -> Digest:
@@ -191,7 +196,7 @@ class Store:
         if blob.type is None:
             raise NotFound(f"{hash} is a blob, not a node")
         type_hash, payload = node.decode(hash, blob.data)
-        name = META if type_hash == META else self.registry.compiled(type_hash)[0]
+        name = self.registry.name(type_hash)
         if type is not None and name != type:
             raise NotFound(f"{hash} is a {name}, not a {type}")
         return Node(cast(NodeHash, hash), name, type_hash, payload)
@@ -241,6 +246,8 @@ def _postgres(module: str) -> Any:
     try:
         return import_module(f"casfs.backend.postgres.{module}")
     except ImportError as error:
+        from casfs.system.extras import install_line
+
         raise Failed(
             f"a shared store needs extras: {install_line('postgres', 's3')} ({error})"
         ) from None

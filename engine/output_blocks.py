@@ -12,7 +12,6 @@ from typing import Any
 
 from casfs import canonical
 from casfs.errors import Invalid
-from engine import yaml_values
 
 MAX_OUTPUT_CHARS = 4 << 20
 MAX_BLOCKS = 64
@@ -100,6 +99,8 @@ def _front_matter(lines: list[str]) -> str | None:
 
 def _yaml(text: str) -> Any:
     try:
+        from engine import yaml_values  # most outputs have none
+
         return yaml_values.front_matter(text)
     except Invalid as error:
         return error

@@ -7,7 +7,6 @@ name of its own (`[agents.NAME]`); its own name is that of a package, never of a
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Mapping
@@ -107,6 +106,8 @@ def resolved(spec: AgentSpec, profiles: Mapping[str, AgentSpec]) -> AgentSpec:
 
 def _short_form(package: str, text: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if package not in SHORT_FORMS:
+        import difflib
+
         near = difflib.get_close_matches(package, SHORT_FORMS, 1)
         hint = f"did you mean {near[0]}?" if near else f"give {package}:{{JSON}}"
         raise Invalid(f"{package} has no short form; {hint}")

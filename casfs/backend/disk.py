@@ -19,6 +19,9 @@ While gc runs (`casfs.backend.disk_gc`), touched rows are recorded in `young` as
 write barrier). `id` is the order of arrival and never reused; plain bytes that become a node
 arrive anew, so a node's id is above those of all its references (except where fsck
 quarantined a blob that was then put again).
+
+What only writes, packs or collects is imported by the method that does it: a command that prints
+one screen would spend half of its time on imports that it does not use.
 """
 
 from __future__ import annotations
@@ -30,17 +33,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casfs.backend.disk_blobs import DiskBlobs
-from casfs.backend.disk_gc import MarkSweep, remove_files
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.hot_packs import HotPacks, blank, spill
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
-from casfs.backend.purging import find_purged
-from casfs.backend.recompression import Recompression
 from casfs.backend.sqlite_connection import Connection, Database, Synchronous
-from casfs.backend.sqlite_schema import create as create_tables
 from casfs.backend.sqlite_statements import (
     ADOPT,
     EVICT,
@@ -55,13 +53,16 @@ from casfs.backend.sqlite_statements import (
     record_touched,
     swap,
 )
-from casfs.backend.tiers import Tiers
 from casfs.errors import Conflict
 from casfs.system.clock import now_ms
 from casfs.system.files import fsync
 
 if TYPE_CHECKING:
+    from casfs.backend.disk_gc import MarkSweep
+    from casfs.backend.hot_packs import HotPacks
     from casfs.backend.lazy_packs import LazyRemotes
+    from casfs.backend.recompression import Recompression
+    from casfs.backend.tiers import Tiers
     from casfs.packs.reader import PackReader
 
 
@@ -78,9 +79,7 @@ class DiskBackend:
         self.heads = DiskHeads(self._db, self._commits)
         self.packs = PackFiles(root / "packs", self._db, self._open_remote)
         self.blobs = DiskBlobs(self._db, self._objects, self.packs, self.heads, self._commits)
-
-        self.tiers = Tiers(self._db, self.blobs, self._objects, self.packs, self.move_to_pack)
-        self.blobs.erase = partial(self.tiers.tidy, purged_only=True)
+        self.blobs.erase = lambda **more: self.tiers.tidy(purged_only=True, **more)
 
     @classmethod
     def for_worker(cls, staging: Path) -> DiskBackend:
@@ -90,6 +89,8 @@ class DiskBackend:
 
     @classmethod
     def create(cls, root: Path) -> None:
+        from casfs.backend.sqlite_schema import create as create_tables
+
         create_tables(root / "store.db")
         Objects.create(root / "objects")
         (root / "packs").mkdir(exist_ok=True)
@@ -106,6 +107,8 @@ class DiskBackend:
         return self._publish_all(group)
 
     def _publish_all(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+        from casfs.backend.hot_packs import spill
+
         made: list[Staged] = []
         try:
             ready = [one._replace(staged=spill(self._objects, one.staged, made)) for one in group]
@@ -134,6 +137,9 @@ class DiskBackend:
 
     def _blank_purged(self, db: Connection, batch: Sequence[Staged]) -> None:
         """Erases purged blobs from private packs that are to be placed."""
+        from casfs.backend.hot_packs import blank
+        from casfs.backend.purging import find_purged
+
         members = [one for one in batch if one.temp and one.member is not None]
         purged = find_purged(db, {one.digest.hash for one in members})
         for one in members:
@@ -143,6 +149,8 @@ class DiskBackend:
     def evict(self, limit: int, used: Iterable[str]) -> None:
         """Of a cache: deletes what was used least recently, in rows and files, down to FULL_SHARE
         once that is more than `limit` bytes. `used`: since the last time."""
+        from casfs.backend.disk_gc import remove_files
+
         now = int(time.time())
 
         def delete(db: Connection) -> list[str]:
@@ -154,6 +162,8 @@ class DiskBackend:
         remove_files(self._db, self._objects, self._commits.run(delete))
 
     def hot_packs(self) -> HotPacks:
+        from casfs.backend.hot_packs import HotPacks
+
         return HotPacks(self._objects)
 
     def adopt_pack(
@@ -184,6 +194,8 @@ class DiskBackend:
         `members` (number, hash) there from their files or other packs, as far as they are stored
         still and were touched before `before` (UTC seconds). Returns the hashes of those moved.
         Raises Conflict where there are none, or one was purged, which must be in no pack."""
+        from casfs.backend.disk_gc import remove_files
+
         numbers = {key_of(hash): number for number, hash in members}
         fsync(temp)
 
@@ -201,6 +213,12 @@ class DiskBackend:
         return [key.hex() for key in moved]
 
     @cached_property
+    def tiers(self) -> Tiers:
+        from casfs.backend.tiers import Tiers
+
+        return Tiers(self._db, self.blobs, self._objects, self.packs, self.move_to_pack)
+
+    @cached_property
     def _remotes(self) -> LazyRemotes:
         from casfs.backend.lazy_packs import LazyRemotes
 
@@ -213,9 +231,13 @@ class DiskBackend:
         return self._db.version()
 
     def collection(self) -> MarkSweep:
+        from casfs.backend.disk_gc import MarkSweep
+
         return MarkSweep(self._db, self._objects, self.packs, self._root / "gc.lock")
 
     def recompression(self) -> Recompression:
+        from casfs.backend.recompression import Recompression
+
         return Recompression(self.blobs, self.heads, self._db, self.publish)
 
     def close(self) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
-import shutil
 import threading
 import time
 from contextlib import suppress
@@ -46,7 +44,7 @@ class StagingDirectory:
 
     def _claim(self) -> tuple[Path, int]:
         """Makes a directory of our own, locked before it gets a name that the sweep looks at."""
-        hidden = self._root / f".{secrets.token_hex(16)}"
+        hidden = self._root / f".{os.urandom(16).hex()}"
         own = hidden.with_name(hidden.name[1:])
         with writing(self._root):
             self._root.mkdir(exist_ok=True)
@@ -61,13 +59,13 @@ class StagingDirectory:
         swept = 0
         for directory in self._root.glob("*/"):
             if directory != self._own and _is_orphan(directory):
-                shutil.rmtree(directory, ignore_errors=True)
+                _remove(directory)
                 swept += 1
         return swept
 
     def close(self) -> None:
         if self._own is not None and self._lock_fd >= 0:
-            shutil.rmtree(self._own, ignore_errors=True)
+            _remove(self._own)
             os.close(self._lock_fd)
             self._own, self._lock_fd = None, -1
 
@@ -83,3 +81,9 @@ def _is_orphan(directory: Path) -> bool:
             return False
         os.close(fd)
     return True
+
+
+def _remove(directory: Path) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)

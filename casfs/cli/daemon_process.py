@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
     from casfs import daemon_socket
     from engine import containment
-    from engine.llm.llm_extractor import from_settings
     from engine.runtime.daemon import serve
 
     values = config.values(root, os.environ)
@@ -33,7 +32,11 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
 
     def run(ready: Callable[[], None]) -> None:
         containment.set_defaults(_limits(values))
-        extractor = from_settings(values, os.environ, log)
+        extractor = None
+        if values["extractor.model"]:
+            from engine.llm.llm_extractor import from_settings
+
+            extractor = from_settings(values, os.environ, log)
         env = dict(os.environ)
         serve(root, path, env, limit, maintenance, log, ready, workspaces, extractor, hold)
 

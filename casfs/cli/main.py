@@ -7,7 +7,6 @@ daemon, 7 suspended, 130 interrupted. An error is one line on stderr.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -22,9 +21,6 @@ from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
 from casfs.system import safe_text
 from casfs.version import VERSION
-
-# gc generation-0 threshold: a command allocates many objects and hardly any cycles.
-GC_GEN0_THRESHOLD = 100_000
 
 EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
 COMPLETION = "_CASFS_COMPLETE"  # set by a shell that asks for completions
@@ -154,7 +150,6 @@ def cli(ctx: click.Context, store: str | None) -> None:
 
 
 def main() -> NoReturn:
-    gc.set_threshold(GC_GEN0_THRESHOLD)
     if instruction := os.environ.get(COMPLETION):
         from casfs.cli.completion import shell
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +41,8 @@ def paint(text: str, colour: str | None, *, bold: bool = False, dim: bool = Fals
 
 
 def columns() -> int:
+    import shutil
+
     return shutil.get_terminal_size().columns
 
 
@@ -68,10 +68,15 @@ def pager(wanted: bool = True) -> Iterator[None]:
     """Sends stdout through $PAGER (default: `less -FRX`) on a terminal, as git does; nowhere else,
     and not through `cat`. Quitting the pager ends the output, which is no error."""
     global _paged
-    command = os.environ.get("CASFS_PAGER") or os.environ.get("PAGER") or _default_pager()
-    if not wanted or command in ("", "cat") or not sys.stdout.isatty():
+    if not wanted or not sys.stdout.isatty():
         yield
         return
+    command = os.environ.get("CASFS_PAGER") or os.environ.get("PAGER") or _default_pager()
+    if command in ("", "cat"):
+        yield
+        return
+    import subprocess
+
     environment = {"LESS": LESS, "LV": "-c", **os.environ}
     process = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, env=environment)
     assert process.stdin is not None
@@ -91,4 +96,6 @@ def pager(wanted: bool = True) -> Iterator[None]:
 
 
 def _default_pager() -> str:
+    import shutil
+
     return DEFAULT_PAGER if shutil.which(DEFAULT_PAGER) else ""

@@ -10,7 +10,7 @@ has to trust a writer.
 
 from __future__ import annotations
 
-import base64
+import binascii
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -208,17 +208,17 @@ def _text(key: str, value: bytes) -> dict[str, Any]:
     try:
         return {key: value.decode("utf-8")}
     except UnicodeDecodeError:
-        return {f"{key}_base64": base64.b64encode(value).decode("ascii")}
+        return {f"{key}_base64": binascii.b2a_base64(value, newline=False).decode("ascii")}
 
 
 def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
     if key in item:
         return str(item[key]).encode("utf-8")
     try:
-        value = base64.b64decode(item[f"{key}_base64"], validate=True)
+        value = binascii.a2b_base64(item[f"{key}_base64"], strict_mode=True)
         value.decode("utf-8")
     except UnicodeDecodeError:
-        if base64.b64encode(value).decode("ascii") == item[f"{key}_base64"]:
+        if binascii.b2a_base64(value, newline=False).decode("ascii") == item[f"{key}_base64"]:
             return value
     except ValueError:  # not ASCII, or not base64
         pass

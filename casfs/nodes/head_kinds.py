@@ -8,17 +8,20 @@ reports it. A record may have more fields than its schema names, as those of a n
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Heads
 from casfs.backend.purged_contents import PURGED
 from casfs.digest import is_hash
 from casfs.errors import Corrupt, Invalid
+from casfs.nodes import record_shape
 from casfs.nodes.ref_collectors import Ref
-from casfs.nodes.schema import Schema
+
+if TYPE_CHECKING:
+    from casfs.nodes.schema import Schema
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
@@ -105,19 +108,26 @@ THREAD = _object(
 TREE = {"root": _ref("directory"), "createdAt": TIME}
 
 
-@dataclass(frozen=True)
 class HeadKind:
     """The heads below one prefix. `name`: the pattern of the rest; `types`: of the nodes that they
     lead to; `document`: the schema of their records."""
 
-    prefix: str
-    name: str
-    types: tuple[str, ...]
-    document: dict[str, Any]
+    def __init__(
+        self, prefix: str, name: str, types: tuple[str, ...], document: dict[str, Any]
+    ) -> None:
+        self.prefix, self.name, self.types, self.document = prefix, name, types, document
 
     @cached_property
     def record(self) -> Schema:
+        from casfs.nodes.schema import Schema
+
         return Schema(self.document)
+
+    def check(self, record: dict[str, Any]) -> None:
+        """Raises Invalid where a record breaks the schema."""
+        # Where another part of the process has imported the library, it is the faster of the two.
+        if "jsonschema_rs" in sys.modules or not record_shape.fits(self.document, record):
+            self.record.check(record)
 
 
 KINDS = (
@@ -217,7 +227,7 @@ def record_fault(name: str, head: Head) -> str | None:
     kind = kind_of(name)
     try:
         if kind is not None:
-            kind.record.check(dict(head.record))
+            kind.check(dict(head.record))
     except Invalid as error:
         return f"its record is damaged: {error}"
     return None

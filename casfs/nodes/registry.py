@@ -11,15 +11,15 @@ referred to. Whether the node is still stored must be checked each time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
-from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casfs.backend.protocols import META, Backend, Head, HeadName
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import head_kinds, node
-from casfs.nodes.schema import Schema
+
+if TYPE_CHECKING:
+    from casfs.nodes.schema import Schema
 
 HEADS = "schemas/"
 TYPE_CACHE_NODES = 20_000
@@ -34,6 +34,7 @@ class Registry:
         self._backend = backend
         self._compiled: dict[str, tuple[str, Schema]] = {}
         self._current: dict[str, str] = {}
+        self._names: dict[str, str] = {META: META}
         self._types: dict[str, str] = {}
 
     def head(self, name: str) -> Head:
@@ -68,8 +69,11 @@ class Registry:
         """Returns (type name, compiled schema) of a schema node. Raises NotFound, Corrupt."""
         found = self._compiled.get(type_hash)
         if found is None:
+            from casfs.nodes.schema import Schema
+
             document = self.document(type_hash)
-            found = self._compiled[type_hash] = document["$id"], Schema(document)
+            name = self._names[type_hash] = document["$id"]
+            found = self._compiled[type_hash] = name, Schema(document)
         return found
 
     def document(self, type_hash: str) -> dict[str, Any]:
@@ -83,7 +87,10 @@ class Registry:
 
     def name(self, type_hash: str) -> str:
         """Returns the name of a type. Raises NotFound, Corrupt."""
-        return META if type_hash == META else self.compiled(type_hash)[0]
+        name = self._names.get(type_hash)
+        if name is None:
+            name = self._names[type_hash] = self.document(type_hash)["$id"]
+        return name
 
     def names(self) -> list[str]:
         return [name[len(HEADS) :] for name, _ in head_kinds.sound(self._backend.heads, HEADS)]
@@ -91,6 +98,9 @@ class Registry:
 
 def builtin() -> dict[str, dict[str, Any]]:
     """Returns the built-in schema documents by name, the meta-schema first."""
+    import json
+    from importlib import resources
+
     documents = {}
     for file in resources.files("schemas").iterdir():
         if file.name.endswith(".json"):

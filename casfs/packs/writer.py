@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import BinaryIO
 
 from casfs.digest import hash_bytes
@@ -92,7 +92,7 @@ class PackWriter:
 
     def add_salt(self) -> None:
         """Appends a random member, so that no other pack has the name of this one."""
-        salt = secrets.token_bytes(SALT_BYTES)
+        salt = os.urandom(SALT_BYTES)
         self.add(hash_bytes(salt), salt)
 
     def finish(self) -> str:

@@ -1,11 +1,17 @@
-"""System calls that the standard library lacks."""
+"""System calls that the standard library lacks.
+
+ctypes is imported by the call: a command that only reads makes none.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 RENAME_EXCHANGE = 2  # linux/fs.h
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
@@ -16,6 +22,8 @@ MAX_OPEN_TRIES = 100  # while others rename what is on the path
 
 def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> int:
     """Calls a function of libc that returns -1 where it sets errno. Raises OSError."""
+    import ctypes
+
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     result: int = function(*longs)
@@ -40,6 +48,8 @@ def exchange(source: int, target: int, name: bytes) -> bool:
 def open_beneath(root: int, path: bytes, flags: int) -> int:
     """Opens a path below the open directory `root`, whatever links are swapped meanwhile. Raises
     OSError; EXDEV where the path, or a link on it, leads out."""
+    import ctypes
+
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, BENEATH)
     buffer = ctypes.create_string_buffer(how, len(how))
     for _ in range(MAX_OPEN_TRIES):

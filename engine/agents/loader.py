@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
@@ -16,8 +15,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
 from casfs import canonical
 from casfs.agents import AgentFn, notation
 from casfs.agents.acp_profiles import PROFILES
@@ -28,7 +25,6 @@ from casfs.system import run_command
 from casfs.version import VERSION
 from engine.agents import worker_client
 from engine.limits import faults as limit_faults
-from engine.moderator import rules
 from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
 from engine.secrets.redaction import secret_variables
 
@@ -81,6 +77,8 @@ class Package:
                 raise Invalid(f"{path}.{missing[1]} is required") from None
             raise Invalid(f"{path}: {fault}") from None
         for text in marked_values(self.schema, config, EXPRESSION):
+            from engine.moderator import rules
+
             if faults := rules.result_errors(text, {}):
                 name = next((f".{key}" for key, one in config.items() if one is text), "")
                 raise Invalid(f"config{name}: {faults[0]}")
@@ -118,6 +116,8 @@ def names() -> list[str]:
 def unknown(name: str, profiles: Collection[str] = ()) -> NotFound:
     """Returns the error for a name that no package and no profile has, with the nearest one."""
     known = [*profiles, *names(), *(f"acp:{one}" for one in PROFILES)]
+    import difflib
+
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]}?" if near else "see `casfs agent list`"
     return NotFound(f"no agent or profile {name!r}; {hint}")
@@ -207,16 +207,28 @@ def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
     """Returns the installed package, which must satisfy a PEP 440 specifier ("" is any) and accept
     `config`; so must its nested agents. Raises NotFound, Invalid, Refused (the version), Failed."""
     package = load(name)
-    try:
-        wanted = SpecifierSet(version)
-    except InvalidSpecifier:
-        raise Invalid(f"agent {name}: {version!r} is not a PEP 440 version specifier") from None
-    if not wanted.contains(package.version, prereleases=True):
-        raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
+    # As the engine pins it: such a specifier is read without the library, which is slow to import.
+    if version not in ("", f"=={package.version}"):
+        _check_version(package, version)
     package.check_config(dict(config))
     for nested in package.nested_agents(config):
         resolve(nested["name"], nested["version"], nested["config"])
     return package
+
+
+def _check_version(package: Package, version: str) -> None:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        wanted = SpecifierSet(version)
+    except InvalidSpecifier:
+        raise Invalid(
+            f"agent {package.name}: {version!r} is not a PEP 440 version specifier"
+        ) from None
+    if not wanted.contains(package.version, prereleases=True):
+        raise Refused(
+            f"agent {package.name}: version {package.version} is installed, not {version}"
+        )
 
 
 def _version(point: EntryPoint) -> str:

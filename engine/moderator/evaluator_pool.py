@@ -32,7 +32,7 @@ import trio
 from casfs.errors import Failed, Invalid
 from casfs.system.log import Log, silent
 from engine import processes
-from engine.moderator import evaluator_process
+from engine.moderator import evaluator_messages
 from engine.moderator.decision import DecisionInput
 
 WORKER_MEMORY_BYTES = 512 << 20  # address space
@@ -80,7 +80,7 @@ class _WorkerProcess:
             sys.executable,
             "-P",
             "-c",
-            f"from {evaluator_process.__name__} import main; main()",
+            f"from {evaluator_messages.WORKER_MODULE} import main; main()",
         ]
         try:
             process = processes.open_process(
@@ -118,7 +118,7 @@ class _WorkerProcess:
         assert self._process.stdin is not None
         for data in self._updates(context):
             await self._process.stdin.send_all(data)
-        data = evaluator_process.encode_message(question[0], context.thread_id, question[1])
+        data = evaluator_messages.encode_message(question[0], context.thread_id, question[1])
         await self._process.stdin.send_all(data)
         return await self._read_line()
 
@@ -129,25 +129,25 @@ class _WorkerProcess:
         if sent is None or not sent.is_prefix_of(context):
             self._size -= sent.size if sent is not None else 0
             sent = self._sent[context.thread_id] = _SentHistory(context.start)
-            yield evaluator_process.encode_message("begin", context.thread_id, dict(context.start))
+            yield evaluator_messages.encode_message("begin", context.thread_id, dict(context.start))
         self._sent.move_to_end(context.thread_id)
         while sent.count < len(context.steps):
             steps = list(context.steps[sent.count : sent.count + STEPS_PER_MESSAGE])
-            data = evaluator_process.encode_message("add", context.thread_id, steps)
+            data = evaluator_messages.encode_message("add", context.thread_id, steps)
             sent.count, sent.last = sent.count + len(steps), steps[-1]
             sent.size, self._size = sent.size + len(data), self._size + len(data)
             yield data
         while self._size > WORKER_HISTORY_BYTES and len(self._sent) > 1:
             thread, evicted = self._sent.popitem(last=False)
             self._size -= evicted.size
-            yield evaluator_process.encode_message("forget", thread)
+            yield evaluator_messages.encode_message("forget", thread)
 
     async def _read_line(self) -> bytes:
         assert self._process.stdout is not None
         line = b""
         while not line.endswith(b"\n"):
             piece = await self._process.stdout.receive_some()
-            if not piece or len(line) > evaluator_process.MAX_ANSWER_BYTES:
+            if not piece or len(line) > evaluator_messages.MAX_ANSWER_BYTES:
                 raise trio.BrokenResourceError
             line += piece
         return line
@@ -163,7 +163,7 @@ class _WorkerProcess:
             return _WorkerFailed(
                 f"stopped after {EXPRESSION_CPU_S:g} s: too slow, or without an end", final=True
             )
-        if code == evaluator_process.EXIT_OUT_OF_MEMORY:
+        if code == evaluator_messages.EXIT_OUT_OF_MEMORY:
             reason = f"stopped: it needs more than {WORKER_MEMORY_BYTES >> 20} MiB of memory"
             return _WorkerFailed(reason, final=len(self._sent) == 1)
         return _WorkerFailed(f"the process that evaluates rules ended ({code})", final=False)

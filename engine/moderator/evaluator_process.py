@@ -7,13 +7,7 @@ the daemon was killed meanwhile; then the end of the pipe ends an idle worker. T
 process did not run, on a busy machine, does not count.
 
 It is sent the steps of a thread once and keeps them (`engine.moderator.conditions`);
-the pool decides which threads it keeps (`engine.moderator.evaluator_pool`). Messages come on
-stdin: four bytes of length, then a `marshal`ed tuple, since both ends are the same program:
-
-    ("begin", thread, start)   ("add", thread, steps)   ("forget", thread)
-    ("ask", thread, when)      answered on stdout by a line: true, false, or "why it failed"
-    ("value", thread, (text, names))     by {"value": …}, or "why it failed"; `names`: further ones
-
+the pool decides which threads it keeps (`engine.moderator.evaluator_pool`).
 The worker has no access to the store.
 """
 
@@ -24,23 +18,14 @@ import marshal
 import os
 import resource
 import signal
-import struct
 import sys
 from typing import Any, BinaryIO
 
 from casfs.errors import Invalid
 from engine.moderator.conditions import ExpressionScope
+from engine.moderator.evaluator_messages import EXIT_OUT_OF_MEMORY, LENGTH, MAX_ANSWER_BYTES
 
-EXIT_OUT_OF_MEMORY = 3
 MAX_REASON_CHARS = 1000
-MAX_ANSWER_BYTES = 1 << 20
-LENGTH = struct.Struct("<I")
-
-
-def encode_message(*parts: Any) -> bytes:
-    """Encodes a message for the pipe."""
-    data = marshal.dumps(parts)
-    return LENGTH.pack(len(data)) + data
 
 
 class Worker:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -30,12 +30,14 @@ from casfs.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine import containment
 from engine.blocking import blocking
-from engine.llm.llm_extractor import Extractor
 from engine.output_parser import DanglingRef, Extracted, extract, is_quick
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
 from engine.runtime.thread_head import PAUSE_S, ThreadHead, unreachable
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import correct
+
+if TYPE_CHECKING:
+    from engine.llm.llm_extractor import Extractor
 
 MAX_CORRECTIONS = 2
 TOKENS = "totalTokens"  # of a detail

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -25,7 +25,6 @@ from casfs.store import FORMAT_FILE, Store
 from casfs.system import reserve
 from casfs.system.log import Log
 from engine import containment
-from engine.llm.llm_extractor import Extractor
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import overlay_workspace
 from engine.runtime.daemon_requests import DaemonApi
@@ -33,6 +32,9 @@ from engine.runtime.supervisor import Supervisor
 from engine.runtime.watches import Watches
 from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction
+
+if TYPE_CHECKING:
+    from engine.llm.llm_extractor import Extractor
 
 Answer = dict[str, Any]
 Maintenance = Callable[[Store], None]

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -31,7 +31,6 @@ from casfs.system.log import Log
 from casfs.thread_state import QUEUED, state
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine.blocking import blocking
-from engine.llm.llm_extractor import Extractor
 from engine.moderator.decision import Evaluator
 from engine.runtime import stop_thread
 from engine.runtime.commit_queue import CommitQueue
@@ -42,6 +41,9 @@ from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import Workspaces, thread_workspace
 from engine.threads import suspension
 from engine.threads.call_stack import is_awaited
+
+if TYPE_CHECKING:
+    from engine.llm.llm_extractor import Extractor
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from casfs import prompts, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
@@ -25,7 +26,6 @@ from engine.agents import loader
 from engine.agents.loader import Package
 from engine.blocking import blocking
 from engine.content import text
-from engine.llm.llm_extractor import Extractor
 from engine.output_parser import role_schema
 from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
@@ -33,6 +33,9 @@ from engine.threads import call_stack
 from engine.threads.history import ThreadHistory
 from engine.threads.record import ALLOWS_SECRETS, Budget, Intent, pending_state
 from engine.workflow import registry as workflows
+
+if TYPE_CHECKING:
+    from engine.llm.llm_extractor import Extractor
 
 
 class ThreadConfig:

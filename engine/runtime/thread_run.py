@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casfs.agents import Waiting
 from casfs.agents.prompt import Prompt
@@ -27,9 +27,7 @@ from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import ignored_files
 from engine.blocking import blocking
-from engine.llm.llm_extractor import Extractor
 from engine.moderator import decision as moderator
-from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import Decision, Evaluator, Next
 from engine.runtime import calls, compaction, step_cache
 from engine.runtime.agent_context import AgentContextBuilder
@@ -45,6 +43,9 @@ from engine.secrets.redaction import redacting_store
 from engine.threads import call_stack, history, record, suspension, transitions
 from engine.threads.history import ThreadHistory
 from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent, spent, step_limit
+
+if TYPE_CHECKING:
+    from engine.llm.llm_extractor import Extractor
 
 
 class ThreadRun:
@@ -71,7 +72,11 @@ class ThreadRun:
         self._log, self._raw_log, self._env = log, log, env
         self._workspaces, self._workspace = workspaces, thread_workspace(store, thread, workspaces)
         self._single_flight = single_flight or SingleFlight()
-        self._evaluator = evaluator or LocalEvaluator()
+        if evaluator is None:
+            from engine.moderator.conditions import LocalEvaluator
+
+            evaluator = LocalEvaluator()
+        self._evaluator = evaluator
         self._run_child = run_child or self._run_child_inline
         self._extractor = extractor
         self._commits = commits or CommitQueue()

@@ -28,7 +28,6 @@ from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
 from engine.agents.loader import Package
-from engine.moderator import rules
 from engine.threads import agent_binding, call_stack, naming, record
 from engine.threads.agent_binding import Binding, option
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
@@ -200,6 +199,8 @@ def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) 
             agent_binding.resolve(agents)
             for called in agents.values():
                 _check_calls(store, where, called, checked)
+        from engine.moderator import rules
+
         schemas = {name: role.schema for name, role in flow.roles.items()}
         faults = rules.result_errors(config.get("meta", "null"), schemas)
         if faults and "calls" not in config:  # each of several has roles of its own

@@ -21,7 +21,6 @@ from casfs.threads import Thread
 from casfs.workflow_path import END, START
 from engine.content import text
 from engine.moderator import decision as moderator
-from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import Decision, Evaluator, Next, RuleFailed
 from engine.output_parser import extract, role_schema
 from engine.workflow import registry as workflows
@@ -52,6 +51,10 @@ async def compare_routes(
     evaluator: Evaluator | None = None,
 ) -> list[RouteComparison]:
     """Returns the table for a workflow node, None for the thread's own. Raises NotFound."""
+    if evaluator is None:
+        from engine.moderator.conditions import LocalEvaluator
+
+        evaluator = LocalEvaluator()
     start = threads.start(store, thread).payload
     flow = workflows.load(store, workflow or threads.workflow(store, thread))
     recorded = [node.payload for node in threads.last_steps(store, thread, None)]
@@ -64,7 +67,7 @@ async def compare_routes(
             step, fault = _read(store, flow, recorded[index - 1])
             steps.append(step)
         context = moderator.DecisionInput(list(steps), start, thread.id)
-        decision = await moderator.decide(flow.rules, context, evaluator or LocalEvaluator())
+        decision = await moderator.decide(flow.rules, context, evaluator)
         now, stuck = _route(decision)
         role = steps[-1]["role"] if steps else START
         rows.append(RouteComparison(index, role, recorded_role, now, fault or stuck))

@@ -19,7 +19,6 @@ from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
 from casfs.workflow_path import END, START
 from engine import limits
-from engine.moderator import rules as moderator_rules
 
 WORKFLOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -53,6 +52,7 @@ class CheckReport:
 
 def check(definition: object) -> CheckReport:
     """Returns every fault of `definition`, which may be any JSON value."""
+
     faults = list(_members(definition, "$", _WORKFLOW))
     if not isinstance(definition, Mapping):
         return CheckReport(faults, [])
@@ -73,6 +73,8 @@ def check(definition: object) -> CheckReport:
 
 def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]) -> CheckReport:
     """Adds the faults of the rules; routes are checked only where every rule is well-formed."""
+    from engine.moderator import rules as moderator_rules  # the parser of expressions
+
     broken: list[str] = []
     expressions: list[str] = []
     for index, rule in enumerate(rules):

@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 from engine.moderator import evaluator_process
-from engine.moderator.evaluator_process import Worker, encode_message, serve
+from engine.moderator.evaluator_messages import EXIT_OUT_OF_MEMORY, encode_message
+from engine.moderator.evaluator_process import Worker, serve
 
 LAST = "$last('a').meta.n"
 
@@ -105,7 +106,7 @@ def test_the_limit_is_for_one_expression() -> None:
 
 def test_memory_is_limited() -> None:
     ended = asked("$length($pad('x', 900000000)) > 1", memory=128 << 20)
-    assert (ended.returncode, ended.stdout) == (evaluator_process.EXIT_OUT_OF_MEMORY, b"")
+    assert (ended.returncode, ended.stdout) == (EXIT_OUT_OF_MEMORY, b"")
 
 
 def test_a_history_may_be_too_much() -> None:
@@ -114,4 +115,4 @@ def test_a_history_may_be_too_much() -> None:
     ended = run(
         encode_message("begin", "t", {}), *many, encode_message("ask", "t", "true"), memory=96 << 20
     )
-    assert (ended.returncode, ended.stdout) == (evaluator_process.EXIT_OUT_OF_MEMORY, b"")
+    assert (ended.returncode, ended.stdout) == (EXIT_OUT_OF_MEMORY, b"")
