@@ -15,10 +15,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from casfs.agents.secrets import Secrets
-from casfs.system import rmtree, surrogates
+from casfs.system import surrogates
+
+if TYPE_CHECKING:
+    from casfs.agents.secrets import Secrets
 
 FOLDER = "live"
 TAIL_BYTES = 1 << 20
@@ -136,6 +138,8 @@ def tool_line(call: Mapping[str, Any]) -> str:
 
 def sweep(root: Path) -> None:
     """Deletes what a killed daemon left. Raises Failed."""
+    from casfs.system import rmtree
+
     rmtree.empty(root / FOLDER)
 
 

@@ -9,8 +9,6 @@ an agent starts it, it still belongs to the store: it does not end with the agen
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,10 +19,12 @@ import click
 
 from casfs import daemon_socket
 from casfs.errors import CasfsError
-from casfs.system.processes import RUN_VARIABLE, remove_mark
 
 READY = "ready"
 STARTING_S = 10.0  # for a daemon that another command starts
+
+foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
+ready_option = click.option("--ready-fd", type=int, hidden=True)
 
 
 class StartFailed(CasfsError):
@@ -38,6 +38,10 @@ class StartFailed(CasfsError):
 def start(root: Path, arguments: list[str], log: str) -> int:
     """Starts `casfs --store ROOT ARGUMENTS… --ready-fd N`, waits until it is ready; its pid. Its
     stdout and stderr are appended to `log` in the store's log directory. Raises StartFailed."""
+    import subprocess
+
+    from casfs.system.processes import RUN_VARIABLE, remove_mark
+
     command = [sys.executable, "-P", "-m", "casfs", "--store", str(root), *arguments]
     path = root / "log" / log
     read_end, write_end = os.pipe()
@@ -102,6 +106,8 @@ class Reporter:
 
 def _notify(address: str) -> None:
     """Tells systemd that a service of `Type=notify` is ready."""
+    import socket
+
     path = f"\0{address[1:]}" if address.startswith("@") else address
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
         connection.sendto(b"READY=1", path)

@@ -15,13 +15,11 @@ from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.cli.common import refuse_home_or_root
 from casfs.cli.output import warn
-from casfs.cli.progress import progress
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.trees.scratch_store import ScratchStore
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import directories
 from casfs.workspaces.directories import KnownDirectory
 
@@ -132,6 +130,9 @@ def _record(
 ) -> TreeHash:
     if known is None:
         refuse_home_or_root(place, force=None)
+    from casfs.cli.progress import progress
+    from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+
     report = SnapshotReport()
     with progress("comparing", "files") as update:
         options = SnapshotOptions(limit=MAX_BYTES, progress=update)

@@ -15,9 +15,9 @@ import click
 
 from casfs import config
 from casfs.cli import background
+from casfs.cli.background import foreground_option, ready_option
 from casfs.cli.common import Count, check_store, json_option, store_root
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.mount import foreground_option, ready_option
 from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result
 from casfs.errors import NoDaemon
 from casfs.system.clock import rfc3339

@@ -14,6 +14,7 @@ import click
 
 from casfs import config
 from casfs.cli import background
+from casfs.cli.background import foreground_option, ready_option
 from casfs.cli.common import check_store, json_option, open_store, store_root
 from casfs.cli.output import echo_result
 from casfs.errors import Invalid, NotFound, Usage
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 TRANSPORTS = ("auto", "builtin", "libfuse")
 TRANSPORT_ALIASES = {"kernel": "builtin", "pyfuse3": "libfuse"}  # accepted, not shown
-
-foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
-ready_option = click.option("--ready-fd", type=int, hidden=True)
 
 
 class Transport(click.Choice[str]):

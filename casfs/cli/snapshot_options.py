@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from casfs.checkpoints import forget
-from casfs.cli.common import Count
 from casfs.cli.output import echo_result, warn
 from casfs.store import Store
 from casfs.system.paths import printable
@@ -66,20 +64,6 @@ allow_secret_option = click.option(
     is_flag=True,
     help="Record secrets as they are, in files of the work and in texts.",
 )
-
-
-def keep_options(verb: F) -> F:
-    """Adds an option for each period of a policy of `checkpoint forget`."""
-    for period in reversed(forget.PERIODS):
-        unit = {"daily": "day"}.get(period, period.removesuffix("ly"))
-        text = "Keep the newest N." if period == "last" else f"… of the last N {unit}s."
-        verb = click.option(f"--keep-{period}", type=Count(1), metavar="N", help=text)(verb)
-    return verb
-
-
-def kept(policy: Mapping[str, int | None]) -> dict[str, int]:
-    """Returns the policy that the options give."""
-    return {key.removeprefix("keep_"): count for key, count in policy.items() if count}
 
 
 def print_dry_run(

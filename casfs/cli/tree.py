@@ -101,7 +101,7 @@ def mount(
     casfs tree mount work ./look
     casfs tree mount work@20261122 ./before
     """
-    from casfs.cli.workspace import open_
+    from casfs.cli.workspace.open import open_
 
     ctx.invoke(
         open_,
@@ -127,6 +127,6 @@ def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
     \b
     casfs tree umount ./look
     """
-    from casfs.cli.workspace import close
+    from casfs.cli.workspace.commit import close
 
     ctx.invoke(close, directory=directory, force=False, as_json=as_json)

@@ -25,7 +25,6 @@ from casfs.digest import NodeHash, TreeDigest, TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import directory, node
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.referrers import Referrers
 from casfs.revisions import Revision
 from casfs.store import Store
 from casfs.system import interruption
@@ -240,6 +239,8 @@ def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place
     nothing may be in any directory."""
     if root is None or all(created_ms(one.id) >= before for one in threads.list_threads(store)):
         return None
+    from casfs.referrers import Referrers
+
     with Referrers(store) as index:
         steps = [one for one in map(store.node, index.of(root)) if one.type == "thread-step"]
     times = {one.payload["completedAt"]: one for one in steps}

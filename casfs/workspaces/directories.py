@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casfs.digest import TreeHash
 from casfs.errors import Refused
 from casfs.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreStates
-from casfs.trees.snapshot import working_tree
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.workspaces import commit, registry
+from casfs.workspaces import registry
 from casfs.workspaces.registry import Workspace
+
+if TYPE_CHECKING:
+    from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ def record(
 ) -> TreeHash:
     """Stores the work that `directory` holds now, without a head. `base`: a tree none of whose
     paths is ignored, where nothing is `known`. Raises as `working_tree.record`."""
+    from casfs.trees.snapshot import working_tree  # to look at a revision needs no scanner
+    from casfs.workspaces import commit
+
     workspace = None if known is None else known.workspace
     if workspace is not None and workspace.record["readOnly"]:
         return workspace.root

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casfs.errors import Failed, Refused
 from casfs.system import mounts, processes
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 SOURCE = "casfs"  # of an overlay in the table of mounts, where its owner does not matter
 FLAGS = mounts.MS_NOSUID | mounts.MS_NODEV
@@ -152,7 +155,9 @@ def _fusermount(point: Path, lazy: bool) -> None:
         raise OSError(errno.EBUSY if busy else errno.EIO, " ".join(done.stderr.split()))
 
 
-def _run(command: list[str], cwd: Path = Path("/")) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], cwd: Path = Path("/")) -> CompletedProcess[str]:
+    import subprocess
+
     try:
         return subprocess.run(
             command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True

@@ -27,9 +27,8 @@ from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed, NotFound
-from casfs.native import images
 from casfs.store import Store
-from casfs.workspaces import image_mount, overlay_markers, overlay_mount
+from casfs.workspaces import overlay_markers, overlay_mount
 from casfs.workspaces.overlay_markers import MarkerFormat
 from casfs.workspaces.overlay_mount import OverlayLayers
 
@@ -68,10 +67,16 @@ class Strategy:
         return self.layered and not self.native
 
 
+def _mount_image(layers: OverlayLayers) -> None:
+    from casfs.workspaces import image_mount
+
+    image_mount.mount(layers)
+
+
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
-        Strategy(NATIVE, overlay_markers.TRUSTED, image_mount.mount),
+        Strategy(NATIVE, overlay_markers.TRUSTED, _mount_image),
         Strategy(OVERLAY, overlay_markers.TRUSTED, overlay_mount.mount_overlay),
         Strategy(FUSE, overlay_markers.FUSE, overlay_mount.mount_fuse_overlayfs),
         Strategy(NAMESPACE, overlay_markers.USER),
@@ -87,6 +92,8 @@ def lower_locator(
     """Returns the function from a tree to its lower layer: its image, or its place in a mount. The
     kernel reads the objects of an image without us, so they are looked at first, and hashed where
     `verify` says so; a mount verifies what it reads."""
+    from casfs.workspaces import image_mount
+
     image = partial(image_mount.image, store, recheck=True, verify=verify)
     return image if strategy.native else trees
 
@@ -104,6 +111,8 @@ def mount(strategy: Strategy, layers: Callable[[], OverlayLayers], trees: TreeLo
 
 def _mount(strategy: Strategy, layers: OverlayLayers, trees: TreeLocator) -> None:
     assert strategy.mount is not None
+    from casfs.native import images
+
     stack = [path for path in (layers.changes, layers.lower) if path is not None]
     if strategy.native and any(map(images.needs_remote, stack)):
         top = trees(images.root_of(layers.lower)).parent.parent

@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 
+from casfs.agents.secrets import Secrets
 from casfs.checkpoints import watch_list
 from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
@@ -85,6 +86,8 @@ class Watches:
 
     async def _mark(self, path: str, message: str) -> Answer:
         watch, _ = self._find(watch_list.holding(self._specs, Path(path)).directory)
+        # What the scanner finds in a message; the values of a step are known to its caller only.
+        message = await blocking(partial(Secrets({}).redact, message))
         changed = await blocking(partial(watch.mark, message))
         await self._save()
         return {**asdict(watch.spec), "changed": changed}

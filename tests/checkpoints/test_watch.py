@@ -89,6 +89,7 @@ class Operations:
     def __init__(self, top: Path) -> None:
         self.top = top
         self.mapped: list[mmap.mmap] = []
+        self.mapped_inodes: set[int] = set()
 
     def directories(self) -> list[Path]:
         return [self.top, *(one for one in self._all() if one.is_dir())]
@@ -149,7 +150,9 @@ class Operations:
             (self.top.parent / "outside").rename(other / name)
 
     def link(self, above: Path, _: Path, file: Path, name: str) -> None:
-        (above / name).hardlink_to(file)
+        # A write to a mapped file is seen by the name that it was opened by, which may be left out.
+        if file.stat().st_ino not in self.mapped_inodes:
+            (above / name).hardlink_to(file)
 
     def symlink(self, above: Path, _: Path, file: Path, name: str) -> None:
         (above / name).unlink(missing_ok=True)
@@ -167,7 +170,10 @@ class Operations:
         above.chmod(0o700 if name == "b" else 0o755)
 
     def map(self, _: Path, __: Path, file: Path, ___: str) -> None:
+        if file.stat().st_nlink > 1:
+            return
         with file.open("r+b") as stream:
+            self.mapped_inodes.add(os.fstat(stream.fileno()).st_ino)
             self.mapped.append(mmap.mmap(stream.fileno(), 0))
         self.mapped[-1][:1] = b"M"
 
@@ -177,6 +183,7 @@ class Operations:
             one[:1] = bytes([one[0] % 127 + 1])
             one.close()
         self.mapped = []
+        self.mapped_inodes.clear()
 
 
 KINDS = [

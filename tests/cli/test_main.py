@@ -35,7 +35,7 @@ def commands() -> list[list[str]]:
         found.append([name])
         command = root_command.get_command(click.Context(root_command), name)
         if isinstance(command, click.Group):
-            found += [[name, verb] for verb in command.commands]
+            found += [[name, verb] for verb in command.list_commands(click.Context(command))]
     return found
 
 

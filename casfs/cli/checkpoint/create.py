@@ -10,6 +10,7 @@ import click
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
+from casfs.cli.checkpoint.by_daemon import create_by_daemon
 from casfs.cli.checkpoint.list import recorded_size
 from casfs.cli.common import (
     force_option,
@@ -31,7 +32,6 @@ from casfs.cli.snapshot_options import (
     print_notes,
     snapshot_options,
 )
-from casfs.cli.watch import create_by_daemon
 from casfs.digest import hash_bytes
 from casfs.errors import Usage
 from casfs.store import Store

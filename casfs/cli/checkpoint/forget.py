@@ -6,8 +6,8 @@ import click
 
 from casfs.checkpoints import forget as forgetting
 from casfs.cli.common import json_option, open_store
+from casfs.cli.keep_options import keep_options, kept
 from casfs.cli.removal import print_removed
-from casfs.cli.snapshot_options import keep_options, kept
 from casfs.cli.table import echo_table
 from casfs.errors import NotFound, Usage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from casfs import thread_lookup
+from casfs import daemon_socket, thread_lookup
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_result
 from casfs.system import reserve
@@ -38,11 +38,14 @@ def suspend(ctx: click.Context, id: str, as_json: bool) -> None:
 
 def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
     """Asks the daemon, or does it on the store where no daemon runs."""
-    from engine.runtime import stop_thread
-
     root = store_root(ctx)
     with reserve.released(root):
         with open_store(ctx) as store:
             found = thread_lookup.find(store, id)
-        stop_thread.request(root, found.id, op)
+        if daemon_socket.runs(root):
+            daemon_socket.request(root, op, id=found.id)
+        else:
+            from engine.runtime import stop_thread
+
+            stop_thread.without_daemon(root, found.id, stop_thread.ACTIONS[op])
     echo_result(as_json, {"id": found.id}, found.id)

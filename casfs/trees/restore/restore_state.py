@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -75,7 +74,7 @@ class RestoreStates:
         """Returns the only name that an unfinished restore may have left in the target or beside
         it: always the same, so that the next restore finds it; each store has its own."""
         if self._folder is None:
-            return f".casfs.{secrets.token_hex(8)}"
+            return f".casfs.{os.urandom(8).hex()}"
         return f".casfs.{self.key(self._folder.resolve() / self.key(target))[:16]}"
 
     def find(self, target: Path) -> RestoreState | None:

@@ -1,0 +1,42 @@
+"""A checkpoint that the daemon makes of a directory that it watches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from casfs import daemon_socket
+from casfs.checkpoints import watch_list
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.create import Created
+from casfs.errors import NoDaemon, NotFound
+from casfs.store import Store
+from casfs.trees.snapshot.file_reader import Hit
+from casfs.trees.snapshot.report import Excluded, SnapshotReport
+
+
+def create_by_daemon(
+    store: Store, directory: Path, name: str, message: str, skip: bool
+) -> Created | None:
+    """Has the daemon record a directory that it watches, and knows the changes of; returns None
+    where it does not."""
+    path = os.path.realpath(directory)
+    if store.root is None or path not in watch_list.load(store):
+        return None
+    try:
+        fields: dict[str, Any] = {"directory": path, "name": name, "message": message, "skip": skip}
+        found = daemon_socket.request(store.root, "record", **fields)
+    except (NoDaemon, NotFound):
+        return None
+    made = Checkpoint(**found.pop("checkpoint"))
+    stats = dict(store.node(made.hash, "checkpoint").payload["stats"])
+    if found["skipped"]:
+        stats |= dict.fromkeys(("added", "modified", "deleted"), 0)
+    report = SnapshotReport(stats["files"], read=found["read"], read_bytes=found["readBytes"])
+    report.excluded = [Excluded(os.fsencode(path), why) for path, why in found["excluded"]]
+    report.purged = {os.fsencode(path): hash for path, hash in found["purged"]}
+    report.local = {os.fsencode(path): why for path, why in found["private"]}
+    for path, kind, line in found["secrets"]:
+        report.exposed[os.fsencode(path)] = (Hit(kind, line),)
+    return Created(made, report, stats, found["newBytes"], found["skipped"])

@@ -1,0 +1,32 @@
+"""`mark`: the message of the next checkpoint of a watched directory."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from casfs import daemon_socket
+from casfs.cli.common import json_option, step_secrets, store_root
+from casfs.cli.output import echo_result
+
+SECRETS_VARIABLE = "CASFS_SECRETS"  # of a step's program, see `casfs.agents.secrets`
+
+
+@click.command()
+@click.argument("text", metavar="MESSAGE")
+@json_option
+@click.pass_context
+def mark(ctx: click.Context, text: str, as_json: bool) -> None:
+    """Give MESSAGE to the next checkpoint of the watched directory that holds the working one.
+
+    \b
+    casfs mark "rename Cart to Basket"
+    """
+    if os.environ.get(SECRETS_VARIABLE):
+        text = step_secrets().redact_values(text)  # the daemon looks for all other secrets
+    found = daemon_socket.request(store_root(ctx), "mark", path=os.path.realpath("."), message=text)
+    line = f"nothing has changed in {found['directory']}"
+    if found["changed"]:
+        line = f'{found["name"]}: the next checkpoint is "{found["message"]}"'
+    echo_result(as_json, found, line)

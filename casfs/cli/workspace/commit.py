@@ -1,0 +1,79 @@
+"""`workspace commit`, `discard` and `close`: the end of changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from casfs.cli import implicit_mount
+from casfs.cli.common import json_option, message_option, open_store
+from casfs.cli.json_values import record
+from casfs.cli.output import echo_result
+from casfs.cli.snapshot_options import notes, print_notes
+from casfs.cli.workspace.list import workspace_json
+from casfs.workspaces import lifecycle as workspaces
+from casfs.workspaces import registry
+from casfs.workspaces.commit import commit_workspace
+
+
+@click.command()
+@click.argument("directory")
+@message_option
+@json_option
+@click.pass_context
+def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> None:
+    """Record the content of the workspace DIRECTORY and print its root hash.
+
+    A workspace opened from a checkpoint's NAME gets a new checkpoint of that name, unless
+    nothing has changed. What .casfsignore names is left out, unless it was recorded before.
+
+    \b
+    casfs workspace commit ./work -m "the tests pass"
+    """
+    with open_store(ctx) as store:
+        made = commit_workspace(store, registry.find(store, Path(directory)), message)
+    one = made.checkpoint
+    value = {"root": made.root, "checkpoint": record(one) if one else None, **notes(made.report)}
+    echo_result(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)
+    print_notes(made.report, as_json)
+
+
+@click.command()
+@click.argument("directory")
+@json_option
+@click.pass_context
+def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
+    """Discard the changes in DIRECTORY since the last commit; it stays open.
+
+    \b
+    casfs workspace discard ./work
+    """
+    with open_store(ctx) as store:
+        found = registry.find(store, Path(directory))
+        found = workspaces.discard(store, found, implicit_mount.tree_provider(store, os.environ))
+    echo_result(as_json, workspace_json(found), f"{found.root} {found.path}")
+
+
+@click.command()
+@click.argument("directory")
+@click.option("--force", is_flag=True, help="Discard uncommitted changes; also a damaged record.")
+@json_option
+@click.pass_context
+def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> None:
+    """Close the workspace DIRECTORY; refused while it has uncommitted changes.
+
+    \b
+    casfs workspace close ./work
+    casfs workspace close ./work --force
+    """
+    path, root, over = registry.absolute(Path(directory)), None, True
+    with open_store(ctx) as store:
+        if not (force and workspaces.remove_broken(store, path)):
+            found = registry.find(store, path)
+            root, over = found.root, workspaces.close(store, found, force=force)
+        implicit_mount.end_unused(store, os.environ)
+    rest = "" if over else "; still used by a container, so the tree is kept"
+    value = {"closed": str(path), "root": root, "over": over}
+    echo_result(as_json, value, f"{path} closed{rest}")
