@@ -20,7 +20,7 @@ from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
-from tests.support.engine import Cli
+from tests.support.engine import Cli, until
 from tests.support.helpers import put_tree, read_tree, write_tree
 from tests.support.served import Mount
 from tests.support.strategies import able, skip_without
@@ -172,6 +172,7 @@ def test_their_own_mount_ends_with_the_last_one(cli: Cli, tmp_path: Path) -> Non
     assert cli("status", "--json").json["serving"] == [serving]
     assert read_tree(tmp_path / "two") == read_tree(tmp_path / "source")
     cli("workspace", "close", tmp_path / "two")
-    for role in ("supervisor", "worker"):
-        assert processes.start_time(serving[role]) is None
+    for role in ("supervisor", "worker"):  # they end after their mount
+        pid = serving[role]
+        until(lambda pid=pid: processes.start_time(pid) is None, f"the end of the {role}")
     assert not Path(serving["mount"]).exists()
