@@ -21,7 +21,7 @@ from casfs.digest import Digest, NodeDigest, NodeHash, TreeDigest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import head_kinds, node
 from casfs.nodes.ref_collectors import Ref
-from casfs.nodes.registry import Registry, head_name
+from casfs.nodes.registry import Registry, compile_schema, head_name
 from casfs.nodes.schema import Schema, check_document
 
 PUBLISH_BATCH_BLOBS = 16384
@@ -37,7 +37,8 @@ class Batch:
         self._staged: dict[str, Staged] = {}
         self._held_bytes = 0
         self._types: dict[str, tuple[str, Schema]] = {}  # by name
-        self._schemas: dict[str, tuple[str, Schema]] = {}  # name and schema by hash
+        self._named: dict[str, str] = {}  # the hashes of schemas that were put here
+        self._documents: dict[str, Any] = {}  # schemas that were put here, by hash
         self._known: dict[str, str | None] = {}  # types
         self._sizes: dict[str, int] = {}  # of what was added here
         self._require: set[str] = set()
@@ -126,7 +127,7 @@ class Batch:
         if digest.hash not in self._known or node.encode(type_hash, payload) != data:
             raise Invalid(f"{digest}: its bytes are not canonical")
         if type_hash == META or self._compiled(type_hash)[0] == META:
-            self._schemas[digest.hash] = payload["$id"], Schema(payload)
+            self._documents[digest.hash] = payload
         return digest
 
     def _put_node(self, type_hash: str, payload: Any, *, is_foreign: bool = False) -> NodeDigest:
@@ -160,17 +161,17 @@ class Batch:
             schema.check(document)
             self._check_refs(META, type_hash, schema.refs(document), document)
             self._add(Staged(digest, data, type=type_hash))
-        compiled = Schema(document)
-        self._types[name] = digest.hash, compiled
-        self._schemas[digest.hash] = name, compiled
+        self._documents[digest.hash] = document
+        self._named[name] = digest.hash
+        self._types.pop(name, None)
         if changed:
             self.swap(head_name(name), old, Head(digest.hash, {"builtin": builtin}))
         return digest
 
     def _type(self, name: str) -> tuple[str, Schema]:
         if name not in self._types:
-            hash = self._registry.current(name)
-            self._types[name] = hash, self._registry.compiled(hash)[1]
+            hash = self._named.get(name) or self._registry.current(name)
+            self._types[name] = hash, self._compiled(hash)[1]
         return self._types[name]
 
     def _present(self, refs: list[Ref]) -> list[Ref]:
@@ -199,7 +200,10 @@ class Batch:
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (name, schema) of a type that is in this batch or in the store."""
-        return self._schemas.get(type_hash) or self._registry.compiled(type_hash)
+        document = self._documents.get(type_hash)
+        if document is None:
+            return self._registry.compiled(type_hash)
+        return document["$id"], compile_schema(type_hash, document)
 
     def type_name(self, type_hash: str | None) -> str:
         if type_hash is None:

