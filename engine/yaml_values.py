@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from casfs.canonical import member
+from casfs.canonical import MAX_DEPTH, member
 from casfs.errors import Invalid
 
 MAX_FRONT_MATTER_CHARS = 64 << 10  # the YAML parser takes 50 µs for a token
@@ -28,7 +28,18 @@ CORE = (  # tag, pattern of plain scalars, their first characters
 )
 
 
-class _FrontMatterLoader(yaml.SafeLoader):
+class _BoundedLoader(yaml.SafeLoader):
+    """Refuses deep nesting before it is parsed: the time of the scanner is quadratic in it."""
+
+    def fetch_more_tokens(self) -> None:
+        if self.flow_level > MAX_DEPTH or len(self.indents) > MAX_DEPTH:
+            raise yaml.scanner.ScannerError(
+                None, None, f"nested deeper than {MAX_DEPTH}", self.get_mark()
+            )
+        super().fetch_more_tokens()
+
+
+class _FrontMatterLoader(_BoundedLoader):
     """A date is a string; an alias, by which a few lines could expand to gigabytes, is refused."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -43,7 +54,7 @@ _FrontMatterLoader.yaml_implicit_resolvers = {
 }
 
 
-class _DocumentLoader(yaml.SafeLoader):
+class _DocumentLoader(_BoundedLoader):
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  (as PyYAML declares it)
     yaml_constructors: ClassVar[dict[Any, Any]] = {
         tag: yaml.SafeLoader.yaml_constructors[tag]

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache, partial
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ ENTRY_POINT_GROUP, BUILTIN_MODULES = "casfs.agents", "engine.agents."
 LIMITS, TURN_TREES = "limits", "turnTrees"  # in the config of any package: for the engine
 IMPORT_TIMEOUT_S = 10.0
 MAX_WRITTEN_BYTES = 4 << 20
+_found_points: tuple[object, EntryPoints] | None = None
 _described: dict[str, tuple[object, Mapping[str, Any], list[str]]] = {}  # by target, stamped
 MISSING = re.compile(r'"([^"]+)" is a required property')
 DESCRIPTOR_TYPES = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
@@ -69,7 +70,7 @@ class Package:
         if not isinstance(config.get(TURN_TREES, False), bool):
             raise Invalid(f"config.{TURN_TREES}: must be true or false")
         try:
-            Schema(self.schema).check(own_config(config))
+            _config_schema(canonical.encode(self.schema)).check(own_config(config))
         except Invalid as error:
             path, _, fault = str(error).partition(": ")
             path = f"config{path.removeprefix('$')}"
@@ -110,7 +111,7 @@ def own_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def names() -> list[str]:
     """Returns the names of all installed agent packages, also of those that do not load."""
-    return sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
+    return sorted(_points().names)
 
 
 def unknown(name: str, profiles: Collection[str] = ()) -> NotFound:
@@ -126,7 +127,7 @@ def unknown(name: str, profiles: Collection[str] = ()) -> NotFound:
 def load(name: str) -> Package:
     """Loads an agent package. Raises NotFound where none has that name, Failed where it does not
     load or its descriptor is invalid."""
-    points = sorted(entry_points(group=ENTRY_POINT_GROUP, name=name), key=_is_third_party)
+    points = sorted(_points().select(name=name), key=_is_third_party)
     if not points:
         raise unknown(name)
     try:
@@ -135,6 +136,29 @@ def load(name: str) -> Package:
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
     return package
+
+
+def _points() -> EntryPoints:
+    """Returns the installed agent packages. Among a hundred distributions that takes 30 ms, several
+    times a step, so it is done again only once a directory of the import path has changed."""
+    global _found_points
+    stamp = tuple((path, _changed_at(path)) for path in sys.path)
+    if _found_points is None or _found_points[0] != stamp:
+        _found_points = stamp, entry_points(group=ENTRY_POINT_GROUP)
+    return _found_points[1]
+
+
+def _changed_at(path: str) -> int | None:
+    try:
+        return os.stat(path or ".").st_mtime_ns
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _config_schema(document: bytes) -> Schema:
+    """Returns a compiled configSchema, by its canonical JSON. Raises Invalid."""
+    return Schema(canonical.decode(document), new=True)
 
 
 def _builtin(point: EntryPoint) -> Package:
@@ -198,7 +222,7 @@ def check(package: Package) -> None:
         if key in package.descriptor and not isinstance(package.descriptor[key], kind):
             raise Invalid(f"package_descriptor.{key} must be {form}")
     try:
-        Schema(package.schema, new=True)
+        _config_schema(canonical.encode(package.schema))
     except Invalid as error:
         raise Invalid(f"package_descriptor.configSchema: {error}") from None
 

@@ -31,7 +31,7 @@ Fields = tuple[str, ...]
 def cover_all(whens: Sequence[str], role: str, schema: Any) -> bool:
     """Returns whether one of the conditions is true after each step of `role`, whose meta fits
     `schema`. Raises Invalid for a condition that does not parse."""
-    conditions = [jsonata.compile(when).condition() for when in whens]
+    conditions = [jsonata.parsed(when).condition() for when in whens]
     compared: dict[Fields, list[Any]] = {}
     for condition in conditions:
         _collect(condition, role, compared)

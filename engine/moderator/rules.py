@@ -76,7 +76,7 @@ def expression_errors(index: int, text: str) -> Iterator[str]:
 
 def _errors(text: str, bound: frozenset[str]) -> Iterator[str]:
     try:
-        names = jsonata.compile(text).names()
+        names = jsonata.parsed(text).names()
     except Invalid as error:
         yield str(error)
         return
@@ -90,7 +90,7 @@ def result_errors(text: str, schemas: Mapping[str, Any]) -> list[str]:
     """Returns the errors of a `meta` over a called thread; `schemas`: of its roles, if known."""
     if errors := list(_errors(text, _BOUND | RESULT_NAMES)):
         return errors
-    expression = jsonata.compile(text)
+    expression = jsonata.parsed(text)
     errors = [*name_checks.unknown_names(expression.reads(), BINDINGS | RESULT_NAMES)]
     for name, role in expression.calls() if schemas else ():
         if name in FUNCTIONS and role not in schemas:
@@ -108,7 +108,7 @@ def name_errors(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[s
             faults = name_checks.unknown_fields(path, rule["from"], schemas)
             yield from (f"$.moderator[{index}].prompt: {fault}" for fault in faults)
         try:
-            expression = jsonata.compile(rule["when"] or "null")
+            expression = jsonata.parsed(rule["when"] or "null")
         except Invalid:
             continue  # an error already
         errors = [*name_checks.unknown_names(expression.reads())]
@@ -185,7 +185,7 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
     if rule["when"] is None:
         return
     try:
-        expression = jsonata.compile(rule["when"])
+        expression = jsonata.parsed(rule["when"])
     except Invalid:
         return  # an error already
     for name, text in expression.calls():

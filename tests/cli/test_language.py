@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,12 @@ PHRASES = {
 EXEMPT = {"casfs.mount.registry"}  # keys of a file
 
 
-def texts(module: str) -> Iterator[tuple[int, str]]:
+@cache
+def texts(module: str) -> list[tuple[int, str]]:
+    return list(_texts(module))
+
+
+def _texts(module: str) -> Iterator[tuple[int, str]]:
     """(line, text) of each string of a module that is no docstring of a function that is not
     a command."""
     tree = ast.parse(test_layers.modules()[module].read_text("utf-8"))

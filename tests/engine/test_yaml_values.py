@@ -49,7 +49,7 @@ BOMB = "a: &a [1]\n" + "".join(
         ("!!int x", "a tag does not fit its value"),
         ("a: [", "line 1, column 5: "),
         ("a\n---\nb", "another document"),
-        ("[" * 5000, "recursion"),
+        ("[" * 5000, "line 1, column 202: nested deeper than 200"),
         ("#" * (1 << 20 | 1), "longer than 1024 KiB"),
     ],
 )

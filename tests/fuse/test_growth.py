@@ -25,8 +25,8 @@ from tests.support.fuse import at
 from tests.support.helpers import put_tree
 from tests.support.thread_example import Example, make_thread
 
-STEPS = 10_000
-THREADS = 100_000
+STEPS = 5_000
+THREADS = 20_000
 FACTOR = 10
 MAX_RATIO = 1.3  # to linear growth; a constant part lowers it
 MAX_MORE_BYTES = 4 << 20  # bytes
