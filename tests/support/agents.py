@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import Any
 
 from casfs.agents import AgentContext
@@ -11,6 +12,7 @@ from casfs.store import Store
 from tests.support.engine import STATUS
 
 PROMPT = Prompt("You are it.", "Grüße.", (), "Say it.", STATUS)
+RUN = secrets.token_hex(16)  # by which processes are ended: of this process of the suite alone
 DONE = '```json\n{"status": "done"}\n```'
 
 
@@ -23,7 +25,7 @@ def context(store: Store, package: str = "react", **more: Any) -> AgentContext:
         "step": 7,
         "prompt": PROMPT,
         "workspace": None,
-        "run": "token",
+        "run": RUN,
         "env": {"PATH": os.environ["PATH"]},
         "agent": store.put_node("agent", agent).hash,
         **more,

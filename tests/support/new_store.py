@@ -13,7 +13,9 @@ from casfs.store import Store
 
 
 def init_store(root: Path) -> Store:
-    """What `Store.init(root)` makes, opened. `root` does not exist."""
+    """What `Store.init(root)` makes, opened."""
+    if root.exists():
+        return Store.init(root)
     template, directories, files = _template()
     root.parent.mkdir(parents=True, exist_ok=True)
     for name in directories:

@@ -18,6 +18,7 @@ from engine import content
 from engine.agents.command import create_agent
 from engine.processes import TimedOut
 from engine.threads.record import truncate_reason
+from tests.support.agents import RUN
 from tests.support.engine import OPEN, shell
 
 PROMPT = Prompt("You are it.", "Grüße.", (), "Say it.", OPEN)
@@ -30,7 +31,7 @@ def context(store: Store, **more: Any) -> AgentContext:
         "step": 7,
         "prompt": PROMPT,
         "workspace": None,
-        "run": "token",
+        "run": RUN,
         "env": {"PATH": os.environ["PATH"], "OWN": "kept", "CASFS_STORE": "another"},
         **more,
     }
@@ -55,7 +56,7 @@ async def test_what_it_sees(disk_store: Store, tmp_path: Path) -> None:
         "01K00000000000000000000000",
         "tester",
         "7",
-        "token",
+        RUN,
         "kept",
     ]
 

@@ -13,6 +13,7 @@ import pytest
 from engine import launcher
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings
+from tests.support.agents import RUN
 from tests.support.programs import needs
 
 MACHINE = os.uname().machine
@@ -48,7 +49,7 @@ AS_NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"
 
 async def sandboxed(script: str, workspace: Path) -> list[str]:
     env = {"PATH": os.environ["PATH"]}
-    return (await sandbox.sandboxed_command(script, workspace, "token", env, SETTINGS))[0]
+    return (await sandbox.sandboxed_command(script, workspace, RUN, env, SETTINGS))[0]
 
 
 @needs("bwrap")
