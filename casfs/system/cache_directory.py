@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from casfs.system.files import replacing
 
 FOREIGN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -32,10 +33,8 @@ def write(name: str, data: bytes) -> None:
     directory = _directory()
     with suppress(OSError):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=directory)
-        with open(fd, "wb") as file:
+        with replacing(directory / name) as file:
             file.write(data)
-        os.replace(temporary, directory / name)
 
 
 def _directory() -> Path:

@@ -42,6 +42,7 @@ def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
     with reserve.released(root):
         with open_store(ctx) as store:
             found = thread_lookup.find(store, id)
+        # As `stop_thread.request`, but the engine is imported only where no daemon runs.
         if daemon_socket.runs(root):
             daemon_socket.request(root, op, id=found.id)
         else:
