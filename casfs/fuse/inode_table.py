@@ -1,7 +1,8 @@
 """The inode table: lookup counts and names of the inodes that the kernel knows, in one mapped
 file.
 
-    header    magic, free lists, the transport's state, the unanswered requests
+    header    magic, free lists, the transport's state, the header of the request that the serving
+              loop has read last, the deferred requests
     rows      64 bytes each: number, parent's number, check, lookups, children, name
     index     open addressing over the numbers (`casfs.fuse.inode_index`)
 
@@ -41,7 +42,8 @@ HEADER = struct.Struct("<16sQB7x")  # magic, used slots, power of the index
 FREE = struct.Struct("<8I")  # heads of the lists of free runs, by their length in slots
 FREE_AT = 64
 TRANSPORT_STATE_AT, STATE_LENGTH = 1024, struct.Struct("<H")
-UNANSWERED_AT = 2048
+REQUEST_HEADER_AT, REQUEST_HEADER_BYTES = 1536, 40
+DEFERRED_AT = 2048
 ROW = struct.Struct("<QQQIIH")  # number, parent, check, lookups, children, name's length
 NUMBERS = struct.Struct("<QQ")  # number, parent
 FREE_RUN = struct.Struct("<I")
@@ -76,7 +78,9 @@ class InodeTable:
             magic, self._used, power = HEADER.unpack_from(self._map)
             if magic != MAGIC:
                 raise ValueError("not an inode table")
-        self.unanswered = memoryview(self._map)[UNANSWERED_AT:ROWS_AT].cast("Q")
+        request_end = REQUEST_HEADER_AT + REQUEST_HEADER_BYTES
+        self.request_header = memoryview(self._map)[REQUEST_HEADER_AT:request_end]
+        self.deferred = memoryview(self._map)[DEFERRED_AT:ROWS_AT].cast("Q")
         self._free: list[int] = list(FREE.unpack_from(self._map, FREE_AT))
         self._index = InodeIndex(self._map, power)
         self._find = self._index.find
@@ -90,7 +94,8 @@ class InodeTable:
 
     def close(self) -> None:
         self._index.close()
-        self.unanswered.release()
+        self.request_header.release()
+        self.deferred.release()
         self._map.close()
         os.close(self.fd)
 

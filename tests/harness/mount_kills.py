@@ -39,6 +39,7 @@ OLDER = Path(__file__).resolve().parents[1] / "support" / "older.py"
 FAILED = os.strerror(errno.EIO)
 FILES = 300
 LONGEST = 0.3  # seconds between a server's start and its end
+LAST_PASS_S = 30  # a reader that is not done then hangs: its request is lost
 
 
 @dataclass
@@ -120,7 +121,7 @@ def run(
         made = create.create(store, "c", folder / "source", defaults=False).checkpoint
         tree = mount.path / "trees" / "c" / made.id
         threads = [
-            threading.Thread(target=read, args=(tree, contents, number, found))
+            threading.Thread(target=read, args=(tree, contents, number, found), daemon=True)
             for number in range(readers)
         ]
         for thread in threads:
@@ -130,7 +131,9 @@ def run(
         finally:
             found.over.set()
             for thread in threads:
-                thread.join()
+                thread.join(LAST_PASS_S)
+            if hanging := sum(thread.is_alive() for thread in threads):
+                found.errors.append(f"{hanging} readers wait for an answer")
         check = subprocess.run(["diff", "-r", folder / "source", tree], capture_output=True)
         if check.returncode:
             found.errors.append(check.stdout.decode(errors="replace")[:1000])

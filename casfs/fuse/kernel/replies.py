@@ -1,9 +1,9 @@
-"""Replies to the kernel, and the list of unanswered requests for a successor.
+"""Replies to the kernel, and what a successor needs to know of unanswered requests.
 
-The list is for kernels that do not resend requests when the worker that had read them dies
-(before Linux 6.9): it stands in the inode table, and a successor answers those requests with
-EIO, so that no caller hangs. Place 0 is for the request of the serving loop, the others
-for deferred ones; what exceeds the places is not listed.
+That is for kernels that do not resend requests when the worker that had read them dies (before
+Linux 6.9): a successor answers those requests with EIO, so that no caller hangs. The serving loop
+reads the header of a request into the inode table, so that no death comes between a read and its
+record. Deferred requests are listed there, too, as far as there is room.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import errno
 import os
 import threading
 
+from casfs.fuse.inode_table import InodeTable
 from casfs.fuse.kernel import protocol
 from casfs.fuse.kernel.splice import Pipe
 from casfs.fuse.views.vnode import Extent
@@ -20,12 +21,12 @@ IGNORED = (errno.ENOENT, errno.ENODEV)  # the caller was interrupted, or the mou
 
 
 class Replies:
-    """`fd`: /dev/fuse; `unanswered`: the places. Thread-safe, except for `splice`."""
+    """`fd`: /dev/fuse. Thread-safe, except for `splice`."""
 
-    def __init__(self, fd: int, unanswered: memoryview) -> None:
-        self.lists_unanswered = False
+    def __init__(self, fd: int, table: InodeTable) -> None:
+        self.lists_deferred = False
         self._fd = fd
-        self._unanswered = unanswered
+        self._request_header, self._deferred = table.request_header, table.deferred
         self._lock = threading.Lock()
         self._pipe = Pipe()
 
@@ -63,28 +64,26 @@ class Replies:
 
     # -- unanswered requests ------------------------------------------------------------------
 
-    def set_current(self, unique: int) -> None:
-        """The serving loop has read this request, and answered or deferred the one before."""
-        if self.lists_unanswered:
-            self._unanswered[0] = unique
-
     def defer(self, unique: int) -> None:
-        """A worker thread will answer the request, and then call `answered`."""
+        """A worker thread will answer the request, and then call `answered`. To be called before
+        the serving loop reads the next one."""
         self._replace(0, unique)
 
     def answered(self, unique: int) -> None:
         self._replace(unique, 0)
 
     def _replace(self, old: int, new: int) -> None:
-        if self.lists_unanswered:
+        if self.lists_deferred:
             with self._lock:
-                place = next((n for n, at in enumerate(self._unanswered) if n and at == old), None)
-                if place is not None:
-                    self._unanswered[place] = new
+                index = next((n for n, listed in enumerate(self._deferred) if listed == old), None)
+                if index is not None:
+                    self._deferred[index] = new
 
     def fail_unanswered(self) -> None:
-        """Answers the requests of a worker that died with EIO."""
-        for place, unique in enumerate(self._unanswered):
-            if unique:
-                self.error(unique, errno.EIO)
-                self._unanswered[place] = 0
+        """Answers the requests of a worker that died with EIO; the kernel ignores an answer to one
+        that has its answer already."""
+        last = protocol.in_header.unpack(self._request_header)[2]
+        for unique in {last, *self._deferred} - {0}:
+            self.error(unique, errno.EIO)
+        self._request_header[:] = bytes(len(self._request_header))
+        self._deferred[:] = memoryview(bytes(self._deferred.nbytes)).cast("Q")

@@ -71,7 +71,7 @@ class FuseServer:
         self._log = log
         self._reading = self._stopping = False
         self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) > 1 else 0.0
-        self._replies = Replies(fd, session.inodes.table.unanswered)
+        self._replies = Replies(fd, session.inodes.table)
         self._session_lock = threading.Lock()
         self._fetches = fetches = WorkerPool(session, self._replies, "read", FETCH_THREADS)
         self._reads = WorkerPool(session, self._replies, "read", VERIFY_THREADS, fetches)
@@ -126,7 +126,7 @@ class FuseServer:
         """Continues after a predecessor's INIT."""
         state = self._session.inodes.table.transport_state
         resends = Negotiated(*map(int, state.split())).resends
-        self._replies.lists_unanswered = not resends
+        self._replies.lists_deferred = not resends
         if resends:
             with suppress(OSError):
                 self._replies.notify(protocol.NOTIFY_RESEND, b"")
@@ -135,9 +135,10 @@ class FuseServer:
         self._on_ready()
 
     def _loop(self) -> None:
-        buffer = bytearray(REQUEST_BYTES)
-        view, buffers, fd = memoryview(buffer), [buffer], self._fd
-        unpack, handlers, replies = protocol.in_header.unpack_from, self._handlers, self._replies
+        header = self._session.inodes.table.request_header
+        body = memoryview(bytearray(REQUEST_BYTES))
+        buffers, fd = [header, body], self._fd
+        unpack, handlers = protocol.in_header.unpack, self._handlers
         counts = self._session.stats.requests
         header_size = protocol.in_header.size
         poller, spin_until, now = select.poll(), 0.0, time.perf_counter
@@ -162,11 +163,10 @@ class FuseServer:
                 return
             if size < header_size:
                 continue
-            _, opcode, unique, ino, uid, gid, *_ = unpack(buffer)
+            _, opcode, unique, ino, uid, gid, *_ = unpack(header)
             kind, handler = handlers.get(opcode, UNKNOWN)
             counts[kind] += 1
-            replies.set_current(unique)
-            self._answer(kind, handler, Request(unique, ino, uid, gid, view[header_size:size]))
+            self._answer(kind, handler, Request(unique, ino, uid, gid, body[: size - header_size]))
             spin_until = now() + self._spin_s
 
     def _answer(self, kind: str, handler: Handler, request: Request) -> None:
@@ -190,7 +190,7 @@ class FuseServer:
         if agreed is not None:
             state = b" ".join(b"%d" % number for number in agreed)
             self._session.inodes.table.transport_state = state
-            self._replies.lists_unanswered = not agreed.resends
+            self._replies.lists_deferred = not agreed.resends
         self._replies.reply(request.unique, reply)
         if agreed is not None:
             self._on_ready()

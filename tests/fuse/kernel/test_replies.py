@@ -25,10 +25,15 @@ class Kernel:
         self._ours.setblocking(False)
         self.table = InodeTable()
 
-    def replies(self, *, lists_unanswered: bool = True) -> Replies:
-        made = Replies(self._theirs.fileno(), self.table.unanswered)
-        made.lists_unanswered = lists_unanswered
+    def replies(self, *, lists_deferred: bool = True) -> Replies:
+        made = Replies(self._theirs.fileno(), self.table)
+        made.lists_deferred = lists_deferred
         return made
+
+    def read(self, unique: int) -> None:
+        """The serving loop has read this request."""
+        header = protocol.in_header.pack(40, 1, unique, 1, 0, 0, 0, 0, 0)
+        self.table.request_header[:] = header
 
     def heard(self) -> list[tuple[int, int, bytes]]:
         """(unique, errno, body) of each message."""
@@ -83,9 +88,9 @@ def test_pages_of_a_file(kernel: Kernel, tmp_path: Path) -> None:
 def test_a_successor_fails_unanswered_requests(kernel: Kernel) -> None:
     dead = kernel.replies()
     for unique in (2, 4, 6):
-        dead.set_current(unique)
+        kernel.read(unique)
         dead.defer(unique)
-    dead.set_current(8)
+    kernel.read(8)
     dead.reply(4, b"")
     dead.answered(4)
     dead.close()
@@ -101,22 +106,22 @@ def test_a_successor_fails_unanswered_requests(kernel: Kernel) -> None:
 
 def test_more_unanswered_requests_than_places(kernel: Kernel) -> None:
     replies = kernel.replies()
-    places = len(kernel.table.unanswered)
+    places = len(kernel.table.deferred)
     for unique in range(2, 2 * places + 20, 2):
-        replies.set_current(unique)
+        kernel.read(unique)
         replies.defer(unique)
     replies.fail_unanswered()
     replies.close()
-    assert len(kernel.heard()) == places
-    assert not any(kernel.table.unanswered)
+    assert len(kernel.heard()) == places + 1  # the last one read
+    assert not any(kernel.table.deferred)
 
 
 def test_where_requests_are_resent_none_is_listed(kernel: Kernel) -> None:
-    replies = kernel.replies(lists_unanswered=False)
-    replies.set_current(2)
+    replies = kernel.replies(lists_deferred=False)
+    kernel.read(2)
     replies.defer(2)
     replies.close()
-    assert not any(kernel.table.unanswered)
+    assert not any(kernel.table.deferred)
 
 
 def test_unanswered_requests_and_inodes_do_not_overlap(kernel: Kernel) -> None:
@@ -124,13 +129,15 @@ def test_unanswered_requests_and_inodes_do_not_overlap(kernel: Kernel) -> None:
     for number in range(2000):
         kernel.table.add_lookup(2 + number, number, 1, b"n%d" % number)
     replies = kernel.replies()
-    for unique in range(1, 2 * len(kernel.table.unanswered)):
-        replies.set_current(unique << 40)
+    for unique in range(1, 2 * len(kernel.table.deferred)):
+        kernel.read(unique << 40)
         replies.defer(unique << 40)
     replies.close()
     assert kernel.table.transport_state == b"41 5 131072"
     assert all(kernel.table.check(2 + number) == number for number in range(2000))
     successor = InodeTable(os.dup(kernel.table.fd))
     assert len(successor) == 2001
-    assert successor.unanswered[0] == (2 * len(successor.unanswered) - 1) << 40
+    assert successor.deferred[-1] == len(successor.deferred) << 40
+    read = protocol.in_header.unpack(successor.request_header)[2]
+    assert read == (2 * len(successor.deferred) - 1) << 40
     successor.close()
