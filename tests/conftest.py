@@ -37,6 +37,7 @@ settings.load_profile("ci" if programs.IN_CI else "local")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help=f"without what {SLOW.name} lists")
+    parser.addoption("--update-costs", action="store_true", help="write tests/costs.json anew")
     for name, what in LARGE.items():
         parser.addoption(f"--{name}", action="store_true", help=f"also test with {what}")
 
