@@ -27,7 +27,7 @@ MAX_DEPTH = 200  # below the recursion limit of every parser that reads it
 
 def encode(value: Any) -> bytes:
     """Returns the canonical bytes of `value`. Raises Invalid naming the JSON path."""
-    if not _orjson_safe(value, 0):
+    if not _orjson_safe(value):
         _check(value, "$", 0)
         import rfc8785  # only floats and rare keys come here: not worth its import time
 
@@ -73,24 +73,33 @@ def _no_constant(name: str) -> Any:
     raise Invalid(f"not JSON: {name} is not a JSON number")
 
 
-def _orjson_safe(value: Any, depth: int) -> bool:
+def _orjson_safe(value: Any) -> bool:
     """Returns True when orjson provably writes the RFC 8785 bytes of `value`."""
-    kind = type(value)
-    if kind is dict and depth < MAX_DEPTH:
-        for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or max(key) <= "\ud7ff"):
+    level = [value]  # all that is nested equally deep: a call for each part takes longer
+    depth = 0
+    while level:
+        below: list[Any] = []
+        for part in level:
+            kind = type(part)
+            if kind is str or kind is bool or part is None:
+                continue
+            if kind is int:
+                if not -MAX_INT <= part <= MAX_INT:
+                    return False
+            elif kind is list:
+                below += part
+            elif kind is dict:
+                for key in part:
+                    if type(key) is not str or not (key.isascii() or max(key) <= "\ud7ff"):
+                        return False
+                below += part.values()
+            else:
                 return False
-            if type(item) is not str and item is not None and not _orjson_safe(item, depth + 1):
-                return False
-        return True
-    if kind is int:
-        return bool(-MAX_INT <= value <= MAX_INT)
-    if kind is list and depth < MAX_DEPTH:
-        for item in value:
-            if type(item) is not str and not _orjson_safe(item, depth + 1):
-                return False
-        return True
-    return kind is str or kind is bool or value is None
+        depth += 1
+        if below and depth > MAX_DEPTH:
+            return False
+        level = below
+    return True
 
 
 def _check(value: Any, path: str, depth: int) -> None:

@@ -187,10 +187,10 @@ class Batch:
         needed = {type_hash, *(hashes := {ref.hash for ref in refs})}
         types = self._registry.types_of(needed)
         self._look_up(needed - types.keys())
-        types.update((hash, self._known[hash]) for hash in needed & self._known.keys())
+        types.update({hash: self._known[hash] for hash in needed & self._known.keys()})
         node.check_types(refs, types, self.type_name)
         node.check_targets(name, payload, lambda: self.info(hashes), self.type_name)
-        self._require.update(hash for hash in needed if hash not in self._staged)
+        self._require |= needed - self._staged.keys()
 
     def info(self, hashes: set[str]) -> dict[str, BlobInfo]:
         """Returns size and type of blobs that were added here or are stored."""

@@ -49,7 +49,7 @@ class Limits:
 def merge(*tables: Mapping[str, Any]) -> Limits:
     """Reads tables of limits; of a name that several have, the last holds. Raises Invalid."""
     for table in tables:
-        for fault in faults(table, "limits"):
+        for fault in faults(table, "limits") if table != {} else ():
             raise Invalid(fault)
     value = {name: one for table in tables for name, one in table.items()}
     memory = value.get("memory")

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from casfs.agents.secrets import Secrets
 
 BETWEEN = "\n\n"  # the parts of a prompt
@@ -26,7 +28,7 @@ class EarlierStep:
 
     def text(self) -> str:
         """Returns the step as Markdown."""
-        meta = json.dumps(self.meta, ensure_ascii=False, indent=2)
+        meta = orjson.dumps(self.meta, option=orjson.OPT_INDENT_2).decode()
         return f"## Step {self.index}: {self.role}\n\n{self.output.strip()}\n\nRecorded as:\n{meta}"
 
 

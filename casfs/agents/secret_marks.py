@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from casfs.digest import is_hash
@@ -30,6 +30,8 @@ NAMED_AT_END = re.compile(
 KEY_BEGIN = b"-----BEGIN"
 KEY_END = b"-----END"
 TELLING_NAME = re.compile("(?i)pass|pwd|secret|token|credential|key")
+CLEAN_TEXTS = 8  # the texts of a step: an output is scanned as such, and again in its node
+MIN_CLEAN_CHARS = 200  # scanning a shorter one takes as long as knowing it
 
 
 class SecretMarks:
@@ -45,6 +47,7 @@ class SecretMarks:
         self.scanner, self.highest = scanner, highest
         self.numbers = dict(numbers or {})
         self._lock = threading.Lock()  # steps are built in threads of their own
+        self._clean: tuple[str, ...] = ()  # the last texts without secrets and marks
 
     def mark(self, kind: str, secret: bytes) -> str:
         with self._lock:
@@ -70,19 +73,52 @@ class SecretMarks:
         return data
 
     def in_text(self, text: str) -> str:
-        self._count_above(text)
-        if len(text) < MIN_TEXT_CHARS:
+        if len(text) < MIN_TEXT_CHARS or text in self._clean:
             return text
         data = text.encode(ENCODING, ERRORS)
         marked = self.in_bytes(data)
-        return text if marked is data else marked.decode(ENCODING, ERRORS)
+        if marked is not data:
+            return marked.decode(ENCODING, ERRORS)
+        self._note_clean(text)
+        return text
 
     def in_json(self, value: Any) -> Any:
         """Returns a JSON value with the secrets in its strings replaced. One pass over all of them
         tells that there is none, which is the rule."""
-        texts = "\n".join(_texts(value))
-        self._count_above(texts)
-        return self._in_json(value) if self._findings(texts.encode(ENCODING, ERRORS)) else value
+        texts = self._texts_to_scan(value)
+        if not texts:
+            return value
+        text = "\n".join(texts)
+        if MARK_START in text:
+            self._count_above(text)
+        if self._findings(text.encode(ENCODING, ERRORS)):
+            return self._in_json(value)
+        for text in texts:
+            self._note_clean(text)
+        return value
+
+    def _texts_to_scan(self, value: Any) -> list[str]:
+        """Returns the strings in a JSON value that may hold secrets, with the names that tell so,
+        but for those that are known to hold none."""
+        texts: list[str] = []
+        parts = [value]
+        for part in parts:  # grows: a call for each part takes longer
+            if isinstance(part, str):
+                if len(part) >= MIN_TEXT_CHARS and part not in self._clean and not is_hash(part):
+                    texts.append(part)
+            elif isinstance(part, list | tuple):
+                parts += part
+            elif part is not None and not isinstance(part, int | float | dict):
+                parts.append(dict(part) if isinstance(part, Mapping) else None)
+            elif isinstance(part, dict):
+                for name, member in part.items():
+                    if len(name) >= MIN_TEXT_CHARS:
+                        texts.append(name)
+                    if isinstance(member, str) and _is_telling(name, member):
+                        texts.append(_member(name, member))
+                    else:
+                        parts.append(member)
+        return texts
 
     def _in_json(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -118,12 +154,15 @@ class SecretMarks:
     def _findings(self, data: bytes) -> tuple[Finding, ...]:
         return () if self.scanner is None else self.scanner.scan(data, binary=True)
 
+    def _note_clean(self, text: str) -> None:
+        if len(text) >= MIN_CLEAN_CHARS and MARK_START not in text:
+            self._clean = (*self._clean[1 - CLEAN_TEXTS :], text)
+
     def _count_above(self, text: str) -> None:
         """Keeps the numbers of a later run apart from those that an earlier one gave."""
-        if MARK_START in text:
-            numbers = [int(number) for number in MARKS.findall(text)]
-            with self._lock:
-                self.highest = max([self.highest, *numbers])
+        numbers = [int(number) for number in MARKS.findall(text)]
+        with self._lock:
+            self.highest = max([self.highest, *numbers])
 
 
 def _token_at_end(data: bytes) -> int:
@@ -134,26 +173,8 @@ def _token_at_end(data: bytes) -> int:
     return 0 if is_word else len(token)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yields the strings in a JSON value that may hold secrets, with the names that tell so."""
-    if isinstance(value, str):
-        if len(value) >= MIN_TEXT_CHARS and not is_hash(value):
-            yield value
-    elif isinstance(value, Mapping):
-        for name, one in value.items():
-            if len(name) >= MIN_TEXT_CHARS:
-                yield name
-            if _is_telling(name, one):
-                yield _member(name, one)
-            else:
-                yield from _texts(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one)
-
-
 def _is_telling(name: str, value: Any) -> bool:
-    return isinstance(value, str) and not is_hash(value) and bool(TELLING_NAME.search(name))
+    return isinstance(value, str) and bool(TELLING_NAME.search(name)) and not is_hash(value)
 
 
 def _member(name: str, value: str) -> str:

@@ -88,7 +88,8 @@ class Secrets:
 
     def redact_json(self, value: Any) -> Any:
         """Returns a JSON value with every string in it redacted, keys included."""
-        return self.marks.in_json(self.redact_values_in_json(value))
+        known = _replaced_in_json(value, self._forms) if self._forms else value
+        return self.marks.in_json(known)
 
     def redact_values(self, text: str) -> str:
         """As `redact`, but without the scanner: for the work, and for what passed it before."""
@@ -100,12 +101,12 @@ class Secrets:
         return data
 
     def redact_values_in_json(self, value: Any) -> Any:
-        return _replaced_in_json(value, self._forms)
+        return _replaced_in_json(value, self._forms) if self._forms else value
 
     def redact_variables_in_json(self, value: Any) -> Any:
         """As `redact_values_in_json`, but only values of variables: for names and definitions, in
         which a value of a private file may be an ordinary word, such as a model's name."""
-        return _replaced_in_json(value, self._variable_forms)
+        return _replaced_in_json(value, self._variable_forms) if self._variable_forms else value
 
     def begins_at_end(self, data: bytes) -> int:
         """Returns how many bytes at the end of `data` may be the beginning of a secret."""
@@ -135,11 +136,11 @@ class Secrets:
         """Returns a log that redacts the texts of every event."""
 
         def redacted(event: str, **fields: Any) -> None:
-            texts = {
-                key: self.redact_json(one if isinstance(one, JSON_VALUES) else str(one))
-                for key, one in fields.items()
+            values = {
+                key: value if isinstance(value, JSON_VALUES) else str(value)
+                for key, value in fields.items()
             }
-            log(event, **texts)
+            log(event, **{**values, **self.redact_json(values)})
 
         return redacted
 
@@ -169,8 +170,6 @@ def _replaced(text: str, forms: Forms) -> str:
 
 
 def _replaced_in_json(value: Any, forms: Forms) -> Any:
-    if not forms:
-        return value
     if isinstance(value, str):
         return _replaced(value, forms)
     if isinstance(value, Mapping):
@@ -245,7 +244,7 @@ class _RedactingBatch(Batch):
         """Redacts an object of which only the fields `texts` hold free text: the scanner takes
         longer to look for texts in it than to scan them."""
         known = self._secrets.redact_variables_in_json(value)
-        fields = {name: self._secrets.redact_json(known[name]) for name in texts if name in known}
+        fields = {name: self._secrets.redact_json(known[name]) for name in texts if known.get(name)}
         return {**known, **fields}
 
     def put_work(self, data: bytes) -> Digest:

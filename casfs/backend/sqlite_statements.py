@@ -103,9 +103,24 @@ def key_of(hash: str) -> bytes:
     return key
 
 
+def keys_of(hashes: Collection[str]) -> list[bytes]:
+    """Returns the 32 bytes of each hash. Raises NotFound where one is invalid."""
+    try:
+        keys = list(map(bytes.fromhex, hashes))
+    except ValueError:
+        return [key_of(hash) for hash in hashes]  # raises for the one that is invalid
+    if list(map(bytes.hex, keys)) != list(hashes) or not {32}.issuperset(map(len, keys)):
+        return [key_of(hash) for hash in hashes]
+    return keys
+
+
 def is_storable(name: str) -> bool:
     """Returns False for text decoded from bytes that are not UTF-8: no head has such a name."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def type_of(key: object) -> str | None:
@@ -129,7 +144,7 @@ def mistyped(db: Connection) -> list[str]:
 
 
 def type_key(type: str) -> bytes:
-    return META_KEY if type == META else key_of(type)
+    return META_KEY if type == META else bytes.fromhex(type)
 
 
 def prepare(
@@ -142,10 +157,10 @@ def prepare(
     published = {one.digest.hash for one in batch}
     targets: set[str] = {move.new.hash for move in moves if move.new}
     targets.update(one.type for one in batch if one.type is not None and one.type != META)
-    needed = [key_of(hash) for hash in (targets - published).union(require)]
+    needed = keys_of((targets - published).union(require))
     is_small = len(batch) <= BATCH_ROWS
     own = [
-        key_of(one.digest.hash)
+        bytes.fromhex(one.digest.hash)
         for one in batch
         if is_small or one.type is not None or (one.temp is not None and one.member is None)
     ]
@@ -189,7 +204,7 @@ def insert(
         rows_of_nodes.confirm(db)
     rows: list[tuple[bytes, int, int | None, int, bytes | None, int | None, int | None]] = []
     for one in batch:
-        key, data = key_of(one.digest.hash), one.data
+        key, data = bytes.fromhex(one.digest.hash), one.data
         id = None if one.type is None else ids[one.type]
         known = stored.get(key)
         if id is not None and known is not None and known.type is None:
@@ -205,7 +220,7 @@ def insert(
 
 def is_placed(one: Staged, stored: Mapping[bytes, BlobRow]) -> bool:
     """Returns True for a blob that is stored already, in a row or in a pack."""
-    found = stored.get(key_of(one.digest.hash))
+    found = stored.get(bytes.fromhex(one.digest.hash))
     is_new_node = found is not None and one.type is not None and found.type is None
     return found is not None and bool(found.is_placed) and not is_new_node
 
@@ -224,7 +239,7 @@ def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:
 
 def record_touched(db: Connection, hashes: list[str], moves: Sequence[Swap]) -> None:
     """Write barrier: records the blobs that this transaction touches for the running gc."""
-    keys = [key_of(hash) for hash in [*hashes, *(move.new.hash for move in moves if move.new)]]
+    keys = keys_of([*hashes, *(move.new.hash for move in moves if move.new)])
     db.executemany(
         "INSERT OR IGNORE INTO young SELECT id FROM blobs WHERE hash = ?", [(key,) for key in keys]
     )

@@ -49,12 +49,17 @@ def check_types(
     type_name: Callable[[str | None], str],
 ) -> None:
     """Raises Invalid for a ref to what is not among `types`, or to a node of another type."""
+    names: dict[str | None, str] = {}  # most refs of a node have targets of a few types
     for ref in refs:
         if ref.hash not in types:
             raise Invalid(f"refers to {ref.hash}, which is not in this store; put it first")
-        found = ref.cas_type and type_name(types[ref.hash])
-        if found != ref.cas_type:
-            raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
+        if ref.cas_type is None:
+            continue
+        type = types[ref.hash]
+        if type not in names:
+            names[type] = type_name(type)
+        if names[type] != ref.cas_type:
+            raise Invalid(f"refers to {ref.hash}: a {names[type]}, and must be a {ref.cas_type}")
 
 
 def encode(type_hash: str, payload: Any) -> bytes:

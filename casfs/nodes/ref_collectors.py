@@ -1,7 +1,8 @@
 """References in a payload, and the functions that collect them.
 
-A collector appends the references of one value to a list. A compiled schema is a tree of them;
-they check nothing themselves: `casfs.nodes.schema` has checked the payload before.
+A collector appends the references in each of some values, which have one schema, to a list. A
+compiled schema is a tree of collectors; they check nothing themselves: `casfs.nodes.schema` has
+checked the payload before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Ref(NamedTuple):
     is_local: bool = False
 
 
-Collect = Callable[[Any, list[Ref]], None]
+Collect = Callable[[Iterable[Any], list[Ref]], None]
 
 
 def only_set(parts: Iterable[Collect | None]) -> list[Collect]:
@@ -33,9 +34,10 @@ def in_turn(parts: list[Collect]) -> Collect | None:
     if len(parts) <= 1:
         return parts[0] if parts else None
 
-    def collect(value: Any, found: list[Ref]) -> None:
-        for part in parts:
-            part(value, found)
+    def collect(values: Iterable[Any], refs: list[Ref]) -> None:
+        for value in values:
+            for part in parts:
+                part((value,), refs)
 
     return collect
 
@@ -44,9 +46,12 @@ def collect_ref(schema: dict[str, Any]) -> Collect:
     cas_type: str | None = schema.get("cas_type")
     is_local: bool = schema.get("cas_local", False)
 
-    def collect(value: Any, found: list[Ref]) -> None:
-        if isinstance(value, str) and HEX.match(value):
-            found.append(Ref(value, cas_type, is_local))
+    new_tuple = tuple.__new__  # without the Python function that a NamedTuple's own is
+
+    def collect(values: Iterable[Any], refs: list[Ref]) -> None:
+        for value in values:
+            if isinstance(value, str) and HEX.match(value):
+                refs.append(new_tuple(Ref, (value, cas_type, is_local)))
 
     return collect
 
@@ -54,10 +59,11 @@ def collect_ref(schema: dict[str, Any]) -> Collect:
 def collect_if(
     test: Callable[[Any], bool], then: Collect | None, other: Collect | None = None
 ) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        chosen = then if test(value) else other
-        if chosen:
-            chosen(value, found)
+    def collect(values: Iterable[Any], refs: list[Ref]) -> None:
+        for value in values:
+            chosen = then if test(value) else other
+            if chosen:
+                chosen((value,), refs)
 
     return collect
 
@@ -71,33 +77,36 @@ def collect_object(
     patterns: list[tuple[Callable[[str], bool], Collect | None]],
     rest: Collect | None,
 ) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        if not isinstance(value, dict):
-            return
-        for key, item in value.items():
+    def collect_members(members: dict[str, Any], refs: list[Ref]) -> None:
+        for key, item in members.items():
             known = key in named
             if known and (part := named[key]):
-                part(item, found)
+                part((item,), refs)
             for matches, matched in patterns:
                 if matches(key):
                     known = True
                     if matched:
-                        matched(item, found)
+                        matched((item,), refs)
             if rest and not known:
-                rest(item, found)
+                rest((item,), refs)
+
+    def collect(values: Iterable[Any], refs: list[Ref]) -> None:
+        for value in values:
+            if isinstance(value, dict):
+                collect_members(value, refs)
 
     return collect
 
 
 def collect_array(first: list[Collect | None], rest: Collect | None) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        if not isinstance(value, list | tuple):  # Python's callers may give either
-            return
-        for part, item in zip(first, value, strict=False):
-            if part:
-                part(item, found)
-        if rest:
-            for item in value[len(first) :]:
-                rest(item, found)
+    def collect(values: Iterable[Any], refs: list[Ref]) -> None:
+        for value in values:
+            if not isinstance(value, list | tuple):  # Python's callers may give either
+                continue
+            for part, item in zip(first, value, strict=False):
+                if part:
+                    part((item,), refs)
+            if rest:
+                rest(value[len(first) :], refs)
 
     return collect

@@ -61,7 +61,7 @@ class Registry:
         """Caches the types of stored blobs; None (not a node so far) is skipped."""
         if len(self._types) > TYPE_CACHE_NODES:
             self._types.clear()
-        self._types.update((hash, type) for hash, type in types.items() if type is not None)
+        self._types.update({hash: type for hash, type in types.items() if type is not None})
 
     def types_of(self, hashes: Collection[str]) -> dict[str, str | None]:
         """Returns the types of those that are cached."""

@@ -16,7 +16,7 @@ immutable and thread-safe.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -101,7 +101,7 @@ class Schema:
         found: list[Ref] = []
         if self._collect is not None:
             try:
-                self._collect(payload, found)
+                self._collect((payload,), found)
             except RecursionError:
                 raise Invalid("$: nested too deep to follow its references") from None
         return found
@@ -131,7 +131,7 @@ class Schema:
         return self._library.validator_for(document, pattern_options=self._patterns).is_valid
 
     def _collector(self, schema: Document, pointer: str) -> Collect | None:
-        """Returns a function that appends the refs of a value under `schema`; None without refs."""
+        """Returns a function that appends the refs in values under `schema`; None without refs."""
         if not isinstance(schema, dict) or not has_refs(schema):
             return None
         parts: list[Collect] = []
@@ -148,11 +148,11 @@ class Schema:
     def _follow(self, target: str) -> Collect:
         pointer, place = target[1:], ref_target(target)
 
-        def follow(value: Any, found: list[Ref]) -> None:
+        def follow(values: Iterable[Any], refs: list[Ref]) -> None:
             if pointer not in self._collectors:
                 self._collectors[pointer] = self._collector(self._places[place], pointer)
             if collect := self._collectors[pointer]:
-                collect(value, found)
+                collect(values, refs)
 
         return follow
 

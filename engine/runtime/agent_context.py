@@ -76,7 +76,7 @@ class AgentContextBuilder:
 
     def _record_tree(self, intent: Intent, state: RecordedState | None) -> dict[str, Any]:
         """Returns that field, where the agent has trees of turns. A failure never ends its work."""
-        agent = self.store.node(self.config.agents[intent["role"]], "agent").payload
+        agent = self.config.bound_agent(intent["role"])
         if state is None or not (agent["config"].get(TURN_TREES) and self.config.has_turn_trees):
             return {}
         last = intent.get("tree", state.tree)

@@ -120,17 +120,20 @@ class StepCommitter:
         self.history.add(step.moved.hash, step.payload, step.output, step.summary)
 
     def _finish(self, step: UncommittedStep, now: Thread, decision: Decision) -> None:
-        compact = now.record["compact"]  # may have changed since the step was built
+        record = now.record
+        compact = record["compact"]  # may have changed since the step was built
         step.payload["compact"] = compact
         step.summary = None if compact is None else content.text(self.store, compact)
-        rounds, budget = step_limit(now.record, self.config.start), self.config.budget
+        rounds, budget = step_limit(record, self.config.start), self.config.budget
         step.moved = transitions.finish_step(
             step.batch, now, step.payload, decision, rounds, step.tokens, budget
         )
 
     def _payload(self, batch: Batch, step: StepResult) -> dict[str, Any]:
         """The payload of a thread-step; puts its content and its changes into `batch`."""
-        thread, intent = self.head.thread, self.head.thread.record["intent"]
+        thread = self.head.thread
+        record = thread.record
+        intent = record["intent"]
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
         meta = self.config.secrets.redact_json(dict(step.extracted.meta))
         payload: dict[str, Any] = {
@@ -141,11 +144,11 @@ class StepCommitter:
             "content": content.put(batch, step.result.output, artifacts),
             "detail": step.result.detail.hash,
             "agent": self.config.put_step_agent(batch, intent["role"]),
-            "start": thread.record["start"],
+            "start": record["start"],
             **threads.links(self.history.hashes),
-            "compact": thread.record["compact"],
+            "compact": record["compact"],
             "childThreads": calls.child_ends(self.store, thread) if intent["calls"] else [],
-            "attempts": list(thread.record["attempts"]),
+            "attempts": list(record["attempts"]),
             "extraction": step.extraction,
             "workspace": None if step.workspace is None else step.workspace.tree,
             "changes": put_work(batch, step.changes).hash if step.changes else None,

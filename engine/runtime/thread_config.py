@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from casfs import prompts, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
@@ -69,6 +69,8 @@ class ThreadConfig:
         self.step_fields = frozenset(schema["properties"])  # a store of an older casfs has fewer
         schema = store.registry.document(store.registry.current("react-turn"))
         self.has_turn_trees = "workspace" in schema["properties"]
+        self._bound: dict[NodeHash, Mapping[str, Any]] = {}  # agents, by their nodes
+        self._role_agents: dict[str, RoleAgent] = {}
         self._loaded: dict[str, tuple[AgentFn, Package]] = {}  # by agent node
         self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
 
@@ -99,11 +101,18 @@ class ThreadConfig:
         self.secrets.add_private(redaction.values_in_private_files(self._store, state))
         self._read_local = state.local
 
+    def bound_agent(self, role: str) -> Mapping[str, Any]:
+        """Returns the agent node's payload that the thread binds a role to."""
+        node = self.agents[role]
+        if node not in self._bound:
+            self._bound[node] = self._store.node(node, "agent").payload
+        return self._bound[node]
+
     def put_step_agent(self, batch: Batch, role: str) -> NodeHash:
         """Puts the agent of a role with the version that is installed, for the role's step."""
         if role in self.recorded_agents:
             return self.recorded_agents[role]
-        agent = self._store.node(self.agents[role], "agent").payload
+        agent = self.bound_agent(role)
         known = self._loaded.get(self.agents[role])
         package = known[1] if known else loader.load(agent["package"])
         return batch.put_node("agent", {**agent, "version": f"=={package.version}"}).hash
@@ -121,9 +130,13 @@ class ThreadConfig:
                     self.recorded_agents.clear()
             return await known[0](context)
 
-        part, bound = self.flow.roles[role], self._store.node(self.agents[role], "agent").payload
-        limits = [loader.limits(bound["config"]), part.limits]
-        return RoleAgent(agent, self.schemas[role], part.timeout, self._extractor, limits)
+        if role not in self._role_agents:
+            part = self.flow.roles[role]
+            limits = [loader.limits(self.bound_agent(role)["config"]), part.limits]
+            self._role_agents[role] = RoleAgent(
+                agent, self.schemas[role], part.timeout, self._extractor, limits
+            )
+        return self._role_agents[role]
 
 
 def _last_state(store: Store, thread: Thread) -> RecordedState | None:

@@ -15,7 +15,7 @@ from engine.llm import sandbox, tools
 from engine.llm.sandbox import Settings
 from engine.llm.tools import TOOLS, Toolbox
 from engine.secrets import redaction
-from tests.support.agents import context
+from tests.support.agents import RUN, context
 from tests.support.engine import alive, until
 from tests.support.programs import needs
 
@@ -246,7 +246,7 @@ async def test_a_command_has_no_environment_of_ours(store: Store, folder: Path) 
     said = await use(toolbox, "run_command", command="env")
     assert "hunter2" not in said
     assert "LANG=C.UTF-8" in said
-    assert "CASFS_RUN=token" in said
+    assert f"CASFS_RUN={RUN}" in said
 
 
 @pytest.mark.parametrize("settings", [pytest.param(Settings(), marks=needs("bwrap")), SHELL])
