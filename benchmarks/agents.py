@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import acp_agent
-from benchmarks.common import machine
+from benchmarks.common import machine, table
 from benchmarks.engine_daemon import daemon
 from casfs import daemon_socket, threads
 from casfs.store import Store
@@ -30,6 +30,7 @@ from engine.workflow import registry as workflows
 from tests.support.engine import loop
 
 CALLS = (1, 5)  # tool calls of a turn
+WARM_UP_TURNS = 10  # they load what is loaded once
 
 
 def start(root: Path, steps: int, results: Path, *how: object) -> ThreadId:
@@ -54,27 +55,29 @@ def lines(results: Path) -> list[dict[str, Any]]:
     return found
 
 
-def shown(values: list[float]) -> str:
+def shown(values: list[float]) -> list[str]:
     values = sorted(values)
     worst = values[int(len(values) * 0.99)]
-    return f"median {statistics.median(values):.2f} ms, 99 % {worst:.2f} ms (of {len(values)})"
+    return [f"{statistics.median(values):.2f} ms", f"{worst:.2f} ms", f"{len(values):,}"]
 
 
-def overhead(root: Path, results: Path, turns: int, steps: int) -> None:
-    medians = []
+def overhead(root: Path, results: Path, turns: int, steps: int) -> list[list[str]]:
+    medians, rows = [], []
     with daemon(root, 1):
         for calls in CALLS:
             finished(root, start(root, 1, results, "turns", turns, calls))
-            found = lines(results)[10:]  # the first ones load what is loaded once
-            took = [one["turn"] for one in found]
+            measured = lines(results)[WARM_UP_TURNS:]
+            took = [one["turn"] for one in measured]
             medians.append(statistics.median(took))
-            print(f"- a turn of {calls} tool call(s), until it is durable: {shown(took)}")
-        print(f"- a request alone: {shown([one['request'] for one in found])}")
+            rows.append([f"a turn of {calls} tool call(s), until it is durable", *shown(took)])
+        rows.append(["a request alone", *shown([one["request"] for one in measured])])
         each = (medians[1] - medians[0]) / (CALLS[1] - CALLS[0])
-        print(f"- so a tool call {each:.2f} ms, the turn around it {medians[0] - each:.2f} ms")
+        rows.append(["so a tool call", f"{each:.2f} ms", "", ""])
+        rows.append(["the turn around it", f"{medians[0] - each:.2f} ms", "", ""])
         finished(root, start(root, steps, results, "correct"))
         rounds = [one["round"] for one in lines(results)]
-        print(f"- from an answer to the next prompt, all recorded: {shown(rounds)}")
+        rows.append(["from an answer to the next prompt, all recorded", *shown(rounds)])
+    return rows
 
 
 PACKAGE = """
@@ -94,7 +97,7 @@ def create_agent(config):
 """
 
 
-def package(root: Path, site: Path, steps: int) -> None:
+def package(root: Path, site: Path, steps: int) -> list[str]:
     info = site / "timed-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: timed\nVersion: 1\n")
@@ -103,15 +106,19 @@ def package(root: Path, site: Path, steps: int) -> None:
     os.environ["PYTHONPATH"] = str(site)
     with daemon(root, 1), Store.open(root) as store:
         flow, _ = workflows.add(store, loop(steps))
-        asked = {"workflow": flow, "input": "Do it.", "agents": {"a": {"name": "timed"}}}
-        id = ThreadId(daemon_socket.request(root, "start", **asked)["id"])
+        agents = {"a": {"name": "timed"}}
+        made = daemon_socket.request(root, "start", workflow=flow, input="Do it.", agents=agents)
+        id = ThreadId(made["id"])
         finished(root, id)
-        found = threads.last_steps(store, threads.get(store, id), None)
-        took = [one.payload["meta"]["at"] - one.payload["startedAt"] for one in found]
-    print(f"- from a step's start until its package's agent begins: {shown(took[1:])}")
+        nodes = threads.last_steps(store, threads.get(store, id), None)
+        took = [node.payload["meta"]["at"] - node.payload["startedAt"] for node in nodes]
+    return ["from a step's start until its package's agent begins", *shown(took[1:])]
 
 
-def memory(root: Path, results: Path, sessions: int) -> None:
+def memory(root: Path, results: Path, sessions: int) -> list[list[str]]:
+    """A daemon's memory before a thread, and so before the models of the protocol are loaded; and
+    with the sessions."""
+
     with daemon(root, sessions) as pid:
         time.sleep(1)
         before = share(pid)
@@ -119,12 +126,15 @@ def memory(root: Path, results: Path, sessions: int) -> None:
         while len(results.read_text().splitlines() if results.exists() else ()) < sessions:
             time.sleep(0.2)
         time.sleep(1)
-        print(f"- a daemon with {sessions} live sessions: {share(pid):.0f} MB (PSS;")
-        print(f"  {before:.0f} MB without a thread, before the models of the protocol are loaded)")
+        live = share(pid)
         for id in ids:
             daemon_socket.request(root, "cancel", id=id)
         with Store.open(root) as store:
             assert all(threads.get(store, id).status == "cancelled" for id in ids)
+    return [
+        ["a daemon without a thread", f"{before:.0f} MB"],
+        [f"a daemon with {sessions} live sessions", f"{live:.0f} MB"],
+    ]
 
 
 def share(pid: int) -> float:
@@ -137,16 +147,18 @@ def share(pid: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--dir", type=Path, help="Where to work; else a temporary directory.")
-    parser.add_argument("--turns", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=500, help=f"More than {WARM_UP_TURNS}.")
+    parser.add_argument("--steps", type=int, default=100, help="More than 1.")
     parser.add_argument("--sessions", type=int, default=50)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="casfs-bench-", dir=wanted.dir) as folder:
         print(machine(Path(folder)))
         results = Path(folder) / "results"
-        overhead(Path(folder) / "store", results, wanted.turns, wanted.steps)
-        package(Path(folder) / "packaged", Path(folder) / "site", wanted.steps)
-        memory(Path(folder) / "other", results, wanted.sessions)
+        rows = overhead(Path(folder) / "store", results, wanted.turns, wanted.steps)
+        rows.append(package(Path(folder) / "packaged", Path(folder) / "site", wanted.steps))
+        table("Durations", ["", "median", "99 %", "of"], rows)
+        held = memory(Path(folder) / "other", results, wanted.sessions)
+        table("Memory (PSS)", ["", ""], held)
     return 0
 
 

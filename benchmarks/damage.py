@@ -1,11 +1,12 @@
 """Reads of packs with damaged bytes: how many are right, refused, wrong; prints Markdown.
 
-    .venv/bin/python -m benchmarks.damage [--dir DIR] [--tree DIR] [--reads N]
+    .venv/bin/python -m benchmarks.damage [--dir DIR] [--tree DIR] [--reads N] [KIND ...]
 
-Some thousand files of a tree lie in hot packs, in cold packs, or only in a bucket. Again and again
-some bytes of the packs change, anywhere in them, or of what the server answers; then files are read
-in random order, through the library or a mount, and compared with the originals. The library keeps
-frames and a mount pages, so both begin anew each time. Needs root: the kernel's caches are dropped.
+Kinds: hot cold remote. Some thousand files of a tree lie in hot packs, in cold packs, or only in a
+bucket. Again and again some bytes of the packs change, anywhere in them, or of what the server
+answers; then files are read in random order, through the library or a mount, and compared with the
+originals. The library keeps frames and a mount pages, so both begin anew each time. Needs root: the
+kernel's caches are dropped.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def mount(place: Path) -> Iterator[Read]:
         yield lambda name: (top / name).read_bytes()
 
 
-def turn(read: Read, content: Content, counts: Counter[str]) -> None:
-    for name in random.choices(list(content), k=READS_A_TURN):
+def turn(read: Read, content: Content, counts: Counter[str], reads: int) -> None:
+    for name in random.choices(list(content), k=min(READS_A_TURN, reads)):
         try:
             found = read(name)
         except (CasfsError, OSError):
@@ -112,7 +113,7 @@ def local(place: Path, content: Content, reads: int) -> list[list[str]]:
                 path.write_bytes(damaged(data[:end], max(1, end // BYTES_A_FLIP)) + data[end:])
             try:
                 with how(place) as read:
-                    turn(read, content, counts)
+                    turn(read, content, counts, reads)
             except CasfsError as error:
                 print(f"not opened: {error}", file=sys.stderr)
             shutil.rmtree(place)
@@ -136,7 +137,7 @@ def remote(work: Path, place: Path, content: Content, reads: int) -> list[str]:
         net.damage(DAMAGED_ANSWERS)
         while counts.total() < reads:
             with mount(cloned) as read:
-                turn(read, content, counts)
+                turn(read, content, counts, reads)
     return _cells(counts)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import trio
 
+from benchmarks.common import table
 from benchmarks.engine_peers import text
 from casfs import canonical, daemon_socket, threads
 from casfs.store import Store
@@ -71,7 +72,7 @@ def history(length: int) -> list[dict[str, Any]]:
     ]
 
 
-async def decisions(length: int, count: int = 20) -> None:
+async def decisions(length: int, count: int = 20) -> list[list[str]]:
     rules = canonical.decode(DEVELOP.read_bytes())["moderator"]
     steps = history(length + count)
     start: dict[str, Any] = {"depth": 0}
@@ -83,9 +84,11 @@ async def decisions(length: int, count: int = 20) -> None:
             await decision.decide(rules, DecisionInput(steps[:end], start, "t"), judge)
             took.append((time.perf_counter() - begin) * 1000)
         nursery.cancel_scope.cancel()
-    print(f"- a decision of `develop` after {length} steps: the first {took[0]:.0f} ms,")
-    print(f"  later ones {statistics.median(took[1:]):.1f} ms (median of {count - 1});")
-    print(f"  the loop was never later than {max(late) * 1000:.1f} ms")
+    return [
+        [f"the first decision of `develop` after {length:,} steps", f"{took[0]:.0f} ms"],
+        [f"later ones, median of {count - 1}", f"{statistics.median(took[1:]):.1f} ms"],
+        ["the latest that the loop was meanwhile", f"{max(late) * 1000:.1f} ms"],
+    ]
 
 
 async def watch(late: list[float]) -> None:
@@ -114,7 +117,7 @@ def daemon(root: Path, limit: int) -> Iterator[int]:
         started.wait()
 
 
-def waiting(root: Path, count: int, seconds: float) -> None:
+def waiting(root: Path, count: int, seconds: float) -> list[str]:
     with daemon(root, count) as pid:
         with Store.open(root) as store:
             flow, _ = workflows.add(store, canonical.decode(DEVELOP.read_bytes()))
@@ -127,8 +130,11 @@ def waiting(root: Path, count: int, seconds: float) -> None:
         before, begin = processor(pid), time.monotonic()
         time.sleep(seconds)
         share = (processor(pid) - before) / (time.monotonic() - begin)
-        print(f"- {count} threads that wait for agents: {resident(pid):.0f} MB resident,")
-        print(f"  {share:.1%} of a processor over {seconds:g} s")
+        spent = f"{share:.1%} of a processor over {seconds:g} s"
+        return [
+            f"{count} threads that wait for agents",
+            f"{resident(pid):.0f} MB resident, {spent}",
+        ]
 
 
 def running(store: Store) -> list[Thread]:
@@ -156,9 +162,10 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10)
     wanted = parser.parse_args()
-    trio.run(decisions, wanted.steps)
+    rows = trio.run(decisions, wanted.steps)
     with tempfile.TemporaryDirectory(prefix="casfs-bench-", dir=wanted.dir) as folder:
-        waiting(Path(folder) / "store", wanted.threads, wanted.seconds)
+        rows.append(waiting(Path(folder) / "store", wanted.threads, wanted.seconds))
+    table("The daemon", ["what", "here"], rows)
     return 0
 
 

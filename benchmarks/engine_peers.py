@@ -98,8 +98,8 @@ class State(TypedDict):
 
 
 def langgraph(folder: Path) -> Run:
-    from langgraph.checkpoint.sqlite import SqliteSaver
-    from langgraph.graph import END, START, StateGraph
+    from langgraph.checkpoint.sqlite import SqliteSaver  # type: ignore[import-not-found]  # of the peers' environment
+    from langgraph.graph import END, START, StateGraph  # type: ignore[import-not-found]  # of the peers' environment
 
     limit = 0
     saver = SqliteSaver(_connect(folder / "langgraph.db"))
@@ -119,22 +119,23 @@ def langgraph(folder: Path) -> Run:
 
 
 def dbos(folder: Path) -> Run:
-    from dbos import DBOS
+    from dbos import DBOS  # type: ignore[import-not-found]  # of the peers' environment
 
     path = folder / "dbos.db"
     _connect(path).close()
     DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{path}", "log_level": "ERROR"})
     step = DBOS.step(name="step")(lambda: text())
 
-    @DBOS.workflow()
     def flow(steps: int) -> None:
         for _ in range(steps):
             step()
 
+    workflow = DBOS.workflow()(flow)
+
     def run(shape: Shape) -> object:
         if not shape.at_once:
-            return _each(flow, shape)
-        started = [DBOS.start_workflow(flow, shape.steps) for _ in range(shape.threads)]
+            return _each(workflow, shape)
+        started = [DBOS.start_workflow(workflow, shape.steps) for _ in range(shape.threads)]
         return [handle.get_result() for handle in started]
 
     DBOS.launch()

@@ -17,10 +17,11 @@ import trio
 from benchmarks.engine_peers import WARM_UP_STEPS, Sample, Shape, text
 from casfs import threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
+from casfs.checkpoints import checkpoint
 from casfs.checkpoints.create import create
-from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces.strategies import NATIVE
 from engine.agents import loader
 from engine.agents.loader import Package
@@ -43,7 +44,7 @@ def run_threads(
     store: Store,
     shape: Shape,
     workspaces: Workspaces = COPYING,
-    tree: TreeHash | None = None,
+    workspace: RecordedState | None = None,
     agent_s: float = 0,
 ) -> tuple[Sequence[float], Thread]:
     """Creates threads and runs them to their limit of steps; the agent takes `agent_s`. Returns all
@@ -67,7 +68,9 @@ def run_threads(
     schema = store.put_node("role-schema", {"name": "open", "type": "object"}).hash
     role = store.put_node("role", {**ROLE, "schema": schema}).hash
     workflow = store.put_node("workflow", {**WORKFLOW, "roles": {"a": role}}).hash
-    request = ThreadRequest(workflow, text(), {"a": Binding("idle")}, tree, shape.steps)
+    request = ThreadRequest(
+        workflow, text(), {"a": Binding("idle")}, workspace, max_steps=shape.steps
+    )
     done: list[Thread] = []
     commits = CommitQueue()  # shared, as a daemon does
 
@@ -132,9 +135,9 @@ def turns_with_tree(folder: Path, files: int, steps: int) -> dict[str, float]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text())
     with Store.init(folder / "store") as store:
-        tree = create(store, "tree", folder / "tree").checkpoint.root
-        kinds = {"none": (COPYING, None), "overlay": (Workspaces(overlay), tree)}
-        kinds["copy"] = COPYING, tree
+        state = checkpoint.recorded(store, create(store, "tree", folder / "tree").checkpoint)
+        kinds = {"none": (COPYING, None), "overlay": (Workspaces(overlay), state)}
+        kinds["copy"] = COPYING, state
         try:
             turns = {kind: run_threads(store, Shape(1, steps), *kinds[kind])[0] for kind in kinds}
         finally:

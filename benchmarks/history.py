@@ -1,10 +1,10 @@
 """Blame and log of a file in threads of 100, 1,000, 10,000 steps, and of git on the same history.
 
-    python -m benchmarks.history [DIR] [STEPS...]
-    python -m benchmarks.history forks [DIR]        (`benchmarks.history_forks`)
-    python -m benchmarks.history turns [DIR]        (`benchmarks.history_turns`)
-    python -m benchmarks.history bisect [DIR] [STEPS]        (`benchmarks.history_bisect`)
-    python -m benchmarks.history watch [DIR]        (`benchmarks.history_watch`)
+    python -m benchmarks.history [DIR] [STEPS...] [--rounds N]
+    python -m benchmarks.history forks [DIR] [OPTIONS]        (`benchmarks.history_forks`)
+    python -m benchmarks.history turns [DIR] [OPTIONS]        (`benchmarks.history_turns`)
+    python -m benchmarks.history bisect [DIR] [STEPS] [OPTIONS]        (`benchmarks.history_bisect`)
+    python -m benchmarks.history watch [DIR] [OPTIONS]        (`benchmarks.history_watch`)
 
 Each step replaces a line of one of 20 files of 200 lines, in turn, in a tree of two levels; all are
 measured as whole commands, on a store, or repository, that was just written. Best of three.
@@ -12,6 +12,7 @@ measured as whole commands, on a store, or repository, that was just written. Be
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -23,12 +24,13 @@ from random import Random
 from typing import Any
 
 from casfs import threads
+from casfs.digest import TreeHash
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
 from tests.support.thread_example import Example, make_thread
 
-FILES, LINES, ROUNDS, TARGET = 20, 200, 3, 0
+FILES, LINES, TARGET = 20, 200, 0
 PATH = f"src/f{TARGET:02}.py"
 
 
@@ -54,13 +56,14 @@ def fill_store(root: Path, steps: int) -> None:
                     files[one] = File(b"f%02d.py" % one, batch.put(text))
                     inner = batch.put_directory(directory.encode(files.values()))
                     top = directory.encode([Subdirectory(b"src", inner)])
-                    if (root := batch.put_directory(top)) and step > 0:
-                        hash = batch.put_node("thread-step", payload(store, thread, root.hash))
-                        thread.steps.append(hash.hash)
+                    tree = batch.put_directory(top).hash
+                    if step > 0:
+                        made = batch.put_node("thread-step", payload(store, thread, tree))
+                        thread.steps.append(made.hash)
         thread.move(thread.steps[-1])
 
 
-def payload(store: Store, thread: Example, root: str) -> dict[str, Any]:
+def payload(store: Store, thread: Example, tree: TreeHash) -> dict[str, Any]:
     index = len(thread.steps) + 1
     task = store.node(thread.start).payload["input"]
     return {
@@ -75,7 +78,7 @@ def payload(store: Store, thread: Example, root: str) -> dict[str, Any]:
         "childThreads": [],
         "attempts": [],
         "extraction": "block",
-        "workspace": root,
+        "workspace": tree,
         "changes": None,
         "startedAt": index * 1000,
         "completedAt": index * 1000 + 500,
@@ -96,10 +99,10 @@ def fill_git(root: Path, steps: int) -> None:
             process.stdin.write(name + b"data %d\n%s\n" % (len(text), text))
 
 
-def best(command: Sequence[str | Path], lines: int) -> str:
+def best(command: Sequence[str | Path], lines: int, rounds: int) -> str:
     """Returns the least time of a command, and the least time of the processor."""
     found, cost = [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         begin, before = time.monotonic(), os.times()
         out = subprocess.run(command, check=True, capture_output=True).stdout
         after = os.times()
@@ -109,22 +112,26 @@ def best(command: Sequence[str | Path], lines: int) -> str:
     return f"{min(found):.2f} s ({min(cost):.2f} s)"
 
 
-def main() -> None:
-    folder = sys.argv[1] if len(sys.argv) > 1 else None
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("dir", type=Path, nargs="?", help="Where to work.")
+    parser.add_argument("steps", type=int, nargs="*", default=[100, 1000, 10_000])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(argv)
     print("| steps | casfs blame | git blame | casfs log | git log |\n|---|---|---|---|---|")
-    for steps in map(int, sys.argv[2:] or (100, 1000, 10_000)):
-        with tempfile.TemporaryDirectory(dir=folder) as place:
+    for steps in options.steps:
+        with tempfile.TemporaryDirectory(dir=options.dir) as place:
             store, work = Path(place) / "store", Path(place) / "git"
             fill_store(store, steps)
             fill_git(work, steps)
-            casfs = [sys.executable, "-m", "casfs", "--store", store]
-            git = ["git", "--no-pager", "-C", work]
+            casfs = [sys.executable, "-m", "casfs", "--store", str(store)]
+            git = ["git", "--no-pager", "-C", str(work)]
             changes = steps // FILES
             times = [
-                best([*casfs, "blame", f"run:{PATH}"], LINES),
-                best([*git, "blame", "main", "--", PATH], LINES),
-                best([*casfs, "log", f"run:{PATH}"], changes + 1),
-                best([*git, "log", "--oneline", "main", "--", PATH], changes + 1),
+                best([*casfs, "blame", f"run:{PATH}"], LINES, options.rounds),
+                best([*git, "blame", "main", "--", PATH], LINES, options.rounds),
+                best([*casfs, "log", f"run:{PATH}"], changes + 1, options.rounds),
+                best([*git, "log", "--oneline", "main", "--", PATH], changes + 1, options.rounds),
             ]
             print(f"| {steps:,} | " + " | ".join(times) + " |", flush=True)
 
@@ -133,18 +140,18 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["forks"]:
         from benchmarks import history_forks
 
-        history_forks.main(*sys.argv[2:])
+        history_forks.main(sys.argv[2:])
     elif sys.argv[1:2] == ["watch"]:
         from benchmarks import history_watch
 
-        history_watch.main(*sys.argv[2:])
+        history_watch.main(sys.argv[2:])
     elif sys.argv[1:2] == ["turns"]:
         from benchmarks import history_turns
 
-        history_turns.main(*sys.argv[2:])
+        history_turns.main(sys.argv[2:])
     elif sys.argv[1:2] == ["bisect"]:
         from benchmarks import history_bisect
 
-        history_bisect.main(*sys.argv[2:])
+        history_bisect.main(sys.argv[2:])
     else:
-        main()
+        main(sys.argv[1:])

@@ -1,6 +1,6 @@
-"""Bisect over 1,000 steps, and `git bisect run` over the same history.
+"""Bisect over 1,000 steps, or another power of ten, and `git bisect run` over the same history.
 
-    python -m benchmarks.history bisect [DIR] [STEPS]
+    python -m benchmarks.history bisect [DIR] [STEPS] [--files N ...] [--rounds N]
 
 The history is that of `benchmarks.history`, in trees of 20 and of 2,000 files; the command is a
 `grep` that fails from nine tenths on. Own time of a run is all but the command itself: the key, the
@@ -10,6 +10,7 @@ takes without the command. Best of three.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -25,8 +26,6 @@ from casfs.history.bisect import BAD, GOOD, first_bad
 from casfs.history.versions import find
 from casfs.store import Store
 
-ROUNDS = 3
-
 
 def timed(command: Sequence[str | Path]) -> tuple[float, float, str]:
     """Returns the time of a command in seconds, that of the processor, and its output."""
@@ -36,8 +35,8 @@ def timed(command: Sequence[str | Path]) -> tuple[float, float, str]:
     return time.monotonic() - begin, sum(after[2:4]) - sum(before[2:4]), out
 
 
-def best(command: Sequence[str | Path]) -> str:
-    took, cost, _ = min(timed(command) for _ in range(ROUNDS))
+def best(command: Sequence[str | Path], rounds: int) -> str:
+    took, cost, _ = min(timed(command) for _ in range(rounds))
     return f"{took:.2f} s ({cost:.2f} s)"
 
 
@@ -73,22 +72,31 @@ def git(work: Path, argv: Sequence[str]) -> tuple[float, float, int, float]:
     return begin + took, start + cost, runs, (took / runs - alone) * 1000
 
 
-def main(folder: str | None = None, steps: str = "1000") -> None:
-    count = int(steps)
-    argv = ["sh", "-c", f'! grep -rqE "step ({count * 9 // 10 // 100}[0-9]{{2}}|{count})$" src']
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("dir", type=Path, nargs="?", help="Where to work.")
+    parser.add_argument("steps", type=int, nargs="?", default=1000, help="A power of ten.")
+    parser.add_argument("--files", type=int, nargs="+", default=[20, 2000])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(argv)
+    count, rounds = options.steps, options.rounds
+    last_tenth = f"9[0-9]{{{len(str(count)) - 2}}}|{count}"
+    probe = ["sh", "-c", f'! grep -rqE "step ({last_tenth})$" src']
     print("| files | casfs bisect | again | a run | git bisect run | a run |")
     print("|---|---|---|---|---|---|")
-    for files in (20, 2000):
+    for files in options.files:
         history.FILES = files
-        with tempfile.TemporaryDirectory(dir=folder) as place:
+        with tempfile.TemporaryDirectory(dir=options.dir) as place:
             store, work = Path(place) / "store", Path(place) / "git"
             history.fill_store(store, count)
             history.fill_git(work, count)
-            rounds = [own_times(store, count, number) for number in range(ROUNDS)]
-            own, cost = zip(*min(rounds, key=lambda one: sum(took for took, _ in one)), strict=True)
-            casfs = [sys.executable, "-m", "casfs", "--store", store, "bisect", "run"]
-            fresh, again = best([*casfs, "--no-cache", "--", *argv]), best([*casfs, "--", *argv])
-            whole, start, runs, each = min(git(work, argv) for _ in range(ROUNDS))
+            measured = [own_times(store, count, number) for number in range(rounds)]
+            least = min(measured, key=lambda runs: sum(took for took, _ in runs))
+            own, cost = zip(*least, strict=True)
+            casfs = [sys.executable, "-m", "casfs", "--store", str(store), "bisect", "run"]
+            fresh = best([*casfs, "--no-cache", "--", *probe], rounds)
+            again = best([*casfs, "--", *probe], rounds)
+            whole, start, runs, each = min(git(work, probe) for _ in range(rounds))
             theirs = f"{whole:.2f} s ({start:.2f} s), {runs} runs | {each:.0f} ms"
             ours = f"{median(own):.0f} ms ({mean(cost):.0f} ms)"
             print(f"| {files:,} | {fresh} | {again} | {ours} | {theirs} |", flush=True)

@@ -1,6 +1,6 @@
 """A watched directory of 100,000 files: idle, after a change, and what git takes beside it.
 
-    python -m benchmarks.history watch [DIR]
+    python -m benchmarks.history watch [DIR] [--directories N] [--rounds N] [--idle SECONDS]
 
 1,000 directories of 100 files of 200 bytes. The daemon's processor time and memory are the kernel's
 figures; a change is a file that is overwritten, one recorded by a request to the daemon at once.
@@ -8,13 +8,14 @@ figures; a change is a file that is overwritten, one recorded by a request to th
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,13 +23,14 @@ from casfs import daemon_socket
 from casfs.store import Store
 from tests.support.engine import daemon, spawn, until
 
-DIRECTORIES, FILES, BYTES, ROUNDS, IDLE_S = 1000, 100, 200, 15, 60
+FILES, BYTES = 100, 200  # of a directory; of a file
+REST_S = 5.0  # until the daemon is idle
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def fill(top: Path) -> list[Path]:
+def fill(top: Path, directories: int) -> list[Path]:
     made = []
-    for number in range(DIRECTORIES):
+    for number in range(directories):
         folder = top / f"part{number % 10}/d{number:04}"
         folder.mkdir(parents=True)
         for file in range(FILES):
@@ -47,17 +49,17 @@ def memory(pid: int) -> int:
     return int(text.partition("VmRSS:")[2].split()[0]) >> 10
 
 
-def each(files: list[Path], action: Callable[[], object]) -> tuple[float, float]:
+def each(files: list[Path], rounds: int, action: Callable[[], object]) -> tuple[float, float]:
     """Returns the median of the seconds of an action after a change, and the processor's in the
     commands that it ran."""
     times = []
     before = sum(os.times()[2:4])
-    for number in range(ROUNDS):
-        files[number * 997].write_text(f"changed {time.monotonic_ns()}")
+    for number in range(rounds):
+        files[number * 997 % len(files)].write_text(f"changed {time.monotonic_ns()}")
         begin = time.monotonic()
         action()
         times.append(time.monotonic() - begin)
-    return statistics.median(times), (sum(os.times()[2:4]) - before) / ROUNDS
+    return statistics.median(times), (sum(os.times()[2:4]) - before) / rounds
 
 
 def row(name: str, *values: str) -> None:
@@ -68,9 +70,10 @@ def timed(found: tuple[float, float]) -> str:
     return f"{found[0] * 1000:.0f} ms" + f" ({found[1] * 1000:.0f} ms)" * bool(found[1])
 
 
-def measure(place: Path) -> None:
+def measure(place: Path, directories: int, rounds: int, idle_s: float) -> None:
     store, top = place / "store", place / "work"
-    files = fill(top)
+    files = fill(top, directories)
+    changed = partial(each, files, rounds)
     Store.init(store).close()
     with daemon(store) as pid:
         before = memory(pid)
@@ -81,31 +84,37 @@ def measure(place: Path) -> None:
             (found,) = json.loads(spawn("--store", store, "watch", "--list", "--json").stdout)
             return dict(found)
 
-        until(lambda: watched()["checkpoint"] or time.sleep(0.5))
+        def has_looked() -> bool:
+            if watched()["checkpoint"]:
+                return True
+            time.sleep(0.5)  # asking takes processor time, too
+            return False
+
+        until(has_looked)
         row("first look", f"{time.monotonic() - begin:.1f} s, by {watched()['method']}")
         row("memory of the daemon", f"{before} MiB before, {memory(pid)} MiB with the watch")
-        time.sleep(5)
+        time.sleep(min(REST_S, idle_s))
         start = processor(pid)
-        time.sleep(IDLE_S)
-        row(f"idle, {IDLE_S} s", f"{processor(pid) - start:.2f} s of the processor")
+        time.sleep(idle_s)
+        row(f"idle, {idle_s:g} s", f"{processor(pid) - start:.2f} s of the processor")
 
         def record() -> None:
             fields = {"directory": str(top), "name": "work", "message": ""}
             daemon_socket.request(store, "record", timeout=None, skip=False, **fields)
 
         start = processor(pid)
-        found = each(files, record)
+        found = changed(record)
         row("a change, recorded by request", timed(found))
-        spent = (processor(pid) - start) / ROUNDS * 1000
+        spent = (processor(pid) - start) / rounds * 1000
         row("processor of the daemon per change", f"{spent:.0f} ms")
         command = ("--store", store, "checkpoint", "create", "work", top)
-        row("`checkpoint create`, whole command", timed(each(files, lambda: spawn(*command))))
+        row("`checkpoint create`, whole command", timed(changed(lambda: spawn(*command))))
     with daemon(store) as pid:
         begin = time.monotonic()
         record()
         row("look at everything, after a restart", f"{time.monotonic() - begin:.1f} s")
         row("memory after a restart", f"{memory(pid)} MiB")
-    row("`checkpoint create` without a daemon", timed(each(files, lambda: spawn(*command))))
+    row("`checkpoint create` without a daemon", timed(changed(lambda: spawn(*command))))
     git = ["git", "-C", str(top)]
     subprocess.run([*git, "init", "-q"], check=True)
     add = f"git -C {top} add -A && git -C {top} write-tree"
@@ -115,10 +124,16 @@ def measure(place: Path) -> None:
         ("status", [*git, "status"]),
     ):
         run = partial(subprocess.run, words, check=True, stdout=subprocess.DEVNULL)
-        row(f"`git {name}`", timed(each(files, run)))
+        row(f"`git {name}`", timed(changed(run)))
 
 
-def main(folder: str | None = None) -> None:
-    print("| 100,000 files | |\n|---|---|")
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        measure(Path(place))
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("dir", type=Path, nargs="?", help="Where to work.")
+    parser.add_argument("--directories", type=int, default=1000, help=f"Of {FILES} files each.")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--idle", type=float, default=60, metavar="SECONDS")
+    options = parser.parse_args(argv)
+    print(f"| {options.directories * FILES:,} files | |\n|---|---|")
+    with tempfile.TemporaryDirectory(dir=options.dir) as place:
+        measure(Path(place), options.directories, options.rounds, options.idle)

@@ -20,12 +20,13 @@ from benchmarks.mount_peers import Kernel, casfs_mount
 from casfs.checkpoints import create
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import Content
-from casfs.digest import Digest
+from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.mount import mount_points
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
+from casfs.trees.recorded_state import RecordedState
 
 BATCH_CHECKPOINTS = 10_000  # checkpoints in a batch
 OF_ONE_NAME = 1000  # checkpoints
@@ -69,7 +70,7 @@ def _fill(root: Path, count: int) -> None:
     with Store.init(root) as store:
         with store.batch() as batch:
             file = File(b"file", batch.put(b"a file\n"))
-            tree = batch.put_node("directory", directory.encode([file]))
+            tree = batch.put_directory(directory.encode([file]))
         stats = {"files": 1, "bytes": 7, "added": 0, "modified": 0, "deleted": 0}
         last: Checkpoint | None = None
         for start in range(0, count, BATCH_CHECKPOINTS):
@@ -77,7 +78,7 @@ def _fill(root: Path, count: int) -> None:
                 for number in range(start, min(start + BATCH_CHECKPOINTS, count)):
                     if number % OF_ONE_NAME == 0:
                         last = None
-                    content = Content(tree.hash, "", stats, [])
+                    content = Content(RecordedState(tree.hash), "", stats, [])
                     last = create.put(batch, f"n{number // OF_ONE_NAME}", last, content)
 
 
@@ -123,17 +124,17 @@ def memory(work: Path, wanted: Sequence[type[Kernel]], files: int) -> None:
     table(title, header, rows)
 
 
-def _large_tree(root: Path, files: int, folders: int) -> str:
+def _large_tree(root: Path, files: int, folders: int) -> TreeHash:
     """One directory under many names: no path is another's, so neither are their inodes."""
     with Store.init(root) as store, store.batch() as batch:
         blob = batch.put(b"a file\n")
         names = [File(b"file-%06d" % number, blob) for number in range(files)]
-        below: Digest = batch.put_node("directory", directory.encode(names))
+        below = batch.put_directory(directory.encode(names))
         tops = [Subdirectory(b"directory-%06d" % number, below) for number in range(folders)]
-        top = batch.put_node("directory", directory.encode(tops))
+        top = batch.put_directory(directory.encode(tops))
         stats = {"files": files * folders, "bytes": 7 * files * folders}
         stats |= {"added": 0, "modified": 0, "deleted": 0}
-        create.put(batch, "large", None, Content(top.hash, "", stats, []))
+        create.put(batch, "large", None, Content(RecordedState(top.hash), "", stats, []))
         return top.hash
 
 

@@ -189,8 +189,10 @@ def reads(work: Path, wanted: Sequence[str], mib: int, rounds: int) -> None:
     title = f"A file of {mib:,} MiB, medians of {rounds} (× native; more is better)"
     rows = compared(sequential, names, Native.name, lambda rate: f"{rate:,.0f} MiB/s")
     table(title, ["", *sequential], rows)
-    rows = compared(rest, [peer.name for peer in peers], Native.name, lambda rate: f"{rate:,.0f}/s")
-    table("Random reads of it (× native; more is better)", ["", *rest], rows)
+    if rest:  # fio is here
+        kinds = [peer.name for peer in peers]
+        rows = compared(rest, kinds, Native.name, lambda rate: f"{rate:,.0f}/s")
+        table("Random reads of it (× native; more is better)", ["", *rest], rows)
 
 
 def _rates(peer: Peer, mib: int) -> dict[str, float]:

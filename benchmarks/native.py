@@ -1,6 +1,7 @@
 """Measure trees that the kernel shows alone, beside their peers on the same files; prints Markdown.
 
-    .venv/bin/python -m benchmarks.native [--dir DIR] [--tree DIR] [--rounds N] [--parts PART ...]
+    .venv/bin/python -m benchmarks.native [--dir DIR] [--tree DIR] [--rounds N] [--files N]
+                                          [--parts PART ...]
 
 Parts: image commands shared workspace suite. The peers: a plain copy on the native file system,
 a FUSE mount, an image by mkfs.erofs that the kernel mounts too, and squashfuse_ll; who is missing
@@ -16,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -38,19 +40,20 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import FORMAT_FILE, Store
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, registry, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
 
 WARM = 3  # passes of each round, after the cold one
 READ_FILES = 1000  # files that are read through two checkpoints
-FILES = 100_000  # of the tree whose workspaces are opened
 SECTOR = 512  # bytes, of the kernel's counts
 
 
 # -- parts ------------------------------------------------------------------------------------
 
 
-def image(work: Path, source: Path, rounds: int) -> None:
+def image(work: Path, source: Path, options: argparse.Namespace) -> None:
+    rounds = options.rounds
     place, point = work / "image-store", work / "image"
     with Store.init(place) as store:
         root = stored(store, source)
@@ -82,7 +85,8 @@ def image(work: Path, source: Path, rounds: int) -> None:
     table(f"The image, medians of {rounds}; the store is opened anew each time", header, rows)
 
 
-def commands(work: Path, source: Path, rounds: int) -> None:
+def commands(work: Path, source: Path, options: argparse.Namespace) -> None:
+    rounds = options.rounds
     peers = made(work, source, [kind.name for kind in PEERS], PEERS)
     cold: dict[str, Times] = {name: {} for name in COMMANDS}
     warm: dict[str, Times] = {name: {} for name in COMMANDS}
@@ -107,14 +111,14 @@ def commands(work: Path, source: Path, rounds: int) -> None:
     table("Cold: requests to the disk, in the last round", header, rows)
 
 
-def shared(work: Path, source: Path, rounds: int) -> None:
+def shared(work: Path, source: Path, options: argparse.Namespace) -> None:
     """What the disk is read for when a file is cached through another checkpoint."""
     with Store.init(work / "shared-store") as store, ExitStack() as stack:
         first = stored(store, source)
         with store.batch() as batch:
             one_more = File(b"one more", batch.put(b"one more"))
             entries = [*tree.load(store, first).values(), one_more]
-            second = batch.put_node("directory", directory.encode(entries)).hash
+            second = batch.put_directory(directory.encode(entries)).hash
         points = [work / "shared-1", work / "shared-2"]
         for root, point in zip((first, second), points, strict=True):
             stack.enter_context(native(store, root, point, read_only=True))
@@ -140,13 +144,16 @@ def shared(work: Path, source: Path, rounds: int) -> None:
     table(f"{len(files):,} files through one checkpoint, then through another", header, rows)
 
 
-def workspaces(work: Path, source: Path, rounds: int) -> None:
+def workspaces(work: Path, source: Path, options: argparse.Namespace) -> None:
+    count, rounds = options.files, options.rounds
     place = work / "workspace-store"
-    counts = {"files": FILES, "bytes": FILES * SIZE, "added": FILES, "modified": 0, "deleted": 0}
+    counts = {"files": count, "bytes": count * SIZE, "added": count, "modified": 0, "deleted": 0}
     with Store.init(place) as store, store.batch() as batch:
-        root = plant(batch, FILES, "many").hash
+        root = plant(batch, count, "many").hash
         batch.commit()
-        origin = create.put(batch, "many", None, create.Content(root, "", counts, []))
+        origin = create.put(
+            batch, "many", None, create.Content(RecordedState(root), "", counts, [])
+        )
     os.sync()
     with Store.open(place) as store:
         making = milliseconds(partial(images.ensure, store, root))
@@ -167,7 +174,7 @@ def workspaces(work: Path, source: Path, rounds: int) -> None:
     for title, times in (("open", opening), ("commit of one change", committing)):
         rows.append([title, *(f"{median(one):.1f} ms" for one in times.values())])
     header = ["", "store just opened", "store in use"]
-    table(f"A writable workspace of {FILES:,} files, medians of {2 * rounds}", header, rows)
+    table(f"A writable workspace of {count:,} files, medians of {2 * rounds}", header, rows)
 
 
 # -- what the kernel counts -------------------------------------------------------------------
@@ -189,7 +196,7 @@ def read_here() -> int:
 
 def resident(point: Path, files: list[str]) -> int:
     """How many bytes of these the page cache has."""
-    command = ["xargs", "-0", "fincore", "--bytes", "--noheadings", "--output", "RES"]
+    command = ["xargs", "-0", "-r", "fincore", "--bytes", "--noheadings", "--output", "RES"]
     names = "\0".join(files)
     said = subprocess.run(
         command, cwd=point, check=True, capture_output=True, text=True, input=names
@@ -208,12 +215,12 @@ def large(one: File) -> bool:
     return one.digest.size_bytes > INLINE_MAX_BYTES
 
 
-PARTS = {
+PARTS: dict[str, Callable[[Path, Path, argparse.Namespace], None]] = {
     "image": image,
     "commands": commands,
     "shared": shared,
     "workspace": workspaces,
-    "suite": suite,
+    "suite": lambda work, source, options: suite(work, options.rounds),
 }
 
 
@@ -224,6 +231,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, help="where to work: on the native file system")
     parser.add_argument("--tree", type=Path, help="the tree; it is only read")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--files", type=int, default=100_000, help="of the part workspace")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     wanted = parser.parse_args()
     common.unwind_on_signals()
@@ -240,7 +248,7 @@ def main() -> None:
         count = sum(len(files) for _, _, files in os.walk(source))
         print(f"\n## The tree: {count:,} names of files and links", flush=True)
         for part in wanted.parts:
-            PARTS[part](work, source, wanted.rounds)
+            PARTS[part](work, source, wanted)
 
 
 if __name__ == "__main__":

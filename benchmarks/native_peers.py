@@ -10,8 +10,10 @@ from benchmarks.mount_peers import Kernel, Native, Peer, SquashLow
 from benchmarks.workspaces_peers import run
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.workspaces import lifecycle, registry, strategies
@@ -63,17 +65,18 @@ PEERS: tuple[type[Peer], ...] = (Copy, Alone, Fuse, Mkfs, SquashLow)
 
 
 def opened(
-    store: Store, root: str, point: Path, *, read_only: bool, origin: Checkpoint | None = None
+    store: Store, root: TreeHash, point: Path, *, read_only: bool, origin: Checkpoint | None = None
 ) -> Workspace:
     def none(hash: str) -> Path:
         raise AssertionError("a native workspace asks for no mount")
 
     strategy = strategies.STRATEGIES[strategies.NATIVE]
-    return lifecycle.open(store, root, point, strategy, none, origin=origin, read_only=read_only)
+    state = RecordedState(root)
+    return lifecycle.open(store, state, point, strategy, none, origin=origin, read_only=read_only)
 
 
 @contextmanager
-def native(store: Store, root: str, point: Path, *, read_only: bool) -> Iterator[Workspace]:
+def native(store: Store, root: TreeHash, point: Path, *, read_only: bool) -> Iterator[Workspace]:
     found = opened(store, root, point, read_only=read_only)
     try:
         yield found
@@ -81,6 +84,6 @@ def native(store: Store, root: str, point: Path, *, read_only: bool) -> Iterator
         lifecycle.close(store, registry.find(store, point), force=True)
 
 
-def stored(store: Store, folder: Path) -> str:
+def stored(store: Store, folder: Path) -> TreeHash:
     with store.batch() as batch:
         return walker.snapshot(batch, folder, IgnoreRules()).hash

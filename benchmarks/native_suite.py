@@ -36,7 +36,7 @@ SUITE = (
 )
 
 
-def suite(work: Path, source: Path, rounds: int) -> None:
+def suite(work: Path, rounds: int) -> None:
     copy, point = work / "project", work / "project-native"
     shutil.copytree(PROJECT, copy, symlinks=True, ignore=shutil.ignore_patterns(*EXCLUDED))
     times: Times = {}

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from casfs.digest import Digest
+from casfs.digest import TreeDigest, TreeHash
 from casfs.mount import mount_points
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
+from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, registry, strategies
 from casfs.workspaces.commit import commit_workspace
 from casfs.write_batch import Batch
@@ -34,7 +35,7 @@ FILES, FOLDERS = 50, 20  # of a directory
 SIZE = 2_000  # bytes of a file
 
 
-def plant(batch: Batch, files: int, name: str) -> Digest:
+def plant(batch: Batch, files: int, name: str) -> TreeDigest:
     """A tree of so many files, each with content of its own."""
     here = min(files, FILES)
     entries: list[Entry] = [
@@ -47,7 +48,7 @@ def plant(batch: Batch, files: int, name: str) -> Digest:
         share = rest // folders + (number < rest % folders)
         below = plant(batch, share, f"{name}/{number}")
         entries.append(Subdirectory(b"folder-%d" % number, below))
-    return batch.put_node("directory", directory.encode(entries))
+    return batch.put_directory(directory.encode(entries))
 
 
 def deepest(root: Path) -> Path:
@@ -63,7 +64,7 @@ def timed(action: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def measure(place: Path, shown: Path, root: str, rounds: int) -> tuple[float, float, float]:
+def measure(place: Path, shown: Path, root: TreeHash, rounds: int) -> tuple[float, float, float]:
     """Milliseconds: opening the workspace, a commit by a fresh store, a commit by the same."""
     point, strategy = place / "work", strategies.STRATEGIES[strategies.OVERLAY]
 
@@ -73,7 +74,7 @@ def measure(place: Path, shown: Path, root: str, rounds: int) -> tuple[float, fl
     with Store.open(place / "store") as store:
         opening = timed(
             lambda: lifecycle.open(
-                store, root, point, strategy, lambda hash: shown / "trees" / hash
+                store, RecordedState(root), point, strategy, lambda hash: shown / "trees" / hash
             )
         )
         fresh, again = [], []

@@ -1,6 +1,7 @@
 """Measure packs: the first checkpoint, room, packing and warming; prints Markdown.
 
-    .venv/bin/python -m benchmarks.packs [--dir DIR] [--tree DIR] [--rounds N] [PART ...]
+    .venv/bin/python -m benchmarks.packs [--dir DIR] [--tree DIR] [--rounds N] [--gib N]
+                                         [--checkpoints N] [PART ...]
 
 Parts: first space pack. The tree is a copy of the Python installation that runs this (some 50,000
 files where the usual packages are installed), or --tree. As root: each tool writes to an ext4 in a
@@ -24,12 +25,20 @@ from statistics import median
 from benchmarks import common, file_systems
 from benchmarks.common import Times, add, compared, in_seconds, table
 from benchmarks.workspaces import size
-from benchmarks.workspaces_peers import CASFS, TOOLS, Borg, Casfs, Copy, Git, Restic, Tool, run
+from benchmarks.workspaces_peers import (
+    CASFS,
+    TOOLS,
+    Borg,
+    Casfs,
+    Copy,
+    Git,
+    Restic,
+    Tool,
+    installed,
+    run,
+)
 from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.store import Store
-
-CHECKPOINTS = 10
-
 
 # -- the tree ---------------------------------------------------------------------------------
 
@@ -68,20 +77,21 @@ def processors() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def first(work: Path, tree: Path, rounds: int) -> None:
+def first(work: Path, tree: Path, options: argparse.Namespace) -> None:
     columns: dict[str, Times] = {}
+    kinds, rounds = installed(TOOLS), options.rounds
     for turn in range(rounds):
-        for make in TOOLS:
-            with file_systems.ext4(work, "fresh") as point:
+        for make in kinds:
+            with file_systems.ext4(work, "fresh", options.gib) as point:
                 _first(make(point / "place", tree), "fresh", columns)
-        with file_systems.ext4(work, "used") as point:
+        with file_systems.ext4(work, "used", options.gib) as point:
             file_systems.use(point, tree)
-            for make in TOOLS[turn % 2 :] + TOOLS[: turn % 2]:
+            for make in kinds[turn % 2 :] + kinds[: turn % 2]:
                 tool = make(point / f"place-{make.__name__}", tree)
                 _first(tool, "used", columns)
                 run("rm", "-rf", tool.place)
                 os.sync()
-    rows = compared(columns, [make.name for make in TOOLS], Copy.name, in_seconds)
+    rows = compared(columns, [make.name for make in kinds], Copy.name, in_seconds)
     title = f"First checkpoint, medians of {rounds} (× {Copy.name})"
     table(title, ["", *columns], rows)
 
@@ -109,15 +119,16 @@ class Packed(Casfs):
         run(*CASFS, "--store", self.place, "pack", "--older-than", "0s")
 
 
-def space(work: Path, tree: Path, rounds: int) -> None:
+def space(work: Path, tree: Path, options: argparse.Namespace) -> None:
     state = work / "state"
     run("cp", "-a", tree, state)
-    tools = [make(work / make.__name__, state) for make in (Casfs, Packed, Git, Borg, Restic)]
+    kinds = installed((Casfs, Packed, Git, Borg, Restic))
+    tools = [make(work / make.__name__, state) for make in kinds]
     for tool in tools:
         tool.prepare()
     sizes: dict[str, list[int]] = {}
     files = files_of(state)
-    for turn in range(CHECKPOINTS):
+    for turn in range(options.checkpoints):
         if turn:
             change(files, turn)
         for tool in tools:
@@ -132,14 +143,15 @@ def space(work: Path, tree: Path, rounds: int) -> None:
     for name, values in sizes.items():
         last = sum(values) if name.startswith("tar") else values[-1]
         rows.append([name, f"{values[0] / 1e6:,.0f} MB", f"{last / 1e6:,.0f} MB"])
-    header = ["", "one checkpoint", f"{CHECKPOINTS}, 1 % changed each"]
+    header = ["", "one checkpoint", f"{options.checkpoints}, 1 % changed each"]
     table("Room on disk", header, rows)
 
 
 # -- packing and warming ----------------------------------------------------------------------
 
 
-def pack(work: Path, tree: Path, rounds: int) -> None:
+def pack(work: Path, tree: Path, options: argparse.Namespace) -> None:
+    rounds = options.rounds
     columns: dict[str, Times] = {"clock": {}, "processors": {}}
     moved = 0.0
 
@@ -198,6 +210,8 @@ def main() -> None:
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--tree", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gib", type=int, default=file_systems.GIB, help="of a file system")
+    parser.add_argument("--checkpoints", type=int, default=10, help="of the part space")
     parser.add_argument("parts", nargs="*", metavar="PART")
     options = parser.parse_args()
     common.unwind_on_signals()
@@ -209,7 +223,7 @@ def main() -> None:
         print(f"\n## The tree: {len(files):,} files, {total / 1e6:,.0f} MB", flush=True)
         common.cache(tree)
         for part in options.parts or PARTS:
-            PARTS[part](work, tree, options.rounds)
+            PARTS[part](work, tree, options)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Measure push and lazy clones beside restic, rclone and JuiceFS on the same S3 server; prints
 Markdown.
 
-    .venv/bin/python -m benchmarks.remote [--dir DIR] [--tree DIR] [--rounds N] [PART ...]
+    .venv/bin/python -m benchmarks.remote [--dir DIR] [--tree DIR] [--rounds N] [--steps N]
+                                          [PART ...]
 
 Parts: push steps lazy juicefs. The server is SeaweedFS on this machine (`weed`), reached
 through a proxy of the benchmark's own where requests are counted or latency is added; each tool
@@ -35,13 +36,13 @@ from benchmarks.remote_peers import (
     s3_env,
     seaweed,
 )
-from benchmarks.workspaces_peers import CASFS, ENV, run
+from benchmarks.workspaces_peers import CASFS, ENV, installed, run
 from casfs import threads
 from casfs.digest import NodeHash
 from casfs.store import Store
 from casfs.threads import Thread
 
-STEPS, NEW_STEPS = 100_000, 10
+NEW_STEPS = 10
 
 
 # -- push -------------------------------------------------------------------------------------
@@ -63,7 +64,8 @@ class Whole(Casfs):
 PUSHING: tuple[type[Remote], ...] = (Casfs, Whole, Restic, Rclone, RcloneTar)
 
 
-def push(work: Path, tree: Path, rounds: int) -> None:
+def push(work: Path, tree: Path, options: argparse.Namespace) -> None:
+    kinds, rounds = installed(PUSHING), options.rounds
     columns: dict[str, Times] = {}
     sent: dict[str, dict[str, list[Passed]]] = {}
     state = work / "pushed"
@@ -75,7 +77,7 @@ def push(work: Path, tree: Path, rounds: int) -> None:
         place = work / f"push-{turn}"
         place.mkdir()
         with seaweed(place) as port, network(port) as net:
-            tools = [make(place / make.__name__, state) for make in PUSHING]
+            tools = [make(place / make.__name__, state) for make in kinds]
             for tool in tools:
                 _push(tool, net, "first push", columns, sent)
             time.sleep(3)  # past the racy moment, after which a file's times are believed
@@ -87,7 +89,7 @@ def push(work: Path, tree: Path, rounds: int) -> None:
                     said = would_push(tool)
                 _push(tool, net, "one file changed", columns, sent)
         shutil.rmtree(place)
-    rows = compared(columns, [tool.name for tool in PUSHING], Restic.name, in_seconds)
+    rows = compared(columns, [make.name for make in kinds], Restic.name, in_seconds)
     for row in rows:
         for found in sent.values():
             last = found[row[0]][-1]
@@ -136,7 +138,7 @@ def grown(store: Store, hashes: list[NodeHash], thread: Thread, count: int) -> T
     return threads.get(store, thread.id)
 
 
-def steps(work: Path, tree: Path, rounds: int) -> None:
+def steps(work: Path, tree: Path, options: argparse.Namespace) -> None:
     place = work / "steps"
     rows = []
 
@@ -154,9 +156,9 @@ def steps(work: Path, tree: Path, rounds: int) -> None:
             run(*command, "remote", "add", "r", f"s3://{BUCKET}/steps", cwd=None, **env)
             _, thread = run_threads(store, Shape(1, 1))
             hashes = [threads.step_at(store, thread, 1).hash]
-            thread = grown(store, hashes, thread, STEPS - 1)
-            pushed(f"first push, {STEPS:,} steps")
-            for _ in range(rounds):
+            thread = grown(store, hashes, thread, options.steps - 1)
+            pushed(f"first push, {options.steps:,} steps")
+            for _ in range(options.rounds):
                 pushed("nothing new")
                 thread = grown(store, hashes, thread, NEW_STEPS)
                 pushed(f"{NEW_STEPS} new steps")
@@ -165,11 +167,11 @@ def steps(work: Path, tree: Path, rounds: int) -> None:
     table("A long thread", ["push", "", "requests", "sent"], rows)
 
 
-PARTS: dict[str, Callable[[Path, Path, int], None]] = {
+PARTS: dict[str, Callable[[Path, Path, argparse.Namespace], None]] = {
     "push": push,
     "steps": steps,
-    "lazy": lazy,
-    "juicefs": juicefs,
+    "lazy": lambda work, tree, options: lazy(work, tree),
+    "juicefs": lambda work, tree, options: juicefs(work, tree),
 }
 OF_USR = ("lazy", "juicefs")  # the other tree
 
@@ -181,6 +183,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--tree", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=100_000, help="of the part steps")
     parser.add_argument("parts", nargs="*", metavar="PART")
     options = parser.parse_args()
     common.unwind_on_signals()
@@ -196,7 +199,7 @@ def main() -> None:
             else:
                 tree = packs.make_tree(place)
             print(f"\n## {part}: {len(packs.files_of(tree)):,} files", flush=True)
-            PARTS[part](place, tree, options.rounds)
+            PARTS[part](place, tree, options)
             shutil.rmtree(place, ignore_errors=True)
 
 

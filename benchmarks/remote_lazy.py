@@ -63,7 +63,7 @@ def _passes(
     rows.setdefault("content", []).append(megabytes(size))
 
 
-def lazy(work: Path, tree: Path, rounds: int) -> None:
+def lazy(work: Path, tree: Path) -> None:
     rows: dict[str, list[str]] = {}
     names = ["plain copy", "casfs mount, all local", "casfs clone --lazy"]
     with seaweed(work) as port, network(port) as net, ExitStack() as stack:
@@ -97,7 +97,7 @@ def lazy(work: Path, tree: Path, rounds: int) -> None:
     table(title, ["", *names], [[name, *cells] for name, cells in rows.items()])
 
 
-def juicefs(work: Path, tree: Path, rounds: int) -> None:
+def juicefs(work: Path, tree: Path) -> None:
     rows: dict[str, list[str]] = {}
     names = []
     with seaweed(work) as port, redis(work) as meta, ExitStack() as stack:

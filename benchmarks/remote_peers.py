@@ -17,6 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
 from benchmarks import common, workspaces_peers
 from benchmarks.workspaces_peers import CASFS, ENV, Tool, run
 from casfs.errors import Failed
@@ -68,7 +71,7 @@ def seaweed(work: Path) -> Iterator[int]:
         wait_until(lambda: _answers(port) or one.poll() is not None)
         if one.poll() is not None:
             raise Failed(f"weed: {said.read_text(errors='replace')[-300:]}")
-        run("sh", "-c", _until_bucket(port))
+        wait_until(lambda: _has_bucket(port), f"weed makes no bucket {BUCKET}")
         yield port
 
 
@@ -80,9 +83,21 @@ def _answers(port: int) -> bool:
         return hasattr(error, "code")  # an answer of HTTP, whatever it says
 
 
-def _until_bucket(port: int) -> str:
-    lists = " ".join([*rclone_command(port), "lsf", f"s3:{BUCKET}"])
-    return f"for i in $(seq 100); do {lists} && exit 0; sleep 0.1; done; exit 1"
+def _has_bucket(port: int) -> bool:
+    bucket = S3Store(
+        BUCKET,
+        endpoint=f"http://127.0.0.1:{port}",
+        access_key_id=KEY,
+        secret_access_key=SECRET,
+        region=REGION,
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},  # it is asked again anyway
+    )
+    try:
+        bucket.list_with_delimiter()
+    except (BaseError, OSError):
+        return False
+    return True
 
 
 @contextmanager
@@ -138,6 +153,7 @@ class Casfs(workspaces_peers.Casfs, Remote):
 
 class Restic(Remote):
     name = "restic backup"
+    needs = ("restic",)
 
     def _restic(self, *arguments: str) -> None:
         where = f"s3:http://127.0.0.1:{self.port}/{BUCKET}/restic"
@@ -168,6 +184,7 @@ class Rclone(Remote):
     """A file is an object."""
 
     name = "rclone sync"
+    needs = ("rclone",)
 
     def push(self) -> None:
         run(*rclone_command(self.port), "sync", "--links", self.tree, f"s3:{BUCKET}/rclone")
@@ -177,6 +194,7 @@ class RcloneTar(Remote):
     """All of it each time, in one object."""
 
     name = "tar, zstd -3, rclone rcat"
+    needs = ("rclone", "zstd")
 
     def push(self) -> None:
         put = " ".join([*rclone_command(self.port), "rcat", f"s3:{BUCKET}/tree.tar.zst"])

@@ -1,6 +1,7 @@
 """Measure a store on PostgreSQL and S3 beside pgbench, DBOS, LangGraph, JuiceFS; prints Markdown.
 
-    .venv/bin/python -m benchmarks.scale [--peers PYTHON] [--tree DIR] [--rounds N] [PART ...]
+    .venv/bin/python -m benchmarks.scale [--peers PYTHON] [--tree DIR] [--rounds N] [--steps N]
+        [--seconds N] [--daemons N] [--threads N] [--blobs N] [PART ...]
 
 Parts: publish steps requests bytes listing. The servers are a PostgreSQL with fsync on and a
 SeaweedFS of this machine, new for each part (`tests/support`). `--peers` is the Python of an
@@ -42,9 +43,8 @@ SETTINGS = {
     "max_wal_size": "4GB",  # no checkpoint within a round
     "shared_preload_libraries": "pg_stat_statements",
 }
-DAEMONS, THREADS = 2, 16
-SECONDS = 4.0  # of a round of publications, or of the floor
-BLOBS = 50_000
+RACED = ("floor", "langgraph", "dbos")
+AT_ONCE = 16  # threads whose steps are weighed
 SIZES = """
 SELECT relname, pg_total_relation_size(oid) FROM pg_class
 WHERE relkind = 'r' AND relnamespace = 'casfs'::regnamespace"""
@@ -62,6 +62,10 @@ class Servers:
 
     def number(self, query: str) -> float:
         return float(str(self.query(query)[0][0]))
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each table with its indexes."""
+        return {str(name): int(str(size)) for name, size in self.query(SIZES)}
 
     def processor(self) -> float:
         """Seconds of processor time of PostgreSQL, of those of its processes that are alive."""
@@ -94,8 +98,11 @@ def publish(work: Path, options: argparse.Namespace) -> None:
     with servers(work) as one:
         make_store(work / "m", one.url, one.s3).close()
         for processes, threads in scale_floor.SHAPES:
-            floor = scale_floor.pgbench(one.postgres, one.url, SECONDS, processes * threads)
-            rate, spent = scale_floor.publications(work / "m", processes, threads, SECONDS)
+            if processes > options.daemons or threads > options.threads * 2:
+                continue
+            seconds = options.seconds
+            floor = scale_floor.pgbench(one.postgres, one.url, seconds, processes * threads)
+            rate, spent = scale_floor.publications(work / "m", processes, threads, seconds)
             cells = [f"{rate:,.0f} ({rate / floor:.2f} ×)", f"{spent * 1e6:.0f} µs"]
             rows.append([f"{processes} × {threads}", *cells, f"{floor:,.0f}", load()])
     header = ["processes × threads", "publications/s", "processor of the client", "floor", "load"]
@@ -106,23 +113,26 @@ def publish(work: Path, options: argparse.Namespace) -> None:
 
 
 def steps(work: Path, options: argparse.Namespace) -> None:
-    count = DAEMONS * THREADS
+    daemons, threads = options.daemons, options.threads
     with servers(work) as one:
-        roots = [work / f"m{number}" for number in range(DAEMONS)]
+        roots = [work / f"m{number}" for number in range(daemons)]
         make_store(roots[0], one.url, one.s3).close()
         for root in roots[1:]:
             join(root, one.url).close()
         rows = []
         for _ in range(options.rounds):
-            done = scale_steps.run_daemons(roots, one.url, THREADS, options.steps)
-            floor = scale_floor.pgbench(one.postgres, one.url, SECONDS, count)
+            done = scale_steps.run_daemons(roots, one.url, threads, options.steps)
+            floor = scale_floor.pgbench(one.postgres, one.url, options.seconds, daemons * threads)
             rates = {"floor": floor, **_peers(one, options)}
-            cells = [f"{done.rate / rate:.2f} ({rate:,.0f}/s)" for rate in rates.values()]
-            cells += ["–"] * (3 - len(cells))
+            cells = ["–" if name not in rates else _ratio(done.rate, rates[name]) for name in RACED]
             rows.append([f"{done.rate:,.0f}/s", f"{done.processor * 1e6:,.0f} µs", *cells, load()])
-    header = ["casfs", "processor of the daemons", *(f"× {name}" for name in rates), "load"]
-    title = f"Steps: {DAEMONS} × {THREADS} threads × {options.steps}, a row a round"
+    header = ["casfs", "processor of the daemons", *(f"× {name}" for name in RACED), "load"]
+    title = f"Steps: {daemons} × {threads} threads × {options.steps}, a row a round"
     table(title, header, rows)
+
+
+def _ratio(rate: float, other: float) -> str:
+    return f"{rate / other:.2f} ({other:,.0f}/s)"
 
 
 def _peers(one: Servers, options: argparse.Namespace) -> Mapping[str, float]:
@@ -130,7 +140,7 @@ def _peers(one: Servers, options: argparse.Namespace) -> Mapping[str, float]:
     for name in ("langgraph", "dbos") if options.peers else ():
         with one.postgres.database() as url:
             run = partial(scale_peers.rate, options.peers, name, url)
-            found[name] = run(DAEMONS, THREADS, options.steps)
+            found[name] = run(options.daemons, options.threads, options.steps)
     return found
 
 
@@ -139,7 +149,7 @@ def _peers(one: Servers, options: argparse.Namespace) -> Mapping[str, float]:
 
 def requests(work: Path, options: argparse.Namespace) -> None:
     """Differences between a run of FEW and one of MANY steps, divided by the steps between."""
-    few, many = 120, 620
+    few, many = options.steps + 20, options.steps * 6 + 20
     with servers(work) as one, ExitStack() as stack:
         address = urlsplit(one.url)
         assert address.port is not None
@@ -166,19 +176,20 @@ def requests(work: Path, options: argparse.Namespace) -> None:
 
 
 def bytes_stored(work: Path, options: argparse.Namespace) -> None:
-    rows = []
+    rows, blobs = [], options.blobs
+    packed = min(5_000, blobs)  # of one batch
     with servers(work) as one, make_store(work / "m", one.url, one.s3) as store:
         run_threads(store, Shape(1, 5))
         for name, action, count in (
-            ("a step (2 KB of text)", partial(_steps, store), 16 * 200),
-            ("a blob of 600 bytes, a row", partial(_blobs, store, 600, 10), 5_000),
-            ("a blob of 2,000 bytes, in a pack", partial(_blobs, store, 2000, 5_000), BLOBS),
+            ("a step (2 KB of text)", partial(_steps, store), AT_ONCE * options.steps * 2),
+            ("a blob of 600 bytes, a row", partial(_blobs, store, 600, 10), blobs // 10),
+            ("a blob of 2,000 bytes, in a pack", partial(_blobs, store, 2000, packed), blobs),
         ):
             one.query("VACUUM FULL")
-            before, wal = dict(one.query(SIZES)), one.number("SELECT pg_current_wal_lsn() - '0/0'")
+            before, wal = one.sizes(), one.number("SELECT pg_current_wal_lsn() - '0/0'")
             action(count)
             used = one.number("SELECT pg_current_wal_lsn() - '0/0'") - wal
-            grown = {str(key): size - before[key] for key, size in one.query(SIZES)}  # type: ignore[operator]
+            grown = {name: size - before[name] for name, size in one.sizes().items()}
             parts = [f"{grown[key] / count:,.0f}" for key in ("blobs", "moves")]
             rows.append(
                 [name, *parts, f"{sum(grown.values()) / count:,.0f}", f"{used / count:,.0f}"]
@@ -187,7 +198,7 @@ def bytes_stored(work: Path, options: argparse.Namespace) -> None:
 
 
 def _steps(store: Store, count: int) -> None:
-    run_threads(store, Shape(16, count // 16, at_once=True))
+    run_threads(store, Shape(AT_ONCE, count // AT_ONCE, at_once=True))
 
 
 def _blobs(store: Store, size: int, group: int, count: int) -> None:
@@ -214,6 +225,10 @@ def main() -> None:
     parser.add_argument("--tree", type=Path)
     parser.add_argument("--steps", type=int, default=100, help="Of each thread.")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4, help="Of publications, or the floor.")
+    parser.add_argument("--daemons", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=16, help="Of each daemon.")
+    parser.add_argument("--blobs", type=int, default=50_000, help="At least a hundred.")
     parser.add_argument("parts", nargs="*", metavar="PART")
     options = parser.parse_args()
     common.unwind_on_signals()

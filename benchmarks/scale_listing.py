@@ -116,8 +116,8 @@ def listing(work: Path, options: argparse.Namespace) -> None:
         assert port is not None
         with network(port) as net:
             found = shared_store(one, work, tree, net)
-            names = ("casfs, where it was written", "a second machine", "… mounted natively")
-            columns |= dict(zip(names, found, strict=True))
+            machines = ("casfs, where it was written", "a second machine", "… mounted natively")
+            columns |= dict(zip(machines, found, strict=True))
             if options.peers:
                 beside = Path(options.peers).parent
                 columns["JuiceFS, a second machine"] = juicefs(one, work, tree, net, beside)

@@ -58,10 +58,10 @@ class State(TypedDict):
 
 
 def langgraph(url: str, threads: int, number: int) -> Run:
-    from langgraph.checkpoint.postgres import PostgresSaver
-    from langgraph.graph import END, START, StateGraph
+    from langgraph.checkpoint.postgres import PostgresSaver  # type: ignore[import-not-found]  # of the peers' environment
+    from langgraph.graph import END, START, StateGraph  # type: ignore[import-not-found]  # of the peers' environment
     from psycopg.rows import dict_row
-    from psycopg_pool import ConnectionPool
+    from psycopg_pool import ConnectionPool  # type: ignore[import-not-found]  # of the peers' environment
 
     limit = 0
     how = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
@@ -88,7 +88,7 @@ def langgraph(url: str, threads: int, number: int) -> Run:
 
 
 def dbos(url: str, threads: int, number: int) -> Run:
-    from dbos import DBOS
+    from dbos import DBOS  # type: ignore[import-not-found]  # of the peers' environment
 
     DBOS(
         config={
@@ -101,13 +101,14 @@ def dbos(url: str, threads: int, number: int) -> Run:
     )
     step = DBOS.step(name="step")(lambda: text())
 
-    @DBOS.workflow()
     def flow(steps: int) -> None:
         for _ in range(steps):
             step()
 
+    workflow = DBOS.workflow()(flow)
+
     def run(threads: int, steps: int) -> object:
-        started = [DBOS.start_workflow(flow, steps) for _ in range(threads)]
+        started = [DBOS.start_workflow(workflow, steps) for _ in range(threads)]
         return [handle.get_result() for handle in started]
 
     DBOS.launch()

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.common import table
 from casfs.scanner import scan
 from casfs.store import Store
 from casfs.trees.snapshot import walker
@@ -49,16 +50,23 @@ def cost(top: str, rounds: int) -> None:
     files = list(contents(top))
     scan(b"the database is built or read")
     pairs = [(scan_seconds(files), checkpoint_seconds(top)) for _ in range(rounds)]
-    print(f"{len(files)} files, {sum(map(len, files)) / 1e6:.0f} MB")
-    for scanned, recorded in pairs:
-        print(f"scan {scanned:.3f} s, checkpoint {recorded:.2f} s, {scanned / recorded:.1%}")
-    print(f"median {statistics.median(scanned / recorded for scanned, recorded in pairs):.1%}")
+    rows = [
+        [f"{scanned:.3f} s", f"{recorded:.2f} s", f"{scanned / recorded:.1%}"]
+        for scanned, recorded in pairs
+    ]
+    median = statistics.median(scanned / recorded for scanned, recorded in pairs)
+    rows.append(["median", "", f"{median:.1%}"])
+    title = f"{len(files):,} files, {sum(map(len, files)) / 1e6:.0f} MB"
+    table(title, ["scan", "checkpoint", "scan / checkpoint"], rows)
 
 
 def findings(tops: list[str]) -> None:
+    rows = []
     for top in tops:
-        kinds = Counter(found.kind for data in contents(top) for found in scan(data))
-        print(top, dict(kinds.most_common()))
+        kinds = Counter(finding.kind for data in contents(top) for finding in scan(data))
+        said = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
+        rows.append([top, said or "–"])
+    table("Findings", ["directory", "kinds"], rows)
 
 
 def main() -> None:

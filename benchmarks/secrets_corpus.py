@@ -21,6 +21,7 @@ from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]  # of the parsed regular expression
 from typing import Any
 
+from benchmarks.common import table
 from casfs.scanner import scan
 
 TOKEN = re.compile(
@@ -253,18 +254,18 @@ def main() -> None:
         values = GoValues(path.read_text(), random.Random(path.name))
         for name, listed in values.lists.items():
             for value in filter(None, listed):  # an empty one is told by its file's name
-                found = is_found(value)
+                hit = is_found(value)
                 if name == "tps":
                     notations.extend(notations_found(value))
-                totals[name][found] += 1
-                if found != (name == "tps"):
+                totals[name][hit] += 1
+                if hit != (name == "tps"):
                     (missed if name == "tps" else false)[path.stem].append(value)
-    for name, (absent, found) in totals.items():
-        print(f"{name}: {found} of {absent + found} found")
-    print(f"notations: {sum(notations)} of {len(notations)} found")
-    for what, values in (("missed", missed), ("false", false)):
-        print(what, ", ".join(f"{stem} {len(listed)}" for stem, listed in values.items()))
-        for stem, listed in values.items() if arguments.show else ():
+    rows = [[name, f"{hits}", f"{absent + hits}"] for name, (absent, hits) in totals.items()]
+    rows.append(["notations", f"{sum(notations)}", f"{len(notations)}"])
+    table("The values of gitleaks", ["", "found", "of"], rows)
+    for what, wrong in (("missed", missed), ("false", false)):
+        print(f"\n{what}:", ", ".join(f"{stem} {len(listed)}" for stem, listed in wrong.items()))
+        for stem, listed in wrong.items() if arguments.show else ():
             for value in listed:
                 print(" ", stem, repr(value[0] if isinstance(value, Notations) else value)[:200])
 

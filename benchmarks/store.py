@@ -1,6 +1,7 @@
 """Measure the store beside git's loose objects and one file per node; prints Markdown.
 
-    .venv/bin/python benchmarks/store.py [--dir DIR] [nodes] [reads] [large] [million]
+    .venv/bin/python benchmarks/store.py [--dir DIR] [--count N] [--mib N]
+                                         [nodes] [reads] [large] [million]
 
 Absolute times drift from machine to machine and hour to hour: compare ratios of one run.
 Durable means: every batch of 20 is on disk when the call returns (fsync).
@@ -25,11 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.derived import find_missing
-from casfs.digest import hash_stream
+from casfs.backend.protocols import Head, HeadName
+from casfs.digest import NodeHash, hash_bytes, hash_stream
 from casfs.maintenance import fsck, gc
 from casfs.store import Store
 
 BATCH = 20
+READS = 10_000
+CHUNK_MIB = 16  # of the large file
 WORDS = "the moderator asked a tester why every third build of that branch failed again".split()
 
 
@@ -79,8 +83,6 @@ def put_casfs(root: Path, count: int) -> float:
 
 def put_files(root: Path, count: int) -> float:
     """One file per node: temp name, fsync, rename, and its directory synced per batch."""
-    from casfs.digest import hash_bytes
-
     for shard in range(256):
         (root / f"{shard:02x}").mkdir(parents=True)
     with clock() as seconds:
@@ -112,7 +114,7 @@ def put_git(root: Path, count: int) -> float:
         name.write_text(json.dumps(payload(number)))
     repository = root / "repository"
     subprocess.run(["git", "init", "-q", repository], check=True)
-    command = ["git", "-C", repository, "-c", "core.fsync=all", "hash-object", "-w"]
+    command = ["git", "-C", str(repository), "-c", "core.fsync=all", "hash-object", "-w"]
     with clock() as seconds:
         paths = "\n".join(map(str, names)).encode()
         subprocess.run([*command, "--stdin-paths"], input=paths, stdout=-3, check=True)
@@ -133,7 +135,8 @@ def nodes(work: Path, count: int) -> None:
         rows.append((name, number, number / seconds, disk_usage(root) / number))
         shutil.rmtree(root)
     code = "import sys; sys.path[:0] = sys.argv[3:]; import benchmarks.store as b, pathlib;"
-    code += "getattr(b, sys.argv[1])(pathlib.Path(sys.argv[2]), 1000)"
+    traced = min(1000, count)
+    code += f"getattr(b, sys.argv[1])(pathlib.Path(sys.argv[2]), {traced})"
     here = str(Path(__file__).resolve().parent.parent)
     counts = {
         "casfs": fsyncs(code, "put_casfs", str(work / "traced1"), here),
@@ -145,8 +148,10 @@ def nodes(work: Path, count: int) -> None:
     print("| | nodes | nodes/s | × file per node | syncs per 1,000 | bytes on disk | × payload |")
     print("|---|---|---|---|---|---|---|")
     for name, number, rate, used in rows:
+        counted = counts[name]
+        syncs = "–" if counted is None else f"{counted * 1000 // traced}"
         print(
-            f"| {name} | {number:,} | {rate:,.0f} | {rate / base:.1f} | {counts[name]} "
+            f"| {name} | {number:,} | {rate:,.0f} | {rate / base:.1f} | {syncs} "
             f"| {used:.0f} | {used / size:.2f} |"
         )
 
@@ -159,14 +164,15 @@ def reads(work: Path, count: int) -> None:
     put_casfs(root, count)
     with Store.open(root) as store:
         hashes = [hash for _, hash, _ in store.blobs.iterate()]
-        chosen = random.Random(1).sample(hashes, 10_000)
+        chosen = random.Random(1).sample(hashes, min(READS, len(hashes)))
         times = []
         for hash in chosen * 2:
             start = time.perf_counter()
             store.get(hash)
             times.append(time.perf_counter() - start)
         warm = times[len(chosen) :]
-        asked = [*chosen[:5000], *(hash[::-1] for hash in chosen[5000:])]
+        half = len(chosen) // 2
+        asked = [*chosen[:half], *(hash[::-1] for hash in chosen[half:])]
         found = []
         for _ in range(5):
             with clock() as seconds:
@@ -176,18 +182,18 @@ def reads(work: Path, count: int) -> None:
     micro = [value * 1e6 for value in warm]
     tail = statistics.quantiles(micro, n=100)[98]
     print(f"| get of a warm node, verified | {statistics.median(micro):.1f} µs | {tail:.1f} µs |")
-    print(f"| missing of 10,000 digests | {statistics.median(found) * 1e3:.1f} ms | |")
+    print(f"| missing of {len(asked):,} digests | {statistics.median(found) * 1e3:.1f} ms | |")
     shutil.rmtree(root)
 
 
 # -- a large file -----------------------------------------------------------------------------
 
 
-def large(work: Path, gib: int = 4) -> None:
+def large(work: Path, mib: int) -> None:
     source = work / "large"
     with source.open("wb") as out:
-        for _ in range(gib * 64):
-            out.write(random.randbytes(1 << 24))
+        for _ in range(mib // CHUNK_MIB):
+            out.write(random.randbytes(CHUNK_MIB << 20))
     ours, theirs = [], []
     with Store.init(work / "large-store") as store:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -209,10 +215,10 @@ def large(work: Path, gib: int = 4) -> None:
                     hash_stream(stream)
             theirs.append(seconds())
             (work / "copy").unlink()
-    rate = [gib / value for value in ours]
-    peer = [gib / value for value in theirs]
+    rate = [mib / 1024 / value for value in ours]
+    peer = [mib / 1024 / value for value in theirs]
     ratio = statistics.median(theirs) / statistics.median(ours)
-    print(f"\nOne file of {gib} GiB, medians of 3\n\n| | GiB/s |\n|---|---|")
+    print(f"\nOne file of {mib:,} MiB, medians of 3\n\n| | GiB/s |\n|---|---|")
     print(f"| put, durable | {statistics.median(rate):.2f} |")
     print(f"| cp, fsync, then a BLAKE3 of the copy | {statistics.median(peer):.2f} |")
     print(f"\nput is {ratio:.2f} × the rate of the pair; memory grew by {grown >> 10} MiB.")
@@ -247,17 +253,15 @@ def million(work: Path, count: int) -> None:
 
 def _grow(root: Path, count: int) -> None:
     """Nodes in chains of 50 that a head keeps, and every fifth chain without a head."""
-    from casfs.backend.protocols import Head
-
     with Store.init(root) as store:
         for chain in range(count // 50):
             with store.batch() as batch:
-                last: list[str] = []
+                last: list[NodeHash] = []
                 for number in range(chain * 50, chain * 50 + 50):
                     node = batch.put_node("content", {"text": text(number), "artifacts": last})
                     last = [node.hash]
                 if chain % 5:
-                    batch.swap(f"benchmarks/{chain}", None, Head(last[0]))
+                    batch.swap(HeadName(f"benchmarks/{chain}"), None, Head(last[0]))
 
 
 def child(verb: str, root: Path) -> None:
@@ -274,6 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, help="where to work (a temporary directory)")
     parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--mib", type=int, default=4096, help="of the large file; in sixteens")
     parser.add_argument("--child", choices=("gc", "fsck"))
     parser.add_argument("parts", nargs="*")
     options = parser.parse_args()
@@ -284,7 +289,7 @@ def main() -> None:
         work = Path(folder)
         for part in options.parts or ("nodes", "reads", "large", "million"):
             if part == "large":
-                large(work)
+                large(work, options.mib)
             elif part == "million":
                 million(work, options.count * 10)
             else:

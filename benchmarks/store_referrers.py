@@ -81,7 +81,7 @@ def measure(store: Store, popular: str, runs: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--dir", type=Path)
-    parser.add_argument("--nodes", type=int, default=1_000_000)
+    parser.add_argument("--nodes", type=int, default=1_000_000, help="At least a thousand.")
     parser.add_argument("--among", type=int, default=0)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """Measure the dashboard; prints Markdown.
 
     python -m benchmarks.web [PART …] [--threads N] [--steps N] [--files N] [--rate N] [--seconds N]
-        [--viewers N] [--dir DIR]
+        [--viewers N] [--starts N] [--at-once N] [--dir DIR]
 
 Parts: pages, latency, heap, viewers. Times of pages are a client's on loopback, a connection
 each: our work, Hypercorn and the transfer. Steps are those of the engine, whose agents say 2 KB.
@@ -37,10 +37,10 @@ from tests.support.web import Web, serving
 BATCH = 500
 FILES_PER_DIRECTORY = 50
 ROUNDS = 20
-AT_ONCE = 20  # threads that run
 REFRESH_S = 0.15  # as REFRESH_MS in casfs.js
 DEFAULTS = {"threads": 10_000, "steps": 100_000, "files": 57_000}
-DEFAULTS |= {"rate": 500, "seconds": 15, "viewers": 50}
+DEFAULTS |= {"rate": 500, "seconds": 15, "viewers": 50, "starts": 5}
+DEFAULTS |= {"at-once": 20}  # threads that run
 # When a frame with a step in it was painted, for each step of the page.
 SEEN = """
 window.seen = {};
@@ -66,11 +66,13 @@ def steps(root: Path, shape: Shape, agent_s: float = 0) -> Thread:
 
 
 @contextmanager
-def running(root: Path, rate: int, seconds: float) -> Iterator[multiprocessing.process.BaseProcess]:
+def running(
+    root: Path, at_once: int, rate: int, seconds: float
+) -> Iterator[multiprocessing.process.BaseProcess]:
     """Steps in a process of its own, about so many a second."""
-    shape = Shape(AT_ONCE, max(int(rate * seconds / AT_ONCE), 3), at_once=True)
+    shape = Shape(at_once, max(int(rate * seconds / at_once), 3), at_once=True)
     spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(target=steps, args=(root, shape, max(AT_ONCE / rate - 0.01, 0)))
+    process = spawn.Process(target=steps, args=(root, shape, max(at_once / rate - 0.01, 0)))
     process.start()
     try:
         yield process
@@ -114,7 +116,7 @@ def pages(root: Path, args: argparse.Namespace) -> None:
         fill_board(store, threads.get(store, deep), args.threads)
         base, *others = (put_tree(store, args.files, variant) for variant in range(ROUNDS + 1))
     starts = []
-    for _ in range(5):
+    for _ in range(args.starts):
         begin = time.perf_counter()
         with serving(root) as web:
             web.get("/")
@@ -144,10 +146,10 @@ def latency(root: Path, args: argparse.Namespace) -> None:
     with (
         serving(root) as web,
         browser(root.parent / "profile") as page,
-        running(root, args.rate, args.seconds + 30),
+        running(root, args.at_once, args.rate, args.seconds + 30),
     ):
         page.open(web.url)
-        page.until(lambda: page.count("#running .cards > li") >= AT_ONCE, "running threads")
+        page.until(lambda: page.count("#running .cards > li") >= args.at_once, "running threads")
         with Store.open(root) as store:
             id = threads.list_threads(store)[0].id
             page.open(f"{web.origin}/threads/{id}")
@@ -172,7 +174,7 @@ def heap(root: Path, args: argparse.Namespace) -> None:
             page.open(f"{web.origin}/")
         tabs = page.driver.window_handles
         before = page.heap()
-        with running(root, 10_000, args.steps / 10_000) as process:
+        with running(root, args.at_once, 10_000, args.steps / 10_000) as process:
             process.join()
         used = [f"{count / 1e6:.1f} MB" for count in (before, page.heap())]
         made, begin = steps(root, Shape(1, 2)).id, time.monotonic()
@@ -189,7 +191,8 @@ class Viewers:
 
     def __init__(self, web: Web, count: int, part: str | None) -> None:
         self.events = self.fetched = 0
-        self._web, self._part = web, part
+        assert web.process is not None
+        self._web, self._pid, self._part = web, web.process.pid, part
         for _ in range(count):
             threading.Thread(target=self._look, daemon=True).start()
 
@@ -209,7 +212,7 @@ class Viewers:
         before = self._now()
         time.sleep(seconds)
         busy, *counts = (b - a for a, b in zip(before, self._now(), strict=True))
-        status = Path(f"/proc/{self._web.process.pid}/status").read_text()
+        status = Path(f"/proc/{self._pid}/status").read_text()
         rss = int(status.partition("VmRSS:")[2].split()[0]) / 1000
         return [
             f"{busy / seconds:.1%}",
@@ -218,7 +221,7 @@ class Viewers:
         ]
 
     def _now(self) -> tuple[float, int, int]:
-        fields = Path(f"/proc/{self._web.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK"), self.events, self.fetched
 
@@ -228,10 +231,10 @@ def viewers(root: Path, args: argparse.Namespace) -> None:
     for name, part in (("the events alone", None), ("each with the board", "/?fragment=board")):
         with serving(root) as web:
             found = Viewers(web, args.viewers, part)
-            time.sleep(3)
+            time.sleep(min(3, args.seconds))
             rows.append([f"{name}, idle", *found.load(args.seconds)])
-            with running(root, args.rate, args.seconds + 20):
-                time.sleep(5)
+            with running(root, args.at_once, args.rate, args.seconds + 20):
+                time.sleep(min(5, args.seconds))
                 rows.append([f"{name}, {args.rate} steps/s", *found.load(args.seconds)])
     table(f"{args.viewers} viewers", ["", "of a core", "RSS", "events/s", "fetches/s"], rows)
 

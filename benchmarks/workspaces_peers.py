@@ -5,9 +5,12 @@ defaults, and how all benchmarks run a program.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 CASFS = [sys.executable, "-m", "casfs"]
 NULL = subprocess.DEVNULL
@@ -31,9 +34,10 @@ def run(*command: object, cwd: Path | None = None, **more: str) -> None:
 
 
 class Tool:
-    """One way to keep a directory; `place` is its own."""
+    """One way to keep a directory; `place` is its own. `needs`: programs."""
 
     name = ""
+    needs: tuple[str, ...] = ()
 
     def __init__(self, place: Path, tree: Path) -> None:
         self.place, self.tree = place, tree
@@ -67,6 +71,7 @@ class Copy(Tool):
 
 class Git(Tool):
     name = "git add + commit"
+    needs = ("git",)
 
     def prepare(self) -> None:
         run("git", "init", "-q", "--bare", self.place)
@@ -80,6 +85,7 @@ class Git(Tool):
 
 class Borg(Tool):
     name = "borg create"
+    needs = ("borg",)
     count = 0
 
     def prepare(self) -> None:
@@ -92,6 +98,7 @@ class Borg(Tool):
 
 class Restic(Tool):
     name = "restic backup"
+    needs = ("restic",)
 
     def prepare(self) -> None:
         run("restic", "init", "-r", self.place)
@@ -100,4 +107,16 @@ class Restic(Tool):
         run("restic", "backup", "-q", "-r", self.place, ".", cwd=self.tree)
 
 
-TOOLS = (Casfs, Copy, Git, Borg, Restic)
+TOOLS: tuple[type[Tool], ...] = (Casfs, Copy, Git, Borg, Restic)
+T = TypeVar("T", bound=Tool)
+
+
+def installed(kinds: Sequence[type[T]]) -> list[type[T]]:
+    """Those whose programs are here; who lacks one is left out with the reason."""
+    usable = []
+    for kind in kinds:
+        if lacking := [name for name in kind.needs if shutil.which(name) is None]:
+            print(f"\nLeft out: {kind.name}: no {', '.join(lacking)}", flush=True)
+        else:
+            usable.append(kind)
+    return usable

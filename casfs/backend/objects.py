@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -38,6 +39,7 @@ UNSUPPORTED_COPY = (
 )  # fmt: skip
 FIRST_READ_BYTES = 1 << 16  # a larger buffer is mapped and unmapped each time
 NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link, a socket, a device
+SHARD = re.compile("[0-9a-f]{2}")
 Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 
 
@@ -51,9 +53,8 @@ class Objects:
 
     @classmethod
     def create(cls, root: Path) -> None:
-        """Makes the 256 shards at once: later a new file needs only its shard synced."""
-        for shard in range(256):
-            (root / f"{shard:02x}").mkdir(parents=True, exist_ok=True)
+        """Makes the directory, without shards: most stores never need all 256."""
+        root.mkdir(parents=True, exist_ok=True)
         (root.parent / "tmp").mkdir(exist_ok=True)
 
     def path(self, hash: str) -> Path:
@@ -164,11 +165,22 @@ class Objects:
                 if one.temp is not None and one.member is None:
                     hash = one.digest.hash
                     target = f"{self._prefix}{hash[:2]}/{hash[2:]}"
-                    os.rename(one.temp, target)  # over a leftover of a crash
+                    self._rename(one.temp, target)  # over a leftover of a crash
                     shards.add(hash[:2])  # a crash may have come between a rename and its sync
         except OSError as error:
             raise Failed(f"cannot write {target}: {error.strerror}") from error
         self._sync([self._prefix + shard for shard in sorted(shards)])
+
+    def _rename(self, temp: str, target: str) -> None:
+        try:
+            os.rename(temp, target)
+        except FileNotFoundError as error:
+            try:
+                os.mkdir(os.path.dirname(target))
+            except FileExistsError:
+                raise error from None  # what is missing is `temp`
+            fsync(self.root)  # before anything is in the shard that could be lost with it
+            os.rename(temp, target)
 
     def _sync(self, paths: list[str]) -> None:
         try:
@@ -291,7 +303,8 @@ class Objects:
 
     def shards(self) -> Iterator[list[tuple[str, float]]]:
         """Yields (hash, ctime) of every file, shard by shard; files of other names are left out."""
-        for shard in range(256):
-            name = f"{shard:02x}"
-            found = [(name + entry.name, entry) for entry in os.scandir(self.root / name)]
-            yield [(hash, entry.stat().st_ctime) for hash, entry in found if is_hash(hash)]
+        for name in sorted(os.listdir(self.root)):
+            if not SHARD.fullmatch(name):
+                continue
+            files = [(name + entry.name, entry) for entry in os.scandir(self.root / name)]
+            yield [(hash, entry.stat().st_ctime) for hash, entry in files if is_hash(hash)]

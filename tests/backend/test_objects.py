@@ -107,7 +107,7 @@ def test_a_changed_file_is_never_served(objects: Objects, seen_before: bool, cha
 
 def test_a_file_that_cannot_be_read_is_a_failure(objects: Objects) -> None:
     hash = Digest.of(LARGE).hash
-    objects.path(hash).mkdir()
+    objects.path(hash).mkdir(parents=True)
     with pytest.raises(Failed, match=hash):
         objects.open(hash)
 
@@ -326,3 +326,22 @@ def test_a_removed_staging_directory_is_made_again(objects: Objects, tmp_path: P
     assert not objects.path(lost.digest.hash).exists()
     assert objects.path(place(objects, LARGE)).read_bytes() == LARGE
     assert objects.staging.sweep() == 0  # it is locked again
+
+
+def test_shards_are_made_when_they_are_needed(objects: Objects) -> None:
+    assert list(objects.root.iterdir()) == []
+    assert list(objects.shards()) == []
+    hash = place(objects, LARGE)
+    assert [path.name for path in objects.root.iterdir()] == [hash[:2]]
+    assert [name for shard in objects.shards() for name, _ in shard] == [hash]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_staged_file_that_is_gone_is_named(objects: Objects, is_new: bool) -> None:
+    staged = objects.stage(io.BytesIO(LARGE))
+    assert staged.temp is not None
+    if not is_new:
+        (objects.root / staged.digest.hash[:2]).mkdir()
+    os.unlink(staged.temp)
+    with pytest.raises(Failed, match="cannot write"):
+        objects.place([staged])
