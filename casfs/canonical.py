@@ -44,6 +44,12 @@ def decode(data: bytes) -> Any:
     return orjson.loads(data)
 
 
+def indented(value: Any) -> str:
+    """Returns the text of a decoded value for a reader: members in their order, two spaces a
+    level. Not canonical."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
 def parse(text: bytes | str) -> Any:
     """Parses JSON from outside. Raises Invalid where it is not JSON, or has duplicate keys."""
     try:

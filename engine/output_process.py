@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from casfs import canonical
 from casfs.errors import Failed, Invalid
 from casfs.nodes.schema import Schema
+from casfs.system import cycles
 from engine.output_blocks import candidates
 
 CPU_LIMIT_S = 10
@@ -77,6 +78,7 @@ def read_apart(output: str, schema: Schema) -> list[Reading]:
 
 
 def main(seconds: int) -> None:
+    cycles.search_rarely()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
+from casfs import canonical
 from casfs.agents.secrets import Secrets
 
 BETWEEN = "\n\n"  # the parts of a prompt
@@ -28,7 +27,7 @@ class EarlierStep:
 
     def text(self) -> str:
         """Returns the step as Markdown."""
-        meta = orjson.dumps(self.meta, option=orjson.OPT_INDENT_2).decode()
+        meta = canonical.indented(self.meta)
         return f"## Step {self.index}: {self.role}\n\n{self.output.strip()}\n\nRecorded as:\n{meta}"
 
 

@@ -36,7 +36,7 @@ from casfs.backend.protocols import BlobInfo, Staged
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.scanner import Scanner
-from casfs.system import interruption
+from casfs.system import cycles, interruption
 from casfs.system.paths import open_directory, printable
 from casfs.trees.snapshot.file_reader import FileReader, Hit, ReadFile, Stat, discard
 
@@ -166,6 +166,7 @@ class ReaderPool(Generic[Key]):
 def main() -> None:
     """A worker: `PRIVATE ROOT_FD SHOWN ALLOWED PIPE_FD...` as arguments; ALLOWED is JSON: null
     where nothing is scanned."""
+    cycles.search_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # what is staged is discarded
     private, root_fd, root_text, allowed, *pipe_fds = sys.argv[1:]
