@@ -18,6 +18,7 @@ from engine.threads import lifecycle, transitions
 from tests.support.archives import ID
 from tests.support.helpers import set_head
 from tests.support.maintenance import SECOND, export, fork, sql
+from tests.support.new_store import init_store
 from tests.support.thread_example import make_thread
 
 DAMAGE = [
@@ -32,7 +33,7 @@ DAMAGE = [
 def test_a_damaged_record(tmp_path: Path, change: str) -> None:
     """Fails before: tracebacks of show and rm, and nothing from fsck."""
     root = tmp_path / "store"
-    with Store.init(root) as store:
+    with init_store(root) as store:
         example = make_thread(store, ID)
         example.end()
         fork(example, SECOND, example.head.hash)
@@ -62,7 +63,7 @@ def test_a_running_thread_is_not_removed(store: Store) -> None:
 
 
 def test_called_threads_go_with_their_caller(tmp_path: Path) -> None:
-    with Store.init(tmp_path / "a") as store, Store.init(tmp_path / "b") as other:
+    with init_store(tmp_path / "a") as store, init_store(tmp_path / "b") as other:
         caller = make_thread(store, ID)
         caller.end()
         head = caller.head

@@ -17,11 +17,12 @@ from casfs.maintenance import fsck, gc
 from casfs.referrers import FILE, Referrers
 from casfs.store import Store
 from tests.support.cli import Cli, lines
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.init(tmp_path / "store") as made:
+    with init_store(tmp_path / "store") as made:
         yield made
 
 

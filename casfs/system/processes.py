@@ -123,7 +123,8 @@ def carrying(name: str, value: str) -> Iterator[int]:
 
 def _carries(pid: int, variable: bytes) -> bool:
     try:
-        if variable in _read(pid, "environ").split(b"\0"):
+        environment = _read(pid, "environ")
+        if variable in environment and variable in environment.split(b"\0"):
             return True
         found = re.search(rb"^Max realtime timeout +(\d+)", _read(pid, "limits"), re.MULTILINE)
     except OSError:  # exited, or another user's
@@ -133,7 +134,8 @@ def _carries(pid: int, variable: bytes) -> bool:
 
 
 def _read(pid: int, name: str) -> bytes:
-    return Path(f"/proc/{pid}/{name}").read_bytes()
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:  # of each process: be quick
+        return file.read()
 
 
 def _mark(variable: bytes) -> int:

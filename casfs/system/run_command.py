@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from casfs.errors import Failed, NotFound
-from casfs.system import processes
+from casfs.system import processes, signals
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 
 READ_BYTES = 1 << 16
@@ -47,8 +47,10 @@ def run(
 ) -> Ended:
     """Runs a command to its end. Raises NotFound (the program), Failed (it cannot start)."""
     begin = time.monotonic()
-    process = _start(argv, cwd, env)
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with signals.deferred():  # else one could raise after the start, and before we know it
+            process = _start(argv, cwd, env)
         started(Identity.of(process.pid))
         deadline = None if timeout is None else begin + timeout
         timed_out = not _pump(process, stdout, stderr, deadline)
@@ -57,12 +59,17 @@ def run(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(TERM_GRACE_S)
     finally:
-        processes.send(process.pid, signal.SIGKILL)
-        code = process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-    return Ended(code, timed_out, round((time.monotonic() - begin) * 1000))
+        if process is not None:
+            _end(process)
+    return Ended(process.returncode, timed_out, round((time.monotonic() - begin) * 1000))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    processes.send(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def _start(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

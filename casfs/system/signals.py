@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 Handler = Callable[[int, Any], Any] | int | None
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -24,6 +26,29 @@ def blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Handles the signals that end a program at the end of the block. Unlike `blocked`, a process
+    that is started in it gets none of this. Of other threads than the main one no handler is run,
+    so there it has no effect."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    handlers: dict[int, Any] = {}
+    for number in ENDING:
+        if callable(handler := signal.getsignal(number)):
+            handlers[number] = handler
+            signal.signal(number, lambda received_number, _: received.append(received_number))
+    try:
+        yield
+    finally:
+        for deferred_number, handler in handlers.items():
+            signal.signal(deferred_number, handler)
+        for late in received:
+            signal.raise_signal(late)
 
 
 class Signals:

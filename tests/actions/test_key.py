@@ -9,9 +9,9 @@ import pytest
 
 from casfs.actions import key
 from casfs.errors import Invalid, NotFound
-from casfs.store import Store
 from tests.support.actions import PATH, PROJECT, Bench
 from tests.support.helpers import write_tree
+from tests.support.new_store import init_store
 
 # -- requests ---------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ def test_directories_that_a_checkpoint_leaves_out_are_input(bench: Bench, name: 
 
 def test_a_store_in_the_input_is_not_part_of_it(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "project", PROJECT)
-    with Store.init(root / ".store") as store:
+    with init_store(root / ".store") as store:
         bench = Bench(store, root)
         assert not bench.sh("echo made").hit
         assert bench.sh("echo made").hit

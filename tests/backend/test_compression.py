@@ -26,6 +26,7 @@ from casfs.errors import CorruptBlob, Refused
 from casfs.maintenance import fsck, gc
 from casfs.store import FORMAT, Store
 from tests.support.helpers import set_head
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> Iterator[Store]:
-    with Store.init(root) as made:
+    with init_store(root) as made:
         yield made
 
 
@@ -169,7 +170,7 @@ def test_a_dictionary_outlives_the_nodes_it_was_trained_on(store: Store) -> None
 
 @pytest.mark.parametrize("old", ["casfs 1", "casfs 2"])
 def test_a_store_of_an_earlier_format_is_refused(root: Path, old: str) -> None:
-    Store.init(root).close()
+    init_store(root).close()
     (root / "format").write_text(f"{old}\n")
     before = stored_files(root)
     for refused in (Store.open, Store.init, Store.check_init):
@@ -179,7 +180,7 @@ def test_a_store_of_an_earlier_format_is_refused(root: Path, old: str) -> None:
 
 
 def test_a_dry_run_changes_nothing(root: Path) -> None:
-    Store.init(root).close()
+    init_store(root).close()
     before = stored_files(root)
     found = json.loads(casfs("init", "--dry-run", "--json", root=root))
     Draft202012Validator(output_schema("init")).validate(found)
@@ -212,7 +213,7 @@ def test_a_row_whose_new_form_is_not_proved_stays_as_it_was(
     root: Path, monkeypatch: pytest.MonkeyPatch, new: str
 ) -> None:
     """The old bytes are kept until the new ones decode to them."""
-    with Store.init(root) as store:
+    with init_store(root) as store:
         hashes = put_many(store, 20)
     decompress(root)
     with Store.open(root) as store:
@@ -227,7 +228,7 @@ def test_a_row_whose_new_form_is_not_proved_stays_as_it_was(
 
 
 def test_a_damaged_row_is_left_to_fsck(root: Path) -> None:
-    with Store.init(root) as store:
+    with init_store(root) as store:
         (hash,) = put_many(store, 1)
     decompress(root)
     damaged = b'{"payload":{"text":"' + b"not what was stored " * 20
@@ -242,7 +243,7 @@ def test_a_damaged_row_is_left_to_fsck(root: Path) -> None:
 
 
 def test_gc_that_is_killed_loses_nothing(root: Path) -> None:
-    with Store.init(root) as store:
+    with init_store(root) as store:
         hashes = put_many(store, 4 * MIN_NODES)
         content = {hash: store.get(hash) for hash in hashes}
     decompress(root)

@@ -15,6 +15,7 @@ from casfs.maintenance import fsck, gc
 from casfs.store import Store
 from tests.support.helpers import set_head
 from tests.support.maintenance import reopened, sql
+from tests.support.new_store import init_store
 
 HEAD_DAMAGE = [
     "record = replace(record, ':', ';')",
@@ -32,7 +33,7 @@ BLOB_DAMAGE = ["hash = 'text'", "hash = 5", "hash = x'00'", "size = 'many'", "ty
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.init(tmp_path / "store") as store:
+    with init_store(tmp_path / "store") as store:
         for name in ("kept/a", "kept/b", "kept/c"):
             set_head(store, name, store.put(name.encode()).hash, n=1)
         yield store

@@ -22,11 +22,12 @@ from casfs.store import Store
 from casfs.tombstones import Tombstone
 from tests.support.helpers import private_files, set_head
 from tests.support.lazy import make_pack
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.init(tmp_path / "store") as made:
+    with init_store(tmp_path / "store") as made:
         yield made
 
 

@@ -16,6 +16,7 @@ from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import fsck, gc
 from casfs.store import Store
+from tests.support.new_store import init_store
 
 ROUNDS = 12
 WRITERS = 2
@@ -64,7 +65,7 @@ def test_packs_that_are_published_while_gc_deletes(
 ) -> None:
     monkeypatch.setattr(tiers, "FREED_MIN_BYTES", 0)
     root, failures, done = tmp_path / "store", list[str](), threading.Event()
-    Store.init(root).close()
+    init_store(root).close()
     writers = [threading.Thread(target=write, args=(root, n, failures)) for n in range(WRITERS)]
     collector = threading.Thread(target=collect, args=(root, done, failures))
     for one in (*writers, collector):

@@ -17,6 +17,7 @@ from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.trees.restore.restore import restore
 from tests.support.helpers import LARGE, Link, Program, blobs, put_tree, read_tree, write_tree
+from tests.support.new_store import init_store
 
 TREE = {"a": b"1", "d": {"b": b"2", "big": LARGE}, "e": {}}
 
@@ -272,7 +273,7 @@ def test_restore(store: Store, work: Path, tmp_path: Path) -> None:
 
 def test_the_store_is_left_out_and_named(tmp_path: Path) -> None:
     work = write_tree(tmp_path / "w", {"f": b"1", "d": {"g": b"2"}})
-    with Store.init(work / "d/store") as store:
+    with init_store(work / "d/store") as store:
         for _ in range(2):
             made = create(store, work)
             assert made.checkpoint.root == put_tree(store, {"f": b"1", "d": {"g": b"2"}})

@@ -8,14 +8,14 @@ import pytest
 
 from casfs.checkpoints import checkpoint
 from casfs.errors import Corrupt
-from casfs.store import Store
 from tests.support.maintenance import put_checkpoint, sql
+from tests.support.new_store import init_store
 
 
 @pytest.mark.parametrize("record", ["no json", "{}", '{"bad":1}'])
 def test_a_damaged_checkpoint(tmp_path: Path, record: str) -> None:
     """Fails before: a traceback of every listing."""
-    with Store.init(tmp_path / "store") as store:
+    with init_store(tmp_path / "store") as store:
         put_checkpoint(store, {"f": b"one"}, "work")
         put_checkpoint(store, {"f": b"two"}, "other")
         sql(store, "UPDATE heads SET record = ? WHERE name LIKE 'checkpoints/work/%'", record)

@@ -27,6 +27,7 @@ from tests.support.engine import Cli
 from tests.support.fuse import at, walk
 from tests.support.helpers import read_tree, write_tree
 from tests.support.mcp import connected
+from tests.support.new_store import init_store
 
 KEY = b"KEY=\xff\0 first\r\n"
 MODES = {".env": 0o600, "d/id_rsa": 0o400}
@@ -222,7 +223,7 @@ def test_an_export_has_it_where_a_person_asks(
     cli: Cli, made: str, tmp_path: Path, with_local: bool
 ) -> None:
     cli("export", "w", "-o", tmp_path / "out", *["--with-local"] * with_local)
-    with Store.init(tmp_path / "other") as other, Store.open(cli.root) as store:
+    with init_store(tmp_path / "other") as other, Store.open(cli.root) as store:
         archive.load(other, tmp_path / "out")
         state = recorded(store, "w")
         assert recorded(other, "w") == (state if with_local else RecordedState(state.tree))

@@ -31,6 +31,7 @@ from casfs.trees import tree
 from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.report import SnapshotReport
 from tests.support.lasting import ROOT_ONLY
+from tests.support.new_store import init_store
 
 NAMES = st.sampled_from(["a", "b", "c", "d.log", "build", ".venv"])
 TRIES = 200
@@ -200,7 +201,7 @@ class WatchMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         (self.folder / "work").mkdir()
-        self.store = Store.init(self.folder / "store")
+        self.store = init_store(self.folder / "store")
         self.operations = Operations(self.folder / "work")
         self._start()
 
@@ -271,7 +272,7 @@ def test_what_is_recorded_is_what_is_there(method: str) -> None:
 def place(tmp_path: Path) -> Iterator[tuple[Store, Path]]:
     (tmp_path / "work/src").mkdir(parents=True)
     (tmp_path / "work/src/a").write_text("one")
-    with Store.init(tmp_path / "store") as store:
+    with init_store(tmp_path / "store") as store:
         yield store, tmp_path / "work"
 
 
@@ -438,7 +439,7 @@ def test_a_full_disk_and_a_file_system_below(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     mounts.mount("small", tmp_path / "small", "tmpfs", 0, b"size=8m")
     try:
-        with Store.init(tmp_path / "small/store") as store:
+        with init_store(tmp_path / "small/store") as store:
             watch = Watch(store, WatchSpec(str(tmp_path / "work"), "work", 0.0))
             settle(watch)
             data = os.urandom(12 << 20)

@@ -11,6 +11,7 @@ from casfs.store import Store
 from tests.support.engine import (
     Cli,
 )
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def there(
 ) -> Cli:
     """The command line on another new store."""
     found = Cli(tmp_path / "there", monkeypatch, capfdbinary)
-    Store.init(found.root).close()
+    init_store(found.root).close()
     return found
 
 

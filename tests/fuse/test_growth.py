@@ -23,6 +23,7 @@ from casfs.store import Store
 from casfs.system.log import silent
 from tests.support.fuse import at
 from tests.support.helpers import put_tree
+from tests.support.new_store import init_store
 from tests.support.thread_example import Example, make_thread
 
 STEPS = 5_000
@@ -70,7 +71,7 @@ def read_all(store: Store, path: str) -> None:
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
-    with Store.init(tmp_path_factory.mktemp("growth") / "store") as store:
+    with init_store(tmp_path_factory.mktemp("growth") / "store") as store:
         yield make_thread(store)
 
 

@@ -205,6 +205,7 @@ def plant(root: Path) -> None:
     hash = Digest.of(PLANTED).hash
     path = root / "objects" / hash[:2] / hash[2:]
     path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"not " + PLANTED)
 
 

@@ -19,6 +19,7 @@ from tests.support.maintenance import (
     fill,
     put_checkpoint,
 )
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def source() -> Iterator[Store]:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[Store]:
-    with Store.init(tmp_path / "target") as store:
+    with init_store(tmp_path / "target") as store:
         yield store
 
 

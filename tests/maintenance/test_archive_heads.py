@@ -15,6 +15,7 @@ from casfs.store import Store
 from tests.support.archives import ID, members, refused, sealed
 from tests.support.helpers import set_head
 from tests.support.maintenance import SECOND, export, put_checkpoint
+from tests.support.new_store import init_store
 from tests.support.thread_example import make_thread
 
 Record = dict[str, Any]
@@ -35,7 +36,7 @@ INTENT = {
 @pytest.fixture
 def source(tmp_path: Path) -> Store:
     """A suspended thread with a stale process and a call, and a checkpoint."""
-    store = Store.init(tmp_path / "source")
+    store = init_store(tmp_path / "source")
     thread = make_thread(store, ID)
     thread.step("planner", "one")
     thread.move(thread.head.hash, status="suspended", intent=INTENT, children=[SECOND])

@@ -24,6 +24,7 @@ from casfs.store import Store
 from tests.support.archives import ID, build, members, refused, sealed, state
 from tests.support.helpers import ABSENT, LARGE, set_head
 from tests.support.maintenance import content, ended, export
+from tests.support.new_store import init_store
 
 # -- what is refused -------------------------------------------------------------------------
 
@@ -355,7 +356,7 @@ def test_put_import_and_fsck_have_one_limit_for_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails before: put took a node that an import then refused."""
-    with Store.init(tmp_path / "a") as store, Store.init(tmp_path / "b") as other:
+    with init_store(tmp_path / "a") as store, init_store(tmp_path / "b") as other:
         thread = ended(store, "x" * 5000)
         export(store, tmp_path / "a.tar", thread.id)
         monkeypatch.setattr(node, "MAX_NODE_BYTES", 4000)

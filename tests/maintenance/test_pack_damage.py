@@ -15,6 +15,7 @@ from casfs.store import Store
 from tests.harness.pack_damage import Harness
 from tests.support.helpers import put_tree
 from tests.support.maintenance import put_checkpoint, reopened, sql
+from tests.support.new_store import init_store
 from tests.support.packs import (
     backend,
     check_readable,
@@ -72,7 +73,7 @@ def test_a_damaged_frame_costs_its_members_alone(
     if kind == "hot":
         kept = (store.root / "quarantine" / victim).read_bytes()
         assert len(kept) == len(blobs[50])
-    with Store.init(tmp_path / "backup") as backup:
+    with init_store(tmp_path / "backup") as backup:
         put_all(backup, blobs)
         freeze(backup)
     report, restored = repair.repair_all(

@@ -18,6 +18,7 @@ from casfs.nodes.node import encode
 from casfs.store import Store
 from tests.support.helpers import LARGE, set_head
 from tests.support.maintenance import put_checkpoint, reopened, sql
+from tests.support.new_store import init_store
 from tests.support.thread_example import make_thread
 
 ID = "01JD0000000000000000000000"
@@ -112,7 +113,7 @@ def test_it_is_found(tmp_path: Path, kind: str) -> None:
     plant, message = PLANTS[kind]
     if kind == "an object is another's" and os.geteuid() != 0:
         pytest.skip("needs root")
-    with Store.init(tmp_path / "store") as store:
+    with init_store(tmp_path / "store") as store:
         put_checkpoint(store, {"large": LARGE})
         make_thread(store, ID).end()
         assert not fsck.check(store).faults

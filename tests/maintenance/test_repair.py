@@ -31,11 +31,12 @@ from tests.support.helpers import (
     write_tree,
 )
 from tests.support.maintenance import reopened, sql
+from tests.support.new_store import init_store
 
 
 def copy_of(victim: Victim, tmp_path: Path) -> Store:
     """Another store with the same content, by another way than files."""
-    other = Store.init(tmp_path / "other")
+    other = init_store(tmp_path / "other")
     with other.batch() as batch:
         for hash in graph.post_order(victim.store, sorted(blobs(victim.store))):
             blob = victim.store.blobs.get(hash)

@@ -42,6 +42,7 @@ from tests.support.engine import (
     until,
 )
 from tests.support.helpers import Program, put_tree, read_tree, take, write_tree
+from tests.support.new_store import init_store
 from tests.support.served import Mount
 from tests.support.strategies import able
 
@@ -232,7 +233,7 @@ def test_what_a_killed_daemon_left_is_unmounted(
 def place(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """(a store with a workflow of three steps, a tree)"""
     folder = tmp_path / "place"
-    with Store.init(folder) as store:
+    with init_store(folder) as store:
         workflows.add(store, loop(3))
         tree = put_tree(store, {**SAMPLE, "log": b""})
     yield folder, tree

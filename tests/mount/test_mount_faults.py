@@ -19,12 +19,13 @@ from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.system import mounts
 from tests.support.lasting import ROOT_ONLY, fill, record
+from tests.support.new_store import init_store
 from tests.support.served import BY_EACH, Mount, serving
 from tests.test_faults import full
 
 DISK = 24 << 20  # bytes
 GUESSES = 10_000
-READERS = 64
+READERS = 24
 ROUNDS = 24
 PAUSE = 0.2  # seconds between two looks of a reader, or whoever writes is kept from it
 ODD = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EIO}
@@ -38,7 +39,7 @@ STATE = ("store.db", "store.db-wal", "store.db-shm")
 @pytest.mark.parametrize("transport", BY_EACH)
 def test_a_database_that_cannot_be_read(tmp_path: Path, transport: str, how: str) -> None:
     contents = fill(tmp_path / "work")
-    store = Store.init(tmp_path / "store")
+    store = init_store(tmp_path / "store")
     with serving(store, tmp_path / "mnt", transport=transport) as mount:
         tree = record(mount, tmp_path / "work")
         seen = next(iter(contents))
@@ -77,7 +78,7 @@ def test_a_full_disk(tmp_path: Path, transport: str) -> None:
     mounts.mount("small", disk, "tmpfs", 0, b"size=%d" % DISK)
     try:
         with (
-            Store.init(disk / "store") as store,
+            init_store(disk / "store") as store,
             serving(store, tmp_path / "mnt", transport=transport) as mount,
         ):
             tree = record(mount, tmp_path / "work")

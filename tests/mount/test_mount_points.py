@@ -15,6 +15,7 @@ from casfs.store_mounts import mounted
 from casfs.system import mounts
 from casfs.system.processes import start_time
 from tests.support.mount_users import USES, user
+from tests.support.new_store import init_store
 from tests.support.programs import needs_device
 from tests.support.served import Mount, held, kill, serving, states
 
@@ -39,7 +40,7 @@ def test_how_it_stands_in_the_mount_table(mount: Mount) -> None:
 def test_any_path_will_do(tmp_path: Path) -> None:
     odd = tmp_path / "odd, ünd \\ spaced"
     odd.mkdir()
-    with Store.init(odd / "store") as store, serving(store, odd / "mnt") as mount:
+    with init_store(odd / "store") as store, serving(store, odd / "mnt") as mount:
         assert (mount.path / "README.txt").exists()
         assert store.root is not None
         assert mounted(store.root) == [mount.path]
@@ -92,7 +93,7 @@ def test_where_a_mount_is_refused(mount: Mount, tmp_path: Path) -> None:
 
 
 def test_a_store_inside_its_mount_point_is_refused(tmp_path: Path) -> None:
-    with Store.init(tmp_path / "mnt" / "store") as store, pytest.raises(Refused):
+    with init_store(tmp_path / "mnt" / "store") as store, pytest.raises(Refused):
         check(store.root, tmp_path / "mnt")
 
 

@@ -12,6 +12,7 @@ from casfs.maintenance import archive
 from casfs.store import Store
 from engine.threads import trust
 from tests.support.maintenance import export, fill
+from tests.support.new_store import init_store
 from tests.support.programs import needs_device
 from tests.support.served import serving
 
@@ -37,7 +38,7 @@ def everything(root: Path) -> dict[str, object]:
 def test_a_thread_looks_the_same_under_both_mounts(
     tmp_path: Path, disk_store: Store, name: str
 ) -> None:
-    with Store.init(tmp_path / "there") as there:
+    with init_store(tmp_path / "there") as there:
         thread = fill(disk_store)
         export(disk_store, tmp_path / name, thread.id, zstd=name.endswith(".zst"))
         archive.load(there, tmp_path / name)

@@ -23,6 +23,7 @@ from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support import operations
 from tests.support.helpers import put_tree, take
 from tests.support.lasting import drop_caches
+from tests.support.new_store import init_store
 from tests.support.served import Mount, serving
 from tests.support.strategies import able, skip_without
 
@@ -137,7 +138,7 @@ def test_a_change_to_one_of_many_equal_files_changes_that_one(
 @pytest.fixture(scope="module")
 def mounted_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mount, str]]:
     folder = tmp_path_factory.mktemp("alike")
-    with Store.init(folder / "store") as store, serving(store, folder / "mnt") as mount:
+    with init_store(folder / "store") as store, serving(store, folder / "mnt") as mount:
         yield mount, put_tree(store, alike())
 
 

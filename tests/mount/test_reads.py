@@ -18,6 +18,7 @@ from casfs.checkpoints import create
 from casfs.store import Store
 from tests.support.helpers import write_tree
 from tests.support.lasting import ROOT_ONLY, drop_caches, record
+from tests.support.new_store import init_store
 from tests.support.programs import needs_pyfuse3, present
 from tests.support.served import BY_EACH, TRANSPORTS, Mount, serving
 
@@ -112,7 +113,7 @@ def huge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]
         for at, data in ((0, b"start"), (MIDDLE, b"middle"), (HUGE - 3, b"end")):
             file.seek(at)
             file.write(data)
-    with Store.init(top / "store") as store:
+    with init_store(top / "store") as store:
         yield store, create.create(store, "ws", top / "work").checkpoint.id
 
 

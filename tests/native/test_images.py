@@ -34,6 +34,7 @@ from tests.support.helpers import (
 )
 from tests.support.maintenance import age, put_checkpoint, reopened, sql
 from tests.support.native import fsck, look, mounted, not_mountable, overlaid
+from tests.support.new_store import init_store
 
 TREE: Tree = {
     "empty": b"",
@@ -186,7 +187,7 @@ def test_it_is_made_once(disk_store: Store) -> None:
 
 def test_one_root_one_image(disk_store: Store, tmp_path: Path) -> None:
     root = put_tree(disk_store, TREE)
-    with Store.init(tmp_path / "other") as other:
+    with init_store(tmp_path / "other") as other:
         other.put(b"something before")
         assert put_tree(other, dict(reversed(list(TREE.items())))) == root
         assert ensure(other, root).read_bytes() == ensure(disk_store, root).read_bytes()

@@ -39,6 +39,7 @@ def test_a_store_as_it_is_made_will_do(disk_store: Store) -> None:
 @pytest.mark.parametrize("place", ["", "../", "ab"])
 def test_directories_that_others_may_write_to(disk_store: Store, place: str) -> None:
     folder = objects(disk_store) / place
+    folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
     with pytest.raises(Failed, match="alone to write"):
         object_protection.check_owner(objects(disk_store))
@@ -50,7 +51,7 @@ def test_what_belongs_to_others(disk_store: Store) -> None:
     os.chown(path, 65534, 65534)
     with pytest.raises(Failed, match="not a file of this user"):
         object_protection.ObjectProtector(objects(disk_store)).protect(hash, len(LARGE))
-    os.chown(objects(disk_store) / "ab", 65534, 65534)
+    os.chown(path.parent, 65534, 65534)
     with pytest.raises(Failed, match="alone to write"):
         object_protection.check_owner(objects(disk_store))
 

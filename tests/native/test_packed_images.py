@@ -26,6 +26,7 @@ from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support.helpers import Link, Tree, put_tree, read_tree
 from tests.support.maintenance import age, put_checkpoint, sql
 from tests.support.native import fsck, not_mountable
+from tests.support.new_store import init_store
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 
@@ -149,7 +150,7 @@ def test_the_same_packs_give_the_same_image(disk_store: Store, tmp_path: Path) -
     whole = first.read_bytes()
     first.unlink()
     assert images.ensure(disk_store, root).read_bytes() == whole
-    with Store.init(tmp_path / "other") as other:
+    with init_store(tmp_path / "other") as other:
         assert put_tree(other, PACKED) == root
         assert images.ensure(other, root).read_bytes() == whole
 

@@ -14,6 +14,7 @@ from casfs.maintenance import archive, fsck
 from casfs.store import Store
 from tests.support.helpers import put_unchecked, set_head
 from tests.support.maintenance import export
+from tests.support.new_store import init_store
 from tests.support.thread_example import make_thread
 
 
@@ -64,7 +65,7 @@ def test_put_refuses_wrong_sizes_modes_and_times(store: Store) -> None:
 
 def test_fsck_finds_wrong_sizes_modes_and_times(tmp_path: Path) -> None:
     for number in range(7):
-        store = Store.init(tmp_path / str(number))
+        store = init_store(tmp_path / str(number))
         payload, fault = bad_directories(store)[number]
         hash = planted(store, "directory", payload)
         (found,) = fsck.check(store, quarantine=False).faults
@@ -75,7 +76,7 @@ def test_fsck_finds_wrong_sizes_modes_and_times(tmp_path: Path) -> None:
 
 def test_import_refuses_wrong_sizes_modes_and_times(tmp_path: Path) -> None:
     for number in range(7):
-        store, other = Store.init(tmp_path / f"{number}"), Store.init(tmp_path / f"{number}o")
+        store, other = init_store(tmp_path / f"{number}"), init_store(tmp_path / f"{number}o")
         payload, fault = bad_directories(store)[number]
         hash = planted(store, "directory", payload)
         export(store, tmp_path / "bad.tar", hash)

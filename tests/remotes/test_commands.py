@@ -14,6 +14,7 @@ from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, says, spawn, start_thread, until, workflow
 from tests.support.engine import rule as edge
 from tests.support.helpers import read_tree, write_tree
+from tests.support.new_store import init_store
 from tests.support.remotes import remote_bytes
 from tests.support.s3_servers import S3Server
 
@@ -123,7 +124,7 @@ def test_a_thread_goes_on_in_another_store(tmp_path: Path, url: str) -> None:
         [edge("__start__", "a"), edge("a", "b"), edge("b", "c"), edge("c", "__end__")],
         a=None, b=None, c=None,
     )  # fmt: skip
-    with Store.init(here) as store:
+    with init_store(here) as store:
         workflows.add(store, flow)
     wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
     agents = {"a": says({}), "b": says({}, "echo made > made"), "c": says({}, wait)}

@@ -158,13 +158,17 @@ def checkpoints(folder: Path) -> dict[str, Group]:
     from casfs.checkpoints.create import create
     from casfs.store import Store
 
-    tree = plant(folder / "tree", FILES)
+    few, many = plant(folder / "few", FILES_PER_DIRECTORY), plant(folder / "many", FILES)
     groups = {}
     with counting() as counted, Store.init(folder / "store") as store:
+        create(store, "warm", few, defaults=False)
         for name in CHECKPOINTS:
             counted.take()
-            create(store, "tree", tree, defaults=False)
-            groups[f"calls of the {name}"] = per(FILES, counted.take().calls)
+            create(store, f"few{name}", few, defaults=False)
+            base = counted.take().calls
+            create(store, f"many{name}", many, defaults=False)
+            calls = counted.take().calls
+            groups[f"calls of the {name}"] = per(FILES - FILES_PER_DIRECTORY, calls, base)
     return groups
 
 

@@ -31,6 +31,7 @@ from engine.workflow import registry as workflows
 from tests.support import model_server
 from tests.support.engine import ONE, STATUS, carry_on, role, rule, shell, workflow
 from tests.support.helpers import put_tree, set_head, write_tree
+from tests.support.new_store import init_store
 
 RUN = "pwned=1"
 FORMS = """
@@ -110,7 +111,7 @@ class Site:
 
 
 def build(folder: Path) -> Site:
-    with Store.init(folder / "store") as store, model_server.served(*_script()) as model:
+    with init_store(folder / "store") as store, model_server.served(*_script()) as model:
         return trio.run(_build, store, folder, model.url)
 
 

@@ -20,6 +20,7 @@ from casfs.checkpoints import create
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.threads import new_id
+from tests.support.new_store import init_store
 from tests.support.served import Mount, end, start
 from tests.support.thread_example import STARTED, Example
 
@@ -40,7 +41,7 @@ def lasting(factory: pytest.TempPathFactory, transport: str, *options: str) -> I
     top = factory.mktemp(f"lasting-{transport}")
     where = top / "mnt"
     where.mkdir()
-    with Store.init(top / "store") as store:
+    with init_store(top / "store") as store:
         supervisor = start(store, where, "--transport", transport, *options)
         try:
             yield Mount(store, where, supervisor, transport)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import click
-import jsonschema
+import jsonschema_rs
 
 from casfs.cli.main import cli
 from casfs.cli.output_schemas import output_schema
@@ -42,8 +42,8 @@ def printers() -> frozenset[str]:
 
 
 @cache
-def _validator(verb: str) -> Any:
-    return jsonschema.Draft202012Validator(_closed(output_schema(verb)))
+def _validator(verb: str) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(_closed(output_schema(verb)))
 
 
 def check(arguments: Sequence[str], out: bytes) -> None:
@@ -53,11 +53,12 @@ def check(arguments: Sequence[str], out: bytes) -> None:
     if verb not in printers() or not out.strip() or ("-o", "-") in pairwise(arguments):
         return
     for text in out.splitlines() if verb in ON_LINES else [out]:
-        fault = jsonschema.exceptions.best_match(_validator(verb).iter_errors(json.loads(text)))
-        assert fault is None, (
-            f"casfs {verb} --json: {fault.json_path}: {fault.message};"
+        faults = [
+            f"casfs {verb} --json: {'.'.join(map(str, fault.instance_path))}: {fault.message};"
             f" see casfs/cli/outputs/{verb.split()[0]}.json"
-        )
+            for fault in _validator(verb).iter_errors(json.loads(text))
+        ]
+        assert not faults, "\n".join(faults)
 
 
 def _closed(schema: Any) -> Any:

@@ -21,6 +21,7 @@ from casfs.remotes.remote import Remote, Settings
 from casfs.store import Store
 from casfs.system.zstd import Dictionary
 from tests.support.helpers import Tree, write_tree
+from tests.support.new_store import init_store
 
 NAME = "origin"
 
@@ -110,7 +111,7 @@ def remote_bytes(folder: Path) -> bytes:
 
 def site(root: Path, settings: Settings) -> Site:
     """A new store whose remote is at `settings`."""
-    store = Store.init(root)
+    store = init_store(root)
     remotes.create(settings.storage())
     remotes.save(root, NAME, settings)
     return Site(store, settings)

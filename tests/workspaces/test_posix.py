@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
 from casfs.system import mounts
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, strategies
 from tests.support.helpers import Link, put_tree, write_tree
+from tests.support.new_store import init_store
 from tests.support.programs import needs_device
 from tests.support.served import Mount, serving
 from tests.support.strategies import able
@@ -157,7 +157,7 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 @pytest.fixture(scope="module")
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     folder = tmp_path_factory.mktemp("posix")
-    with Store.init(folder / "store") as store, serving(store, folder / "mnt") as mount:
+    with init_store(folder / "store") as store, serving(store, folder / "mnt") as mount:
         yield mount
 
 

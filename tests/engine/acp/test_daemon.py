@@ -18,6 +18,7 @@ from engine.runtime import overlay_workspace
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script, session, text
 from tests.support.engine import alive, daemon, kill, rule, steps, until, workflow
+from tests.support.new_store import init_store
 
 KILLS = int(os.environ.get("CASFS_TEST_KILLS", "3"))
 TWO = workflow(
@@ -28,7 +29,7 @@ TWO = workflow(
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     path = tmp_path / "store"
-    with Store.init(path) as store:
+    with init_store(path) as store:
         workflows.add(store, TWO)
     return path
 

@@ -23,6 +23,7 @@ from engine.threads import suspension
 from engine.threads.record import Budget
 from tests.support.acp import DONE, USAGE, Script, honest, session, start, text
 from tests.support.engine import STATUS, alive, carry_on, loop, resumed, steps
+from tests.support.new_store import init_store
 
 
 async def test_what_an_agent_does_is_recorded_as_turns_and_tool_calls(
@@ -419,7 +420,7 @@ async def test_a_store_of_an_older_casfs_gets_what_its_schemas_have(
         assert ended.status == ENDED, ended.record["reason"]
         (step,) = steps(store, ended)
         assert "sessionId" not in session(store, step["detail"])[0]
-    Store.init(disk_store.root or Path()).close()
+    init_store(disk_store.root or Path()).close()
     with Store.open(disk_store.root or Path()) as store:
         ended = await carry_on(store, start(store, script.config()))
         assert "sessionId" in session(store, steps(store, ended)[0]["detail"])[0]

@@ -40,6 +40,7 @@ from tests.support.engine import (
     until,
     workflow,
 )
+from tests.support.new_store import init_store
 
 IDLE: dict[str, Any] = {"limit": 8, "running": [], "called": [], "queued": []}
 EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
@@ -49,7 +50,7 @@ EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
 def root(tmp_path: Path) -> Path:
     """A store with the workflow ONE."""
     path = tmp_path / "store"
-    with Store.init(path) as store:
+    with init_store(path) as store:
         workflows.add(store, ONE)
     return path
 

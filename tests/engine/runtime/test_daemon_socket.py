@@ -15,12 +15,13 @@ from casfs import daemon_socket
 from casfs.store import Store
 from engine.runtime.daemon import Daemon
 from tests.support.engine import DEADLINE, alive, daemon, spawn
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     path = tmp_path / "store"
-    Store.init(path).close()
+    init_store(path).close()
     return path
 
 

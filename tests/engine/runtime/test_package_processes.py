@@ -14,6 +14,7 @@ from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from engine.workflow import registry as workflows
 from tests.engine.agents.test_worker import install_odd
 from tests.support.engine import ONE, alive, daemon, kill, pids, says, spawn, steps, until
+from tests.support.new_store import init_store
 
 MAX_DAEMON_MB = 450  # it parses an output of 64 MiB
 
@@ -21,7 +22,7 @@ MAX_DAEMON_MB = 450  # it parses an output of 64 MiB
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(install_odd(tmp_path / "packages")))
-    with Store.init(tmp_path / "store") as store:
+    with init_store(tmp_path / "store") as store:
         workflows.add(store, ONE)
         workflows.add(store, {**ONE, "name": "inner"})
     return tmp_path / "store"

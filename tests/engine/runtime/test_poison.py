@@ -35,6 +35,7 @@ from tests.support.engine import (
     until,
     workflow,
 )
+from tests.support.new_store import init_store
 
 POISON = shell("kill -9 $PPID; sleep 60")
 
@@ -42,7 +43,7 @@ POISON = shell("kill -9 $PPID; sleep 60")
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     path = tmp_path / "store"
-    with Store.init(path) as store:
+    with init_store(path) as store:
         workflows.add(store, ONE)
     return path
 

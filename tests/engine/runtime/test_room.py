@@ -23,6 +23,7 @@ from engine.runtime.workspace import COPYING, Workspace, Workspaces
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, begin, carry_on, daemon, says, spawn, start_thread, until
 from tests.support.lasting import ROOT_ONLY
+from tests.support.new_store import init_store
 from tests.support.strategies import skip_without
 
 EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
@@ -99,7 +100,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @ROOT_ONLY
 def test_cancel_and_gc_need_no_room(small_disk: Path) -> None:
     root = small_disk / "store"
-    with Store.init(root) as store:
+    with init_store(root) as store:
         tree = store.put_node("directory", EMPTY).hash
         thread = begin(store, ONE, {"a": says({})}, tree)
     reserve.allocate(root)
@@ -116,7 +117,7 @@ def test_cancel_and_gc_need_no_room(small_disk: Path) -> None:
 @ROOT_ONLY
 def test_a_thread_that_fills_the_disk_is_suspended_and_can_be_cancelled(small_disk: Path) -> None:
     root = small_disk / "store"
-    with Store.init(root) as store:
+    with init_store(root) as store:
         tree = store.put_node("directory", EMPTY).hash
         workflows.add(store, ONE)
     agent = says({}, "head -c 100m /dev/urandom >big; :")

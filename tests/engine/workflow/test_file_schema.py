@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from engine import yaml_values
@@ -16,7 +16,7 @@ from engine.workflow import file, shipped
 from tests.engine.workflow.test_file import FULL, SHORT
 from tests.support.engine import Cli
 
-VALIDATOR = jsonschema.Draft202012Validator(file.schema())
+VALIDATOR = jsonschema_rs.Draft202012Validator(file.schema())
 FILES = {name: yaml_values.document(data.decode()) for name, data in shipped.files().items()}
 FILES |= {"short": yaml_values.document(SHORT.decode()), "full": FULL}
 FORM = ("missing", "must be a", "must be an", "no such field", "does not fit", "must fit")
