@@ -98,8 +98,8 @@ class State(TypedDict):
 
 
 def langgraph(folder: Path) -> Run:
-    from langgraph.checkpoint.sqlite import SqliteSaver  # type: ignore[import-not-found]  # of the peers' environment
-    from langgraph.graph import END, START, StateGraph  # type: ignore[import-not-found]  # of the peers' environment
+    from langgraph.checkpoint.sqlite import SqliteSaver
+    from langgraph.graph import END, START, StateGraph
 
     limit = 0
     saver = SqliteSaver(_connect(folder / "langgraph.db"))
@@ -119,7 +119,7 @@ def langgraph(folder: Path) -> Run:
 
 
 def dbos(folder: Path) -> Run:
-    from dbos import DBOS  # type: ignore[import-not-found]  # of the peers' environment
+    from dbos import DBOS
 
     path = folder / "dbos.db"
     _connect(path).close()

@@ -58,10 +58,10 @@ class State(TypedDict):
 
 
 def langgraph(url: str, threads: int, number: int) -> Run:
-    from langgraph.checkpoint.postgres import PostgresSaver  # type: ignore[import-not-found]  # of the peers' environment
-    from langgraph.graph import END, START, StateGraph  # type: ignore[import-not-found]  # of the peers' environment
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from langgraph.graph import END, START, StateGraph
     from psycopg.rows import dict_row
-    from psycopg_pool import ConnectionPool  # type: ignore[import-not-found]  # of the peers' environment
+    from psycopg_pool import ConnectionPool
 
     limit = 0
     how = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
@@ -88,7 +88,7 @@ def langgraph(url: str, threads: int, number: int) -> Run:
 
 
 def dbos(url: str, threads: int, number: int) -> Run:
-    from dbos import DBOS  # type: ignore[import-not-found]  # of the peers' environment
+    from dbos import DBOS
 
     DBOS(
         config={

@@ -3,7 +3,6 @@ and the rule for missing programs."""
 
 from __future__ import annotations
 
-import gc
 import inspect
 import os
 import shutil
@@ -56,13 +55,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items if not config.getoption(f"--{name}") else ():
             if item.get_closest_marker(name):
                 item.add_marker(skip)
-
-
-def pytest_collection_finish() -> None:
-    """Thousands of collected tests stay as they are: looking for cycles among them, again and
-    again, takes a tenth of a run."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

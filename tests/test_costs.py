@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.checkpoints.create import create
 from casfs.store import Store
 from tests.support.costs import Group, modules, system_calls
 from tests.support.engine import ONE, begin, says
@@ -26,7 +27,7 @@ COSTS = Path(__file__).parent / "costs.json"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TOLERANCE = 1.02
 GROWN = 5  # causes that a failure names
-COMMANDS = [  # THREAD, TREE and DIRECTORY are replaced
+COMMANDS = [  # THREAD, HASH and DIRECTORY are replaced
     "action list",
     "agent list",
     "blame DIRECTORY/file",
@@ -138,8 +139,6 @@ def test_modules_of_commands(tmp_path: Path, update: bool) -> None:
 
 def planted(store: Store, directory: Path) -> dict[str, str]:
     """Records the directory and begins a thread; returns the words that stand for them."""
-    from casfs.checkpoints.create import create
-
     checkpoint = create(store, "work", directory).checkpoint
     thread = begin(store, ONE, {"a": says({})}, workspace=str(checkpoint.root))
     return {"THREAD": thread.id, "HASH": str(checkpoint.root)}

@@ -108,9 +108,9 @@ class SecretMarks:
                     texts.append(part)
             elif isinstance(part, list | tuple):
                 parts += part
-            elif part is not None and not isinstance(part, int | float | dict):
-                parts.append(dict(part) if isinstance(part, Mapping) else None)
-            elif isinstance(part, dict):
+            elif part is None or isinstance(part, int | float):
+                continue  # asked here, since whether it is a Mapping takes ABCMeta longer
+            elif isinstance(part, dict | Mapping):
                 for name, member in part.items():
                     if len(name) >= MIN_TEXT_CHARS:
                         texts.append(name)

@@ -88,8 +88,7 @@ class Secrets:
 
     def redact_json(self, value: Any) -> Any:
         """Returns a JSON value with every string in it redacted, keys included."""
-        known = _replaced_in_json(value, self._forms) if self._forms else value
-        return self.marks.in_json(known)
+        return self.marks.in_json(self.redact_values_in_json(value))
 
     def redact_values(self, text: str) -> str:
         """As `redact`, but without the scanner: for the work, and for what passed it before."""

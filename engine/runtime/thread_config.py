@@ -120,6 +120,8 @@ class ThreadConfig:
     def role_agent(self, role: str) -> RoleAgent:
         """Returns the agent of a role, which is loaded by its first call; a third-party one anew
         for each attempt, since another version may be installed by then."""
+        if role in self._role_agents:
+            return self._role_agents[role]
 
         async def agent(context: AgentContext) -> AgentResult:
             node = self.agents[role]
@@ -130,13 +132,11 @@ class ThreadConfig:
                     self.recorded_agents.clear()
             return await known[0](context)
 
-        if role not in self._role_agents:
-            part = self.flow.roles[role]
-            limits = [loader.limits(self.bound_agent(role)["config"]), part.limits]
-            self._role_agents[role] = RoleAgent(
-                agent, self.schemas[role], part.timeout, self._extractor, limits
-            )
-        return self._role_agents[role]
+        part = self.flow.roles[role]
+        limits = [loader.limits(self.bound_agent(role)["config"]), part.limits]
+        made = RoleAgent(agent, self.schemas[role], part.timeout, self._extractor, limits)
+        self._role_agents[role] = made
+        return made
 
 
 def _last_state(store: Store, thread: Thread) -> RecordedState | None:

@@ -5,7 +5,8 @@
 
 Each prints JSON: numbers by group, and in a group by what causes them, so that a test can name what
 has grown. `modules` counts what a command imports, `system_calls` those of a first and a second
-checkpoint, by strace. All run in processes of their own, where nothing is imported or cached yet.
+checkpoint, by strace. All run in processes of their own, where nothing is imported or cached yet;
+so functions here import what they need.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ SHORT, LONG = 20, 120  # steps of two threads: the difference is without start a
 FILES, FILES_PER_DIRECTORY = 400, 20
 CHECKPOINTS = ("first", "second")
 USAGE_ERROR = 2
-TRANSACTION_END = "COMMIT"
 
 
 class Counted(NamedTuple):
@@ -141,9 +141,9 @@ def step(folder: Path) -> dict[str, Group]:
 
 
 def plant(folder: Path, files: int) -> Path:
-    """Makes files of 1000 bytes, which are not alike, and waits until they are no longer too new
-    for the stat cache."""
-    from casfs.trees.snapshot.stat_cache import RACY_WINDOW_NS  # not where `modules` counts
+    """Makes files of 1000 random bytes, and waits for the racy window of the stat cache: within it
+    a file is read again."""
+    from casfs.trees.snapshot.stat_cache import RACY_WINDOW_NS
 
     chance = random.Random(0)
     for number in range(files):

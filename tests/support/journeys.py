@@ -30,7 +30,6 @@ from engine.runtime.workspace import COPYING
 from tests.fuse.kernel.test_server import LINUX_6_12, Kernel, init
 from tests.support.engine import ONE, begin, says
 from tests.support.maintenance import age
-from tests.support.new_store import init_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIXES = tuple(f"{ROOT}{os.sep}{top}{os.sep}" for top in ("casfs", "engine"))
@@ -122,5 +121,5 @@ JOURNEYS: dict[str, Callable[[Store, Path], list[str]]] = {
 }
 
 if __name__ == "__main__":
-    with init_store(Path(sys.argv[2])) as made:
+    with Store.init(Path(sys.argv[2])) as made:
         print(*JOURNEYS[sys.argv[1]](made, Path(sys.argv[3])), sep="\n")
