@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.common import machine, table
-from benchmarks.engine_peers import PAYLOAD_BYTES, PEERS, Sample, Shape, perform, text
+from benchmarks.engine_peers import PAYLOAD_BYTES, PROGRAMS, Sample, Shape, perform, text
 from benchmarks.engine_runs import casfs, long_thread, turns_with_tree
 from casfs.system.zstd import Dictionary
 
@@ -45,7 +45,7 @@ def race(folder: Path, python: str | None, rounds: int, shape: Shape) -> dict[st
     entrants: dict[str, Callable[[Path, Shape], Sample]] = {"casfs": casfs}
     entrants["floor"] = partial(perform, sys.executable, "floor")
     if python and shape.steps <= PEER_MAX_STEPS:
-        entrants |= {name: partial(perform, python, name) for name in PEERS if name != "floor"}
+        entrants |= {name: partial(perform, python, name) for name in PROGRAMS if name != "floor"}
     names = list(entrants)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     for turn in range(rounds):
@@ -62,7 +62,7 @@ def ratio(ours: Sequence[Sample], others: Sequence[Sample]) -> str:
 
 
 def rates_table(title: str, races: Races) -> None:
-    names, rows = list(PEERS), []
+    names, rows = list(PROGRAMS), []
     zipped = statistics.mean(len(Dictionary(None).compress(text().encode())) for _ in range(100))
     base = next(iter(races.values()), {}).get("casfs", [])
     for shape, samples in races.items():

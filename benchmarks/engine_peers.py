@@ -155,7 +155,7 @@ def dbos(folder: Path) -> Run:
     return run
 
 
-PEERS: Mapping[str, Callable[[Path], Run]] = {
+PROGRAMS: Mapping[str, Callable[[Path], Run]] = {
     "floor": floor,
     "langgraph": langgraph,
     "langgraph-delta": lambda folder: langgraph(folder, delta_state()),
@@ -165,7 +165,7 @@ PEERS: Mapping[str, Callable[[Path], Run]] = {
 
 if __name__ == "__main__":
     name, folder, threads, steps, *at_once = sys.argv[1:]
-    run = PEERS[name](Path(folder))
+    run = PROGRAMS[name](Path(folder))
     run(Shape(1, WARM_UP_STEPS))
     begin = time.perf_counter()
     run(Shape(int(threads), int(steps), bool(at_once)))
