@@ -129,7 +129,9 @@ def _stored_bytes(root: Path) -> int:
 def turns_with_tree(folder: Path, files: int, steps: int) -> dict[str, float]:
     """Returns the median seconds of a turn of a thread that changes no file: without a workspace,
     with an overlay (as root only) and with a copy of so many files."""
-    overlay = partial(overlay_workspace.OverlayWorkspace, trees=Path, preferred=[NATIVE])
+    overlay = partial(
+        overlay_workspace.OverlayWorkspace, trees=lambda root: Path(root.name), preferred=[NATIVE]
+    )
     for number in range(files):
         path = folder / "tree" / str(number // FILES_PER_DIRECTORY) / str(number)
         path.parent.mkdir(parents=True, exist_ok=True)

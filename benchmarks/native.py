@@ -40,6 +40,7 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import FORMAT_FILE, Store
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, registry, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
@@ -62,14 +63,14 @@ def image(work: Path, source: Path, options: argparse.Namespace) -> None:
         shutil.rmtree(place / images.FOLDER, ignore_errors=True)
         os.sync()  # the image is; what waits to be written besides is none of its business
         with Store.open(place) as store:
-            first.append(milliseconds(partial(images.ensure, store, root)))
+            first.append(milliseconds(partial(images.ensure, store, DatedTree(root))))
         with Store.open(place) as store:
-            again.append(milliseconds(partial(images.ensure, store, root)))
+            again.append(milliseconds(partial(images.ensure, store, DatedTree(root))))
             shown.append(milliseconds(partial(opened, store, root, point, read_only=True)))
             lifecycle.close(store, registry.find(store, point))
     with Store.open(place) as store:
         files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
-        size = images.ensure(store, root).stat().st_size
+        size = images.ensure(store, DatedTree(root)).stat().st_size
     inline = sum(
         one.digest.size_bytes for one in files if one.digest.size_bytes <= INLINE_MAX_BYTES
     )
@@ -156,7 +157,7 @@ def workspaces(work: Path, source: Path, options: argparse.Namespace) -> None:
         )
     os.sync()
     with Store.open(place) as store:
-        making = milliseconds(partial(images.ensure, store, root))
+        making = milliseconds(partial(images.ensure, store, DatedTree(root)))
     opening: dict[str, list[float]] = {"fresh": [], "same": []}
     committing: dict[str, list[float]] = {"fresh": [], "same": []}
     with Store.open(place) as same:

@@ -13,6 +13,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -67,7 +68,7 @@ PEERS: tuple[type[Peer], ...] = (Copy, Alone, Fuse, Mkfs, SquashLow)
 def opened(
     store: Store, root: TreeHash, point: Path, *, read_only: bool, origin: Checkpoint | None = None
 ) -> Workspace:
-    def none(hash: str) -> Path:
+    def none(root: DatedTree) -> Path:
         raise AssertionError("a native workspace asks for no mount")
 
     strategy = strategies.STRATEGIES[strategies.NATIVE]
@@ -86,4 +87,4 @@ def native(store: Store, root: TreeHash, point: Path, *, read_only: bool) -> Ite
 
 def stored(store: Store, folder: Path) -> TreeHash:
     with store.batch() as batch:
-        return walker.snapshot(batch, folder, IgnoreRules()).hash
+        return walker.snapshot(batch, folder, IgnoreRules()).node.hash

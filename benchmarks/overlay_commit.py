@@ -74,7 +74,11 @@ def measure(place: Path, shown: Path, root: TreeHash, rounds: int) -> tuple[floa
     with Store.open(place / "store") as store:
         opening = timed(
             lambda: lifecycle.open(
-                store, RecordedState(root), point, strategy, lambda hash: shown / "trees" / hash
+                store,
+                RecordedState(root),
+                point,
+                strategy,
+                lambda tree: shown / "trees" / tree.name,
             )
         )
         fresh, again = [], []

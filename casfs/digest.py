@@ -25,6 +25,7 @@ Hasher = blake3
 BlobHash = NewType("BlobHash", str)
 NodeHash = NewType("NodeHash", BlobHash)
 TreeHash = NewType("TreeHash", NodeHash)
+TimesHash = NewType("TimesHash", NodeHash)
 
 
 class Digest(NamedTuple):

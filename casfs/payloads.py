@@ -14,6 +14,8 @@ class ActionResult(TypedDict):
     stdout: str
     stderr: str
     outputs: str
+    times: NotRequired[str]
+    localTimes: NotRequired[str]
     local: NotRequired[str]
     detail: str | None
     artifacts: list[str]
@@ -46,6 +48,8 @@ class CallDetail(TypedDict):
 
 class Checkpoint(TypedDict):
     root: str
+    times: NotRequired[str]
+    localTimes: NotRequired[str]
     local: NotRequired[str]
     applied: NotRequired[list[str]]
     previous: str | None
@@ -144,6 +148,7 @@ class ReactToolCall(TypedDict):
     files: NotRequired[list[dict[str, Any]]]
     more: NotRequired[str]
     workspace: NotRequired[str]
+    times: NotRequired[str]
 
 
 class ReactTurn(TypedDict):
@@ -157,6 +162,8 @@ class ReactTurn(TypedDict):
     updates: NotRequired[str]
     otherSessions: NotRequired[str]
     workspace: NotRequired[str]
+    times: NotRequired[str]
+    localTimes: NotRequired[str]
     local: NotRequired[str]
     messages: NotRequired[str]
     before: NotRequired[str]
@@ -197,6 +204,8 @@ class ThreadStart(TypedDict):
     parentState: str | None
     agents: dict[str, str]
     workspace: str | None
+    times: NotRequired[str]
+    localTimes: NotRequired[str]
     local: NotRequired[str]
     maxRounds: int
     budget: dict[str, Any] | None
@@ -220,6 +229,8 @@ class ThreadStep(TypedDict):
     paused: NotRequired[str]
     extraction: str
     workspace: str | None
+    times: NotRequired[str]
+    localTimes: NotRequired[str]
     local: NotRequired[str]
     changes: str | None
     startedAt: int
@@ -227,6 +238,14 @@ class ThreadStep(TypedDict):
     prompt: NotRequired[dict[str, Any]]
     containment: NotRequired[dict[str, Any]]
     cached: NotRequired[dict[str, Any]]
+
+
+class Times(TypedDict):
+    own: Any
+    newest: Any
+    files: list[Any]
+    directories: list[str | None]
+    symlinks: list[Any]
 
 
 class Workflow(TypedDict):

@@ -33,12 +33,12 @@ from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import MIN_PART_CHARS, NEWEST, TEXT, Checkpoint
 from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound
-from casfs.nodes.directory import Entry, File, Symlink
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import MIN_PREFIX_CHARS, Store
 from casfs.system import moments
 from casfs.system.paths import printable
 from casfs.threads import Thread
-from casfs.trees import recorded_state, tree
+from casfs.trees import dated, recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 
 STEP = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
@@ -79,10 +79,9 @@ def resolve(store: Store, text: str) -> Revision:
     if path is None:
         return found
     entry = tree.resolve(store, found.root, path)
-    below = found.root if entry is None else tree.subtree(entry)
-    if below is None:
+    if entry is not None and not isinstance(entry, Subdirectory):
         raise NotFound(f"{text} is not a directory")
-    return Revision(RecordedState(below))
+    return Revision(RecordedState.of_tree(dated.subtree(store, found.state.work, path)))
 
 
 def resolve_entry(
@@ -220,11 +219,11 @@ def step_state(store: Store, thread: Thread, index: int | None) -> RecordedState
 
 def _of_step(store: Store, thread: Thread, index: int) -> Revision:
     hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]
-    return Revision(_state_of_node(store, hash), thread=thread, node=hash)
+    return Revision(state_of_node(store, hash), thread=thread, node=hash)
 
 
 def _of_node(store: Store, hash: str) -> Revision:
-    return Revision(_state_of_node(store, hash), node=hash)
+    return Revision(state_of_node(store, hash), node=hash)
 
 
 def turns(store: Store, detail: str | None) -> list[NodeHash]:
@@ -265,13 +264,13 @@ def _step_at(store: Store, thread: Thread, time: str) -> int:
     return next((one["index"] for one in done if one["completedAt"] <= moment), 0)
 
 
-def _state_of_node(store: Store, hash: str) -> RecordedState:
+def state_of_node(store: Store, hash: str) -> RecordedState:
     """Raises NotFound for a node without a tree."""
     node = store.node(hash)
     if node.type == "directory":
         return RecordedState(TreeHash(node.hash))
     if node.type == "thread-end":
-        return _state_of_node(store, node.payload["lastStep"] or node.payload["start"])
+        return state_of_node(store, node.payload["lastStep"] or node.payload["start"])
     if node.type not in TREE_FIELDS:
         raise NotFound(f"{hash} is a {node.type}, not a tree")
     state = recorded_state.of_payload(store, node.payload, TREE_FIELDS[node.type])

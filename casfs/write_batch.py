@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 from casfs import canonical
 from casfs.backend import protocols
 from casfs.backend.protocols import META, Backend, BlobInfo, Head, HeadName, Staged, Swap, discard
-from casfs.digest import Digest, NodeDigest, NodeHash, TreeDigest
+from casfs.digest import Digest, NodeDigest, NodeHash, TimesHash, TreeDigest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import head_kinds, node
 from casfs.nodes.ref_collectors import Ref
@@ -42,6 +43,7 @@ class Batch:
         self._known: dict[str, str | None] = {}  # types
         self._sizes: dict[str, int] = {}  # of what was added here
         self._require: set[str] = set()
+        self._has_times: bool | None = None
         self._swaps: list[Swap] = []
         self.new_bytes = 0  # of blobs that the store did not have when they were added
 
@@ -110,6 +112,17 @@ class Batch:
 
     def put_directory(self, payload: Any) -> TreeDigest:
         return cast(TreeDigest, self.put_node("directory", payload))
+
+    def put_times(self, payload: Any) -> TimesHash | None:
+        """Stores a node of times; None where the store has none."""
+        return cast(TimesHash, self.put_node("times", payload).hash) if self.has_times() else None
+
+    def has_times(self) -> bool:
+        """Whether the store can have nodes of times; one of an older casfs cannot."""
+        if self._has_times is None:
+            with suppress(NotFound):
+                self._has_times = bool(self._type("times"))
+        return bool(self._has_times)
 
     def put_encoded(self, data: bytes) -> NodeDigest:
         """Stores the bytes of a node that was made elsewhere; its type must be here by now, a

@@ -29,8 +29,8 @@ from casfs.errors import CasfsError, Failed
 from casfs.graph import walk
 from casfs.maintenance import archive, fsck, gc
 from casfs.store import Store
-from casfs.trees.restore.restore import restore
 from tests.support.helpers import LARGE, blobs, private_files, put_tree, write_tree
+from tests.support.restores import restore_tree
 
 SIZE = 4 << 20  # of the small disk
 FREE_BYTES = 96 << 10  # what "full" leaves: enough to begin, never to finish
@@ -178,10 +178,10 @@ def test_a_restore_to_a_full_disk_leaves_nothing(disk: Path, disk_store: Store) 
     tree = put_tree(disk_store, {"a": {"b": os.urandom(1 << 20)}, "c": os.urandom(1000)})
     with full(disk):
         with pytest.raises(Failed) as error:
-            restore(disk_store, tree, disk / "target")
+            restore_tree(disk_store, tree, disk / "target")
         assert_message(error, "No space left")
         assert [path.name for path in disk.iterdir()] == ["ballast"]
-    restore(disk_store, tree, disk / "target")
+    restore_tree(disk_store, tree, disk / "target")
 
 
 def test_an_import_into_a_full_store_changes_nothing(

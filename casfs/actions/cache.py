@@ -16,18 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from casfs import canonical
 from casfs.actions.key import Action
 from casfs.backend.derived import last_use
 from casfs.backend.protocols import Head, HeadName
-from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes
+from casfs.digest import BlobHash, NodeHash, hash_bytes
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import head_kinds
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.clock import now_ms
+
+if TYPE_CHECKING:
+    from casfs.trees.recorded_state import RecordedState
 
 HEADS = "actions/"
 TYPE = "action-result"
@@ -43,12 +46,11 @@ class Result:
     exit_code: int
     stdout: BlobHash
     stderr: BlobHash
-    outputs: TreeHash
+    outputs: RecordedState
     detail: BlobHash | None
     artifacts: list[BlobHash]
     duration_ms: int
     created_at: int
-    local: TreeHash | None = None  # as of a RecordedState; `outputs` is its work
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ def load(store: Store, hash: NodeHash) -> Result:
 
 def result_of(node: Node) -> Result:
     """Returns the fields of an action-result node."""
+    from casfs.trees.recorded_state import RecordedState  # a list of entries has no results
+
     payload = node.payload
     return Result(
         hash=node.hash,
@@ -91,12 +95,11 @@ def result_of(node: Node) -> Result:
         exit_code=payload["exitCode"],
         stdout=payload["stdout"],
         stderr=payload["stderr"],
-        outputs=payload["outputs"],
+        outputs=RecordedState.of_fields(payload["outputs"], payload),
         detail=payload["detail"],
         artifacts=payload["artifacts"],
         duration_ms=payload["durationMs"],
         created_at=payload["createdAt"],
-        local=payload.get("local"),
     )
 
 

@@ -29,7 +29,7 @@ from casfs.store import Store
 from casfs.trees.snapshot import exclusions, stat_cache, walker
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 MAX_TIMEOUT_S = 2_000_000  # poll(2) takes an int of milliseconds
 PRESET = "builds-tests-lints"  # names these in actions.cacheable: what is cached safely as a rule
@@ -189,8 +189,10 @@ def identify(store: Store, request: Request) -> Action:
     ignore = _input_rules(store, request, report)
     cache = stat_cache.load(store, request.root, ignore, "action")
     with store.batch() as batch:
-        root = walker.snapshot(batch, request.root, ignore, report, cache=cache)
-        payload["inputRoot"] = root.hash
+        root = walker.snapshot(
+            batch, request.root, ignore, report, options=SnapshotOptions(times=False), cache=cache
+        )
+        payload["inputRoot"] = root.node.hash
         node = batch.put_node("action", payload)
     if cache is not None:
         cache.save()

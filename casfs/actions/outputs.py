@@ -21,14 +21,17 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from casfs.digest import TreeDigest, TreeHash
+from casfs.digest import TreeHash
 from casfs.errors import Failed, Refused
+from casfs.nodes.directory import Subdirectory
 from casfs.store import Store
 from casfs.system import rmtree
 from casfs.system.locks import is_at, lock_file
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.system.syscalls import exchange
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
+from casfs.trees.restore import modification_order
 from casfs.trees.restore.write import WriteProgress, write_tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.derived import Surroundings
@@ -71,9 +74,9 @@ def make_parents(root: Path, paths: Collection[str]) -> None:
         os.close(_open(root, path.rpartition("/")[0], make=True))
 
 
-def record(batch: Batch, root: Path, paths: Collection[str]) -> TreeDigest:
+def record(batch: Batch, root: Path, paths: Collection[str]) -> DatedTree:
     """Stores the outputs below the input directory `root` as one tree."""
-    return walker.snapshot(batch, root, OnlyPaths(paths))
+    return walker.snapshot(batch, root, OnlyPaths(paths)).dated
 
 
 def missing(store: Store, outputs: TreeHash, paths: Collection[str]) -> list[str]:
@@ -110,7 +113,7 @@ class StagedOutputs:
 
 @contextmanager
 def staged(
-    store: Store, outputs: TreeHash, root: Path, paths: Collection[str]
+    store: Store, outputs: DatedTree, root: Path, paths: Collection[str]
 ) -> Iterator[StagedOutputs]:
     """Writes the tree `outputs` to a staging directory. Raises Failed, NotFound, Corrupt."""
     if not paths:
@@ -165,10 +168,17 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-def _write(store: Store, root: TreeHash, target: Path, fd: int) -> None:
+def _write(store: Store, root: DatedTree, target: Path, fd: int) -> None:
     progress = WriteProgress()
     try:
         write_tree(store, root, fd, progress)
+        # They come into a directory that has their sources, perhaps written just before.
+        entries = tree.walk(store, root.tree)
+        written = {path: None for path, one in entries if not isinstance(one, Subdirectory)}
+        last = start = modification_order.first_moment(None)
+        for path, last in modification_order.new_times(store, root, written, start, keep=True):
+            modification_order.set_time(fd, path, last)
+        modification_order.wait_until_past(last)
     except OSError as error:
         at = printable(b"/".join(progress.path))
         raise Failed(f"cannot write {target.parent / at}: {error.strerror}") from None

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from casfs.actions import cache as actions
 from casfs.actions import outputs
@@ -34,6 +34,7 @@ from casfs.system import locks, processes, run_command
 from casfs.system.clock import now_ms
 from casfs.system.locks import Lock
 from casfs.system.run_command import Ended, Sinks
+from casfs.trees.recorded_state import RecordedState
 
 LogLine = Callable[[str], None]
 
@@ -163,7 +164,7 @@ class _CachedRun:
         with (
             self.store.blobs.open(result.stdout) as out,
             self.store.blobs.open(result.stderr) as err,
-            outputs.staged(self.store, result.outputs, root, paths) as staged,
+            outputs.staged(self.store, result.outputs.work, root, paths) as staged,
         ):
             staged.move()
             for source, sink in ((out, self.streams.out), (err, self.streams.err)):
@@ -193,20 +194,21 @@ class _CachedRun:
             self._log(f"not cached: the input changed while it ran: {changed}")
             return None
         with self.store.batch() as batch:
-            tree = outputs.record(batch, self.request.root, self.request.outputs).hash
+            made = outputs.record(batch, self.request.root, self.request.outputs)
             batch.commit()
-            missing = outputs.missing(self.store, tree, self.request.outputs)
+            missing = outputs.missing(self.store, made.tree, self.request.outputs)
             if missing:
                 self._log(f"not cached: it did not produce the output {', '.join(missing)}")
                 return None
             out.seek(0)
             err.seek(0)
-            payload = {
+            payload: dict[str, Any] = {
                 "action": self.action.hash,
                 "exitCode": ended.exit_code,
                 "stdout": batch.put_stream(out).hash,
                 "stderr": batch.put_stream(err).hash,
-                "outputs": tree,
+                "outputs": made.tree,
+                **RecordedState.of_tree(made).fields,
                 "detail": None,
                 "artifacts": [],
                 "durationMs": ended.duration_ms,

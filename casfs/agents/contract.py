@@ -48,21 +48,20 @@ def _drop(detail: str) -> None:
 class Call:
     """A request to run a child thread. `workflow`: name or hash; `input`: its task; `agents`:
     role name to {name, config, version}; `workspace`: root of its tree, None for the tree that
-    the calling step started from; `local`: root of the whole directory, where not all of it is
-    work; `max_steps`: limit of steps."""
+    the calling step started from; `recorded`: as of AgentResult; `max_steps`: limit of steps."""
 
     workflow: str
     input: str
     agents: Mapping[str, Mapping[str, Any]]
     workspace: str | None = None
     max_steps: int = 100
-    local: str | None = None
+    recorded: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Called:
     """The result of a child thread. `thread`: its id; `end`: hash of its thread-end;
-    `return_code`: 0 where a rule ended it; `output`, `meta`, `workspace`, `local`: of its last
+    `return_code`: 0 where a rule ended it; `output`, `meta`, `workspace`, `recorded`: of its last
     step; `tokens`: spent by it."""
 
     thread: str
@@ -73,7 +72,7 @@ class Called:
     meta: Mapping[str, Any]
     workspace: str | None
     tokens: int
-    local: str | None = None
+    recorded: Mapping[str, str] = field(default_factory=dict)
 
 
 async def _no_calls(call: Call) -> Called:
@@ -118,16 +117,16 @@ class AgentContext:
 class AgentResult:
     """An agent's answer. `output`: text that the meta is extracted from; `detail`: digest of the
     agent's own record, whose integer `totalTokens` counts against the thread's budget;
-    `artifacts`: hashes; `workspace`: root of the tree to record, None for the directory's; `local`:
-    with it, the root of the whole directory, where not all of it is work; `tokens`: spent, where
-    the detail does not say."""
+    `artifacts`: hashes; `workspace`: root of the tree to record, None for the directory's;
+    `recorded`: with it, what else was recorded of that directory, as a Called or a step has it;
+    `tokens`: spent, where the detail does not say."""
 
     output: str
     detail: Digest
     artifacts: tuple[str, ...] = ()
     workspace: str | None = None
     tokens: int = 0
-    local: str | None = None
+    recorded: Mapping[str, str] = field(default_factory=dict)
 
 
 class AgentFailed(Failed):

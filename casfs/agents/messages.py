@@ -52,19 +52,23 @@ def to_secrets(value: Message) -> Secrets:
 
 
 def from_result(result: AgentResult) -> Message:
-    return {**vars(result), "detail": [result.detail.hash, result.detail.size_bytes]}
+    return {
+        **vars(result),
+        "recorded": dict(result.recorded),
+        "detail": [result.detail.hash, result.detail.size_bytes],
+    }
 
 
 def to_result(value: Message) -> AgentResult:
     hash, size = value["detail"]
-    tree, local = value["workspace"], value.get("local")
+    tree = value["workspace"]
     return AgentResult(
         output=str(value["output"]),
         detail=Digest(BlobHash(str(hash)), int(size)),
         artifacts=tuple(map(str, value["artifacts"])),
         workspace=tree and str(tree),
         tokens=int(value["tokens"]),
-        local=local and str(local),
+        recorded={str(name): str(hash) for name, hash in value.get("recorded", {}).items()},
     )
 
 

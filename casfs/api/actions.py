@@ -47,7 +47,7 @@ class Actions:
             exit_code=done.exit_code,
             stdout=out.getvalue(),
             stderr=err.getvalue(),
-            outputs=None if found is None else found.outputs,
+            outputs=None if found is None else found.outputs.tree,
             is_hit=done.hit,
             hash=done.result,
         )
@@ -71,7 +71,7 @@ class Actions:
             exit_code=found.exit_code,
             stdout=self._store.get(found.stdout),
             stderr=self._store.get(found.stderr),
-            outputs=found.outputs,
+            outputs=found.outputs.tree,
             is_hit=True,
             hash=found.hash,
         )

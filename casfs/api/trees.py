@@ -152,9 +152,8 @@ class Trees:
         state = self._state(tree)
         done = restore.restore(
             self._store,
-            state.full,
+            state,
             Path(target),
-            work=state.tree,
             base=None if base is None else self._state(base).full,
             paths=[os.fsencode(path) for path in paths],
             delete_untracked=delete_untracked,

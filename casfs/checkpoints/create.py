@@ -105,7 +105,7 @@ def create(
             paths = [printable(change.path) for change in first]
         files, size = report.files - local.files, report.bytes - local.bytes
         stats = {"files": files, "bytes": size, **changes}
-        skipped = skip_if_unchanged and state == base
+        skipped = skip_if_unchanged and state.is_equal(base)
         content = Content(state, message, stats, paths, applied)
         made = previous if skipped and previous else put(batch, name, previous, content)
     record_state(store, directory, state, f"{made.name}@{made.id}")
@@ -202,6 +202,8 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
         "createdAt": created_at,
         "message": content.message[:MAX_RECORD_MESSAGE],
     }
+    if content.state.times is not None:
+        record["times"] = content.state.times
     batch.swap(checkpoint.head_name(name, id), None, Head(node.hash, record))
     return Checkpoint(name, id, node.hash, content.state.tree, created_at, content.message)
 

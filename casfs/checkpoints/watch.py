@@ -184,7 +184,7 @@ class Watch:
 
     # -- looking --------------------------------------------------------------------------
 
-    def _look(self) -> RecordedState:
+    def _look(self, *, is_again: bool = False) -> RecordedState:
         """Stores the state as it is now. Raises CasfsError, OSError."""
         self._report, self._new_bytes = SnapshotReport(), 0
         self._look_began_ms = now_ms()
@@ -203,15 +203,17 @@ class Watch:
                 self._start_over(fd)
             if self._changes:
                 self._state = self._look_at_changes(fd)
-        except StaleCache:  # gc deleted nodes of the cache: start without it
-            self._uses_cache = False
+        except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
             self._mark_everything()
+            if is_again:
+                raise
+            self._uses_cache, is_again = False, True
         except BaseException:
             self._mark_everything()
             raise
         finally:
             os.close(fd)
-        return self._look() if b"" in self._changes.below else self._state
+        return self._look(is_again=is_again) if b"" in self._changes.below else self._state
 
     def _look_at_changes(self, fd: int) -> RecordedState:
         changes, self._changes = self._changes, Changes()
@@ -223,7 +225,7 @@ class Watch:
             look = IncrementalSnapshot(
                 batch, self._directory, self._rules, self._report, self._options, self._cache, fd
             )
-            full = look.take_changes(changes, self._note_listed, self._add_link).hash
+            full = look.take_changes(changes, self._note_listed, self._add_link).dated
             self._carry(look.gone)
             state = working_tree.divide(
                 self._store, batch, full, self._directory, self._report, base
@@ -317,7 +319,11 @@ class Watch:
         self, name: str, state: RecordedState, message: str, *, skip: bool
     ) -> Checkpoint | None:
         previous = checkpoint.latest(self._store, name)
-        if skip and previous is not None and checkpoint.recorded(self._store, previous) == state:
+        if (
+            skip
+            and previous is not None
+            and state.is_equal(checkpoint.recorded(self._store, previous))
+        ):
             return None
         began = self._look_began_ms
         with applied_steps.carried(self._store, self._directory, name, began) as applied:

@@ -126,7 +126,7 @@ def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         found = cache.lookup(store, wanted.hash)
         if found is None:
             raise NotFound(f"miss {wanted.hash[:12]}: {explain_miss(scratch, wanted)}")
-    echo_result(as_json, record(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
+    echo_result(as_json, _result_json(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
 
 
 @action.command("list")
@@ -165,7 +165,7 @@ def show(ctx: click.Context, key: str, as_json: bool) -> None:
     value = {
         "action": node.hash,
         "key": node.payload,
-        "result": record(result) if result else None,
+        "result": _result_json(result) if result else None,
     }
     echo_lines(as_json, value, _page(node.payload, result))
 
@@ -188,6 +188,11 @@ def _seconds(duration_ms: int | None) -> str:
     return "" if duration_ms is None else f"{duration_ms / 1000:.2f} s"
 
 
+def _result_json(result: cache.Result) -> dict[str, Any]:
+    state = result.outputs
+    return {**record(result), "outputs": state.tree, "local": state.local}
+
+
 def _page(payload: Mapping[str, Any], result: cache.Result | None) -> Iterator[str]:
     yield f"command: {_command(payload)}"
     yield f"input: {payload['inputRoot']}, in {payload['cwd']}"
@@ -200,7 +205,7 @@ def _page(payload: Mapping[str, Any], result: cache.Result | None) -> Iterator[s
         return
     took = f"{_seconds(result.duration_ms)}, {rfc3339(result.created_at)}"
     yield f"result: {result.hash}, exit code {result.exit_code}, {took}"
-    yield f"outputs: {result.outputs}"
+    yield f"outputs: {result.outputs.tree}"
     yield f"stdout: {result.stdout}"
     yield f"stderr: {result.stderr}"
 

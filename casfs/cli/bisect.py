@@ -107,7 +107,7 @@ def _test(
     if root not in runs:
         outcomes = set[str]()
         for _ in range(repeat):
-            done = run(root)
+            done = run(at.version.dated(store))
             if not 0 <= done.exit_code < 128:
                 raise Failed(f"exit code {done.exit_code} of CMD on {at.version.revision}")
             outcomes.add({0: GOOD, 125: SKIPPED}.get(done.exit_code, BAD))

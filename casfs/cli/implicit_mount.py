@@ -17,11 +17,11 @@ from pathlib import Path
 
 from casfs import daemon_socket, store_mounts
 from casfs.cli import background
-from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.mount import mount_points
 from casfs.store import Store
 from casfs.system import locks
+from casfs.trees.dated import DatedTree
 from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator
 
@@ -35,18 +35,18 @@ def mount_point(root: Path, env: Mapping[str, str]) -> Path:
 
 
 def tree_provider(store: Store, env: Mapping[str, str]) -> TreeLocator:
-    """Returns a function from a tree's hash to a directory that shows it. That function starts a
+    """Returns a function from a tree to a directory that shows it. That function starts a
     mount where none shows the tree. It raises as mounting does, and NotFound where the new mount
     does not show the tree either."""
 
-    def tree(hash: TreeHash) -> Path:
+    def tree(root: DatedTree) -> Path:
         assert store.root is not None
-        found = _find(store.root, hash)
+        found = _find(store.root, root.name)
         if found is None:
             start(store.root, env)
-            found = _find(store.root, hash)
+            found = _find(store.root, root.name)
         if found is None:
-            raise NotFound(f"no mount of {store.root} shows the tree {hash}")
+            raise NotFound(f"no mount of {store.root} shows the tree {root.name}")
         return found
 
     return tree
@@ -106,9 +106,9 @@ def _unmount(point: Path) -> None:
         time.sleep(0.2)
 
 
-def _find(root: Path, hash: str) -> Path | None:
+def _find(root: Path, name: str) -> Path | None:
     for point in store_mounts.mounted(root):
-        path = point / "trees" / hash
+        path = point / "trees" / name
         if path.is_dir():  # false for a dead mount and for one that this user may not enter
             return path
     return None

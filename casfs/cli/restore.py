@@ -84,9 +84,8 @@ def restore(
         found = resolve(store, tree)
         done = restore_tree(
             store,
-            found.state.full,
+            found.state,
             Path(directory),
-            work=found.root,
             base=None if base is None else resolve(store, base).state.full,
             paths=[os.fsencode(path) for path in paths],
             delete_untracked=delete_untracked,
@@ -110,6 +109,8 @@ def restore(
         warn(f"{printable(path)}: changed during the restore, and is now as in the tree")
     for path in done.outcome.kept:
         warn(f"{printable(path)}: kept, it holds files that are in neither tree")
+    if done.outcome.from_future:
+        warn(f"{directory}: files there are from the future: did the clock go back? Build it clean")
     if done.excluded:
         click.echo(f"casfs: kept: {named(done.excluded)}", err=True)
     plan = [(change.letter, change.path) for change in done.plan]

@@ -14,12 +14,13 @@ from casfs.cli.output import warn
 from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import locks
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 
 if TYPE_CHECKING:
     from casfs.actions.runner import Outcome
 
-TreeRun: TypeAlias = "Callable[[TreeHash], Outcome]"
+TreeRun: TypeAlias = "Callable[[DatedTree], Outcome]"
 FOLDER = "tests"  # in the store: the workspace of the one command that runs
 MARK = "CASFS_TREE"  # in its environment, so in its key: `casfs action` replays no failure of it
 
@@ -33,13 +34,13 @@ def tree_runner(
     from casfs.actions import key, runner
     from engine.runtime.overlay_workspace import OverlayWorkspace
 
-    def run(tree: TreeHash) -> Outcome:
-        given = tuple(argv), workspace.path, ".", (), env | {MARK: tree}, None
-        request = key.Request(*given, tree=tree, prepare=reset)
-        return runner.run(store, request, streams, cached=cached)
+    def run(root: DatedTree) -> Outcome:
+        def prepare(_: TreeHash) -> None:
+            workspace.reset(RecordedState.of_tree(root))
 
-    def reset(tree: TreeHash) -> None:
-        workspace.reset(RecordedState(tree))
+        given = tuple(argv), workspace.path, ".", (), env | {MARK: root.tree}, None
+        request = key.Request(*given, tree=root.tree, prepare=prepare)
+        return runner.run(store, request, streams, cached=cached)
 
     assert store.root is not None
     env = {name: os.environ[name] for name in ("PATH", *names) if name in os.environ}

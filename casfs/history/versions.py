@@ -21,7 +21,7 @@ from typing import Any
 from casfs import revisions, threads
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
-from casfs.digest import NodeHash, TreeDigest, TreeHash
+from casfs.digest import NodeHash, TimesHash, TreeDigest, TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import directory, node
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -31,6 +31,7 @@ from casfs.system import interruption
 from casfs.thread_state import created_ms
 from casfs.threads import Thread, ThreadId
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.directory_cache import as_read
 
 
@@ -52,6 +53,17 @@ class Version:
     called: Sequence[NodeHash] | None = ()
     message: str = ""
     call: tuple[int, str | None] | None = None
+    times: TimesHash | None = None  # of the tree that a call left
+
+    def dated(self, store: Store) -> DatedTree:
+        """Returns its tree with the times that were recorded beside it. Raises NotFound where it
+        has none."""
+        if self.root is None:
+            raise NotFound(f"{self.revision} has no tree")
+        if self.call is not None:
+            return DatedTree(self.root, self.times)
+        found = revisions.state_of_node(store, self.hash).work
+        return found if found.tree == self.root else DatedTree(self.root)
 
 
 class Chain:
@@ -195,7 +207,8 @@ def _within(store: Store, older: Place | None, step: Version, turns: Sequence[No
             made = replace(found[0], revision=f"{step.revision}.{number}")
             for call in [store.node(one).payload for one in turn["toolCalls"]] or [turn]:
                 if root := call.get("workspace"):
-                    found.append(replace(made, root=root, call=(number, call.get("name"))))
+                    at = {"root": root, "times": call.get("times")}
+                    found.append(replace(made, **at, call=(number, call.get("name"))))
     return Chain(store, found[::-1], lambda: older)
 
 

@@ -16,6 +16,7 @@ from casfs.digest import NodeHash, is_hash
 from casfs.errors import Corrupt, Invalid
 from casfs.nodes import head_kinds, node
 from casfs.system.clock import moment_id, now_ms
+from casfs.trees.recorded_state import HERE_ONLY
 
 WORKFLOWS = "workflows/"
 PORTABLE = (threads.HEADS, checkpoint.HEADS, WORKFLOWS, "schemas/")
@@ -84,7 +85,7 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
             "run": None,
             "calls": together(intent.get("calls", [])),
         }
-        rest = {key: value for key, value in intent.items() if key != "local"}
+        rest = {key: value for key, value in intent.items() if key not in HERE_ONLY}
         record["intent"] = {**rest, **here}
     for name_here in ("ignored", "origin"):
         record.pop(name_here, None)

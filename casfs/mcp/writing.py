@@ -53,9 +53,8 @@ class Writing(Reading):
 
             done = restore_tree(
                 self.store,
-                state.full,
+                state,
                 place.path,
-                work=state.tree,
                 on_local_changes=save if force else None,
                 opened=place.fd,
             )
@@ -70,7 +69,7 @@ class Writing(Reading):
         given: dict[str, Any] = {"workflow": workflow, "input": task, "workspace": None}
         if tree:
             state = revisions.resolve(self.store, tree).state
-            given |= {"workspace": state.tree, "local": state.local}
+            given |= {"workspace": state.tree, "recorded": state.fields}
         return self._ask("start", agents, **given)
 
     def resume_thread(self, thread: Name, hint: Long = "", agents: Agents = NO_AGENTS) -> Value:

@@ -13,7 +13,7 @@ and a directory on both sides has only its changed entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from casfs.backend.capabilities import IN_REMOTE, Following, Packed
 from casfs.backend.protocols import INLINE_MAX_BYTES, BlobInfo
@@ -25,8 +25,8 @@ from casfs.native.erofs.model import Attr, Directory, Extent, File, Node, Symlin
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, Properties, Subdirectory
 from casfs.store import Store
-from casfs.trees import tree
-from casfs.trees.tree import Entries
+from casfs.trees import dated, tree
+from casfs.trees.dated import DatedDirectory, DatedTree
 
 SHARD_LENGTH = 2  # characters of a hash that name a directory in `objects/`
 YEAR_2000 = 946_684_800  # default mtime in s, as in the mount
@@ -57,20 +57,21 @@ class ImageTree:
         self._infos: dict[str, BlobInfo] = {}  # of the whole tree, where a look at each is dear
         self._protector = object_protection.ObjectProtector(store.root / "objects")
 
-    def root(self, hash: TreeHash) -> Directory:
+    def root(self, root: DatedTree) -> Directory:
         """Raises Invalid for a tree that cannot be an image."""
-        self._look(hash)
-        for name, entry in tree.load(self._store, hash).items():
+        self._look(root.tree)
+        for name, entry in tree.load(self._store, root.tree).items():
             if len(name) == SHARD_LENGTH and isinstance(entry, Subdirectory):
                 self._check_paths(name, entry.digest.hash)
-        return self.directory(hash)
+        return self.directory(root)
 
-    def changes(self, old: TreeHash, new: TreeHash) -> Directory:
-        """Returns the layer of the differences of the tree `new` from `old`."""
+    def changes(self, old: DatedTree, new: DatedTree) -> Directory:
+        """Returns the layer of the differences of the tree `new` from `old`, in times as well."""
         if not self._infos:
-            self._look(new)
-        own = tree.directory_properties(self._store, new)
-        return Directory(self._with_properties(self._executable, own), self._changed(old, new))
+            self._look(new.tree)
+        after = dated.load(self._store, new)
+        attr = self._with_properties(self._executable, after.own)
+        return Directory(attr, self._changed(dated.load(self._store, old), after))
 
     def _look(self, root: TreeHash) -> None:
         if self._is_cached and isinstance(self._store.blobs, Packed):
@@ -79,28 +80,31 @@ class ImageTree:
             self._store.blobs.places(files)  # brings them at once
             self._infos = self._store.blobs.info(files)
 
-    def _changed(self, old: TreeHash, new: TreeHash) -> Iterator[tuple[bytes, Node]]:
-        before, after = tree.load(self._store, old), tree.load(self._store, new)
-        for name in before.keys() - after.keys():
+    def _changed(self, old: DatedDirectory, new: DatedDirectory) -> Iterator[tuple[bytes, Node]]:
+        for name in old.entries.keys() - new.entries.keys():
             yield name, Whiteout(self._regular)
-        differing = {name: one for name, one in after.items() if before.get(name) != one}
         plain = {}
-        for name, entry in differing.items():
-            last = before.get(name)
+        for name, entry in new.entries.items():
+            last = old.entries.get(name)
             if isinstance(entry, Subdirectory) and isinstance(last, Subdirectory):
-                yield name, self.changes(last.digest.hash, entry.digest.hash)
-            else:
+                before, after = old.subtree(last), new.subtree(entry)
+                if before != after:
+                    yield name, self.changes(before, after)
+            elif entry != last:
                 plain[name] = entry
-        yield from self._nodes(plain)
+        yield from self._nodes(new, plain)
 
-    def directory(self, hash: TreeHash) -> Directory:
-        own = tree.directory_properties(self._store, hash)
-        return Directory(self._with_properties(self._executable, own), self._entries(hash))
+    def directory(self, root: DatedTree) -> Directory:
+        own = dated.load(self._store, root).own
+        return Directory(self._with_properties(self._executable, own), self._entries(root))
 
-    def _entries(self, hash: TreeHash) -> Iterator[tuple[bytes, Node]]:
-        yield from self._nodes(tree.load(self._store, hash))
+    def _entries(self, root: DatedTree) -> Iterator[tuple[bytes, Node]]:
+        directory = dated.load(self._store, root)
+        yield from self._nodes(directory, directory.entries)
 
-    def _nodes(self, entries: Entries) -> Iterator[tuple[bytes, Node]]:
+    def _nodes(
+        self, within: DatedDirectory, entries: Mapping[bytes, Entry]
+    ) -> Iterator[tuple[bytes, Node]]:
         large = self._large(entries.values())
         for name, entry in entries.items():
             if isinstance(entry, directory.File):
@@ -120,7 +124,7 @@ class ImageTree:
                 kept = entry.properties and entry.properties._replace(unix_mode=None)
                 yield name, Symlink(self._with_properties(self._link, kept), entry.target)
             else:
-                yield name, self.directory(entry.digest.hash)
+                yield name, self.directory(within.subtree(entry))
 
     def _check_paths(self, shard: bytes, hash: TreeHash) -> None:
         for name, entry in tree.load(self._store, hash).items():

@@ -1,6 +1,6 @@
 """EROFS images of trees, which the kernel mounts without a process of ours.
 
-    images/<root>-<owner>.erofs    0444; made under a hidden name, synced, renamed
+    images/<root>[@<times>]-<owner>.erofs    0444; made under a hidden name, synced, renamed
 
 An image shows a tree as the mount does: the same modes and times, each file and link its own
 inode. It holds names, attributes, links, and the blobs that are rows (all up to INLINE_MAX_BYTES,
@@ -19,18 +19,18 @@ shared store, where `objects/` is a cache, every image with such files says so a
 So the image is small, and all images share the page cache of objects and packs. Mounted without
 that overlay, such files read as zeros.
 
-An image is a function of its tree, its owner, and where its files are in which packs: those give
-the same bytes everywhere, down to the file system's uuid (but a file that is a node, too, is inline
-in the image of a store that has it as one). The packs are named in its table of devices, and
-`ensure` makes it anew where one is gone. So gc may remove or rewrite a pack at any time: mounts
-keep those that they have open. But it frees ranges of a pack only of blobs that have no row at all,
-not of those that have moved, and only after `evict`: whatever an image shows that can be asked for
-has a row. It is a file and not a head: a head would keep its tree from being
-collected, and a cache of seconds of work must not. gc calls `evict`, which removes the images
-of trees that are gone, and the least recently used ones where a limit says so. An image's
-objects exist as long as its root does (which the head of its user keeps); `ensure` checks
-that, and on request looks at size and kind of each object again. A mounted image may be removed,
-since the kernel keeps it; a caller that finds it gone before mounting calls `ensure` again.
+An image is a function of its tree and times, its owner, and where its files are in which packs:
+those give the same bytes everywhere, down to the file system's uuid (but a file that is a node,
+too, is inline in the image of a store that has it as one). The packs are named in its table of
+devices, and `ensure` makes it anew where one is gone. So gc may remove or rewrite a pack at any
+time: mounts keep those that they have open. But it frees ranges of a pack only of blobs that have
+no row at all, not of those that have moved, and only after `evict`: whatever an image shows that
+can be asked for has a row. It is a file and not a head: a head would keep its tree from being
+collected, and a cache of seconds of work must not. gc calls `evict`, which removes the images of
+trees that are gone, and the least recently used ones where a limit says so. An image's objects
+exist as long as its root does (which the head of its user keeps); `ensure` checks that, and on
+request looks at size and kind of each object again. A mounted image may be removed, since the
+kernel keeps it; a caller that finds it gone before mounting calls `ensure` again.
 
 Unlike the mount, an image is made whole or not at all: a blob that is damaged or missing, or
 that has another size than its tree says, is an error of `ensure`. The content of `objects/` is
@@ -60,6 +60,7 @@ from casfs.store import Store
 from casfs.system import locks
 from casfs.system.files import replacing
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 
 Made = TypeVar("Made")
 FOLDER = "images"
@@ -70,7 +71,7 @@ REMOTE_LABEL = b"remote"
 
 def ensure(
     store: Store,
-    root: TreeHash,
+    root: DatedTree,
     *,
     uid: int | None = None,
     gid: int | None = None,
@@ -84,7 +85,7 @@ def ensure(
         raise Refused("a store in memory has no images; use one on disk")
     _check_stored(store, root)
     owner = (os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid)
-    path = store.root / FOLDER / f"{root}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
+    path = store.root / FOLDER / f"{root.name}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
     if recheck and not isinstance(store.backend, Following) and _is_usable(path):
         try:
             is_stale = check(store, root) or needs_remote(path)
@@ -99,7 +100,7 @@ def ensure(
     return path
 
 
-def check(store: Store, root: TreeHash, *, content: bool = False) -> bool:
+def check(store: Store, root: DatedTree, *, content: bool = False) -> bool:
     """Looks at the objects of a tree: each is a regular file of the right size and owner. With
     `content` each is read and hashed as well. Returns whether some are in a remote only, which are
     verified when they are read. Raises as `ensure`."""
@@ -123,7 +124,7 @@ def _exhaust(directory: Directory) -> None:
             _exhaust(node)
 
 
-def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
+def write_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int:
     """Write to `path` an image of the differences of the tree `new` from `old`, a layer above the
     image of `old`; returns its size. The caller owns it and can make it again: it is not synced.
     Raises as `ensure`."""
@@ -132,7 +133,7 @@ def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
     return _hot(store, new, lambda: _make_layer(store, old, new, path))
 
 
-def _make_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
+def _make_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int:
     try:
         with path.open("wb") as out:
             found = ImageTree(store, (os.geteuid(), os.getegid()))
@@ -226,20 +227,20 @@ def _is_usable(path: Path) -> bool:
     return True
 
 
-def _hot(store: Store, root: TreeHash, action: Callable[[], Made]) -> Made:
+def _hot(store: Store, root: DatedTree, action: Callable[[], Made]) -> Made:
     """Makes an image, after cold files of the tree are made hot."""
     try:
         return action()
     except Cold:
         if isinstance(store.backend, Tiered):
-            files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
+            files = [one for _, one in tree.walk(store, root.tree) if isinstance(one, File)]
             assert isinstance(store.blobs, Packed)
             places = store.blobs.places({one.digest.hash for one in files})
             store.backend.tiers.warm({hash for hash, (*_, at) in places.items() if at is None})
     return action()
 
 
-def _make(store: Store, root: TreeHash, owner: tuple[int, int], path: Path) -> None:
+def _make(store: Store, root: DatedTree, owner: tuple[int, int], path: Path) -> None:
     """Caller holds the lock of that name."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -263,9 +264,9 @@ def _write(store: Store, found: ImageTree, top: Directory, name: str, out: Binar
     )
 
 
-def _check_stored(store: Store, root: TreeHash) -> None:
-    if not is_hash(root) or not store.blobs.info([root]):
-        raise NotFound(f"no tree {root} in this store")
+def _check_stored(store: Store, root: DatedTree) -> None:
+    if not is_hash(root.tree) or not store.blobs.info([root.tree]):
+        raise NotFound(f"no tree {root.tree} in this store")
 
 
 def _contents(store: Store, hashes: list[str]) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from casfs.digest import Digest, TreeDigest
@@ -62,13 +63,13 @@ def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str,
     """Returns the payload of a `directory` node; `own`: metadata of the directory itself. Raises
     Invalid for a name that is refused."""
     payload: dict[str, Any] = {key: [] for key, _ in KINDS}
-    ordered = sorted(entries, key=lambda entry: entry.name)
+    ordered = sorted(entries, key=attrgetter("name"))
     for entry in ordered:
         _check_name(entry.name)
     for key, kind in KINDS:
         payload[key] = [_encode(entry) for entry in ordered if isinstance(entry, kind)]
     check(payload)
-    return payload | _preserved(own)
+    return payload if own is None else payload | _preserved(own)
 
 
 def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
@@ -79,7 +80,7 @@ def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
         for key, kind in KINDS
         for name, item in zip(names[key], payload[key], strict=True)
     ]
-    entries.sort(key=lambda entry: entry.name)
+    entries.sort(key=attrgetter("name"))
     return {entry.name: entry for entry in entries}
 
 
@@ -166,17 +167,17 @@ def _encode(entry: Entry) -> dict[str, Any]:
         item["digest"] = {"hash": entry.digest.hash, "size_bytes": entry.digest.size_bytes}
     if isinstance(entry, File):
         item["is_executable"] = entry.executable
-    if not isinstance(entry, Subdirectory):
+    if not isinstance(entry, Subdirectory) and entry.properties is not None:
         item |= _preserved(entry.properties)
     return item
 
 
-def _preserved(properties: Properties | None) -> dict[str, Any]:
+def _preserved(properties: Properties) -> dict[str, Any]:
     item: dict[str, Any] = {}
-    if properties is not None and properties.mtime is not None:
+    if properties.mtime is not None:
         seconds, nanos = properties.mtime
         item["mtime"] = {"seconds": seconds, "nanos": nanos}
-    if properties is not None and properties.unix_mode is not None:
+    if properties.unix_mode is not None:
         item["unix_mode"] = properties.unix_mode
     return item
 

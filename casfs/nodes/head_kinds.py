@@ -72,6 +72,8 @@ INTENT = _object(
     kept=_ref(),
     tree=_ref("directory"),
     local=_ref("directory"),
+    times=_ref("times"),
+    localTimes=_ref("times"),
     calls=_list(_id()),
     resumed=FLAG,
     goesOn=FLAG,
@@ -136,7 +138,7 @@ KINDS = (
         "checkpoints/",
         f"{NAME}/{CHECKPOINT_ID}",
         ("checkpoint",),
-        _object({**TREE, "message": _text()}),
+        _object({**TREE, "message": _text()}, times=_ref("times")),
     ),
     HeadKind(
         "workflows/",
@@ -174,6 +176,10 @@ KINDS = (
             },
             name=_text(null=True),
             checkpoint=_ref("checkpoint", null=True),
+            local=_ref("directory", null=True),
+            times=_ref("times", null=True),
+            localTimes=_ref("times", null=True),
+            baseTimes=_ref("times", null=True),
         ),
     ),
     HeadKind(

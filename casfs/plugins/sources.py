@@ -67,7 +67,7 @@ def is_git(source: str) -> bool:
 def store_source(batch: Batch, source: Path, options: SnapshotOptions) -> TreeDigest:
     """Stores a directory or a tarball; returns its tree. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
-        return walker.snapshot(batch, source, WITHOUT_GIT, options=options)
+        return walker.snapshot(batch, source, WITHOUT_GIT, options=options).node
     if not source.exists():
         raise NotFound(f"{source} is not a directory, a tarball or the URL of a git repository")
     return _tarball(batch, source)

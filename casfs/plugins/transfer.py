@@ -76,7 +76,7 @@ def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
             f"{target}: {printable(changed[0])} was changed there; use an empty directory"
         )
 
-    restore(store, found.root, target, parents=True, on_local_changes=refuse)
+    restore(store, RecordedState(found.root), target, parents=True, on_local_changes=refuse)
     note_use(store.heads, [head_name(name, version)])
     return found
 

@@ -4,6 +4,9 @@
 it is here: the work with private files and, of a thread, derived directories. It only makes the
 work run here, so nothing but the store that recorded it has it: a node refers to it by a local ref
 (`cas_local` in its schema), which a push or an export leaves out.
+
+Beside each stand its times. No comparison and no key of a cache has them: equal work is equal
+whenever it was made.
 """
 
 from __future__ import annotations
@@ -11,20 +14,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from casfs.digest import TreeHash
+from casfs.digest import BlobHash, NodeHash, TimesHash, TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
-from casfs.trees import edit, tree
+from casfs.trees import dated, edit, tree
+from casfs.trees.dated import DatedTree
 from casfs.write_batch import Batch
 
-LOCAL = "local"  # the field of a node
+LOCAL, TIMES, LOCAL_TIMES = "local", "times", "localTimes"  # fields of a node
+FIELDS = (LOCAL, TIMES, LOCAL_TIMES)
+HERE_ONLY = (LOCAL, LOCAL_TIMES)  # those that never travel
 
 
 class RecordedState(NamedTuple):
-    """`local` is None where the whole directory is work."""
+    """`local` is None where the whole directory is work, and so is `local_times`; both times are
+    None of what an older casfs recorded, and of trees that nobody recorded from a directory."""
 
     tree: TreeHash
     local: TreeHash | None = None
+    times: TimesHash | None = None
+    local_times: TimesHash | None = None
 
     @property
     def full(self) -> TreeHash:
@@ -32,9 +41,33 @@ class RecordedState(NamedTuple):
         return self.local or self.tree
 
     @property
-    def fields(self) -> dict[str, TreeHash]:
-        """The optional field of a node."""
-        return {} if self.local is None else {LOCAL: self.local}
+    def work(self) -> DatedTree:
+        return DatedTree(self.tree, self.times)
+
+    @property
+    def whole(self) -> DatedTree:
+        """The whole directory with its times."""
+        return self.work if self.local is None else DatedTree(self.local, self.local_times)
+
+    def is_equal(self, other: RecordedState | None) -> bool:
+        """Whether both hold the same, whenever it was made."""
+        return other is not None and (self.tree, self.local) == (other.tree, other.local)
+
+    @property
+    def fields(self) -> dict[str, NodeHash]:
+        """The optional fields of a node."""
+        values = zip(FIELDS, (self.local, self.times, self.local_times), strict=True)
+        return {name: value for name, value in values if value is not None}
+
+    @classmethod
+    def of_tree(cls, root: DatedTree) -> RecordedState:
+        """Of a directory that is all work."""
+        return cls(root.tree, times=root.times)
+
+    @classmethod
+    def of_fields(cls, tree: str, fields: Mapping[str, Any]) -> RecordedState:
+        """The inverse of `fields`."""
+        return cls(TreeHash(NodeHash(BlobHash(tree))), *map(fields.get, FIELDS))
 
 
 def of_payload(store: Store, payload: Mapping[str, Any], field: str) -> RecordedState | None:
@@ -43,16 +76,16 @@ def of_payload(store: Store, payload: Mapping[str, Any], field: str) -> Recorded
     root = payload[field]
     if root is None:
         return None
-    local = payload.get(LOCAL)
-    if local is not None and not store.blobs.info([local]):
-        local = None
-    return RecordedState(TreeHash(root), local)
+    state = RecordedState.of_fields(root, payload)
+    if state.local is not None and not store.blobs.info([state.local]):
+        state = state._replace(local=None, local_times=None)
+    return state
 
 
 def divide(
     store: Store,
     batch: Batch,
-    full: TreeHash,
+    full: DatedTree,
     local_paths: Iterable[bytes],
     base: TreeHash | None = None,
     kept: Iterable[bytes] = (),
@@ -62,14 +95,18 @@ def divide(
     deleted, and what applies the work elsewhere must not delete it there."""
     changes: dict[bytes, Entry | None] = dict.fromkeys(_topmost(local_paths))
     if not changes:
-        return RecordedState(full)
+        return RecordedState.of_tree(full)
     for path in kept:
         before = tree.find(store, base, path) if base and path in changes else None
         if isinstance(before, File):
             changes[path] = before
     # A directory that holds private files alone is kept in the work, empty.
-    work = edit.with_entries(store, batch, full, changes, keep_empty=True).hash
-    return RecordedState(work, None if work == full else full)
+    work = edit.with_entries(store, batch, full.tree, changes, keep_empty=True).hash
+    if work == full.tree:
+        return RecordedState(work, times=full.times)
+    batch.commit()  # the work can be read from here on
+    times = dated.times_for(store, batch, work, full)
+    return RecordedState(work, full.tree, times, full.times)
 
 
 def local_paths(

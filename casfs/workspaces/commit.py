@@ -15,7 +15,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_from_base
 from casfs.digest import TreeHash
 from casfs.store import Store
-from casfs.trees.recorded_state import RecordedState
+from casfs.trees.recorded_state import FIELDS, RecordedState
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules, invalid_patterns_named, read_patterns
@@ -48,10 +48,10 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
     with store.batch() as batch:
         state = snapshot(store, batch, workspace, report)
         root = state.tree
-        if state == workspace.recorded:
+        if state.is_equal(workspace.recorded):
             return Committed(root, None, report)
         made, values = None, dict(workspace.record)
-        values["local"] = state.local
+        values |= {**dict.fromkeys(FIELDS), **state.fields}
         if values["name"] is not None:
             base = values["checkpoint"]
             made = create_from_base(store, batch, values["name"], base, state, message)
@@ -69,7 +69,8 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
         return False
     scratch = ScratchStore(store)
     with scratch.batch() as batch:
-        return snapshot(scratch, batch, workspace, SnapshotReport()) != workspace.recorded
+        here = snapshot(scratch, batch, workspace, SnapshotReport())
+        return not here.is_equal(workspace.recorded)
 
 
 def snapshot(
@@ -96,7 +97,7 @@ def snapshot(
         full = overlay_snapshot.snapshot(
             store,
             batch,
-            base,
+            workspace.lower,
             workspace.upper,
             report,
             strategy.markers,
@@ -106,7 +107,9 @@ def snapshot(
         )
     else:
         options = SnapshotOptions(preserved_names(store, base), scanner=settings.scanner())
-        full = walker.snapshot(batch, path, rules(read_patterns(path)), report, options=options)
+        full = walker.snapshot(
+            batch, path, rules(read_patterns(path)), report, options=options
+        ).dated
     return working_tree.divide(
-        store, batch, full.hash, path, report, workspace.recorded, is_partial=strategy.layered
+        store, batch, full, path, report, workspace.recorded, is_partial=strategy.layered
     )

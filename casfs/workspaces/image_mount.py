@@ -36,12 +36,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.native import images, object_protection
 from casfs.native.erofs import devices
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.dated import DatedTree
 from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers
 
 TYPE = "erofs"
@@ -67,7 +67,7 @@ def unavailable(near: Path) -> str | None:
     return None
 
 
-def image(store: Store, root: TreeHash, *, recheck: bool = False, verify: bool = False) -> Path:
+def image(store: Store, root: DatedTree, *, recheck: bool = False, verify: bool = False) -> Path:
     """Returns the image of a tree. `recheck`: looks at size and kind of its objects even if the
     image is there; `verify`: hashes them. Raises as `images.ensure`, but Failed for Invalid."""
     try:

@@ -25,13 +25,13 @@ from pathlib import Path
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.digest import TreeHash
 from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.paths import DIR_FLAGS
-from casfs.trees import tree
+from casfs.trees import dated, tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
@@ -218,7 +218,13 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
     try:
         overlay_mount.unmount(workspace.path)
         generation = workspace.record["generation"] + 1
-        values = {**workspace.record, "base": workspace.recorded.full, "generation": generation}
+        whole = workspace.recorded.whole
+        values = {
+            **workspace.record,
+            "base": whole.tree,
+            registry.BASE_TIMES: whole.times,
+            "generation": generation,
+        }
         new = replace(workspace, head=Head(workspace.root, values))
         if not workspace.strategy.layered:
             rmtree.empty(workspace.path)
@@ -239,19 +245,19 @@ def _create_layers(store: Store, workspace: Workspace) -> None:
         return
     rmtree.delete(workspace.upper.parent)  # left there by a crash
     try:
-        create_upper(store, workspace.record["base"], workspace.upper)
+        create_upper(store, workspace.lower, workspace.upper)
     except OSError as error:
         raise Failed(f"cannot make {workspace.upper}: {error.strerror}") from None
 
 
-def create_upper(store: Store, base: TreeHash, upper: Path) -> None:
+def create_upper(store: Store, base: DatedTree, upper: Path) -> None:
     """Make an empty upper, with the mode and the time of the root of the tree `base`, and `work`
     beside it. Raises OSError."""
     upper.mkdir(parents=True)
     upper.with_name("work").mkdir(mode=0o700)
     fd = os.open(upper, DIR_FLAGS)
     try:
-        set_directory_attributes(fd, tree.directory_properties(store, base))
+        set_directory_attributes(fd, dated.load(store, base).own)
     finally:
         os.close(fd)
 
@@ -267,7 +273,7 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
         placeholder.make(workspace)
     else:
         state = workspace.recorded
-        restore(store, state.full, workspace.path, work=state.tree, parents=True)
+        restore(store, state, workspace.path, parents=True)
 
 
 def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False) -> None:

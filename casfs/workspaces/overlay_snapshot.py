@@ -24,12 +24,14 @@ from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound, Refused
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.nodes.times import UNKNOWN, Times, TimesRef, newest_of
 from casfs.scanner import Scanner
 from casfs.scanner.private_names import private_names
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory, open_top, printable
-from casfs.trees import tree
+from casfs.trees import dated, tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.file_reader import ReadContent, scanned_stream
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules, check_size
@@ -49,7 +51,7 @@ OBJECT_PATH = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 def snapshot(
     store: Store,
     batch: Batch,
-    base: TreeHash,
+    base: DatedTree,
     upper: Path,
     report: SnapshotReport | None = None,
     markers: MarkerFormat = overlay_markers.TRUSTED,
@@ -57,8 +59,8 @@ def snapshot(
     rules: Callable[[bytes], IgnoreRules] | None = None,
     scanner: Scanner | None = None,
     view: Path | None = None,
-) -> TreeDigest:
-    """Store the tree that an overlay of `upper` over the tree `base` shows; returns its root.
+) -> DatedTree:
+    """Store the tree that an overlay of `upper` over the tree `base` shows, and its times.
     `rules`: makes of the overlay's `.casfsignore` what decides about the entries of the upper;
     `scanner`: looks for secrets in its files; `view`: where the overlay is mounted, in which the
     evidence of derived directories is looked for.
@@ -67,7 +69,7 @@ def snapshot(
     Corrupt where the upper redirects to a path that the tree does not have, Refused where the
     upper has more than `limit` bytes.
     """
-    tree.load(store, base)
+    tree.load(store, base.tree)
     fd = open_top(upper)
     merge = _Merge(store, batch, base, upper, report or SnapshotReport(), markers)
     merge.limit = limit
@@ -82,7 +84,8 @@ def snapshot(
         except BaseException:
             os.close(fd)
             raise
-        return merge.directory(fd, b"", base)
+        node, times = merge.directory(fd, b"", base)
+        return DatedTree(node.hash, times.hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class _Subdirectory:
 
     fd: int
     lower: TreeHash | None
+    redirect: bytes | None  # the lower directory's name or path, where it is another
 
 
 class _Merge:
@@ -103,7 +107,7 @@ class _Merge:
         self,
         store: Store,
         batch: Batch,
-        base: TreeHash,
+        base: DatedTree,
         upper: Path,
         report: SnapshotReport,
         markers: MarkerFormat,
@@ -114,29 +118,55 @@ class _Merge:
         self._upper = os.fsencode(upper)
         self._report = report
         self._markers = markers
-        self._preserve = preserved_names(store, base)
+        self._preserve = preserved_names(store, base.tree)
         self._user = os.geteuid()
+        self._modified: dict[bytes, int] = {}  # time of each file and link of the upper, by path
 
-    def directory(self, fd: int, path: bytes, lower: TreeHash | None) -> TreeDigest:
+    def directory(
+        self, fd: int, path: bytes, lower: DatedTree | None
+    ) -> tuple[TreeDigest, TimesRef]:
         """Store the directory at `path` of the overlay. `fd`: of the upper, taken over here;
         `lower`: the tree's node, if there is one."""
         try:
-            names, below, has_whiteouts = self._layers(fd, path, lower)
+            names, below, has_whiteouts = self._layers(fd, path, lower and lower.tree)
             with self._errors_named(path):
-                own = properties(os.fstat(fd), self._preserve)
-            entries = dict(below)
+                seen = os.fstat(fd)
+            recorded = UNKNOWN if lower is None else dated.load_times(self._store, lower)
+            entries, inner, modified = dict(below), dict(recorded.below), dict(recorded.entries)
+            newest = [recorded.newest]
             for name in names:
                 where = path + b"/" + name
                 found = self._apply(fd, where, name, below, entries, has_whiteouts)
+                inner.pop(name, None)
+                modified.pop(name, None)
                 if found is not None:
-                    entries[name] = Subdirectory(name, self.directory(found.fd, where, found.lower))
+                    node, its = self.directory(found.fd, where, self._dated(found, name, recorded))
+                    entries[name] = Subdirectory(name, node)
+                    newest.append(its.newest)
+                    if its.hash is not None:
+                        inner[name] = its.hash
+                elif where in self._modified:
+                    modified[name] = self._modified.pop(where)
+                    newest.append(modified[name])
         finally:
             os.close(fd)
-        return self._batch.put_directory(directory.encode(entries.values(), own))
+        own = properties(seen, self._preserve)
+        node = self._batch.put_directory(directory.encode(entries.values(), own))
+        times = Times(seen.st_mtime_ns, newest_of(newest), modified, inner)
+        return node, dated.put(self._batch, entries.values(), times)
+
+    def _dated(self, found: _Subdirectory, name: bytes, above: Times) -> DatedTree | None:
+        """Returns what is below a directory of the upper; `above`: the times of the lower directory
+        that has `name`."""
+        if found.lower is None:
+            return None
+        if found.redirect is not None and found.redirect.startswith(b"/"):
+            return dated.subtree(self._store, self._base, found.redirect)
+        return DatedTree(found.lower, above.below.get(found.redirect or name))
 
     def ignore_file(self, fd: int) -> bytes:
         """Returns the content of the overlay's `.casfsignore`, if any; `fd`: of the upper."""
-        names, below, has_whiteouts = self._layers(fd, b"", self._base)
+        names, below, has_whiteouts = self._layers(fd, b"", self._base.tree)
         entries, report, self._report = dict(below), self._report, SnapshotReport()
         for name in (WHITEOUT_PREFIX + IGNORE_NAME, IGNORE_NAME):
             if name in names:
@@ -210,6 +240,7 @@ class _Merge:
             return self._file(fd, path, name, below, has_whiteouts)
         if stat.S_ISLNK(found.st_mode):
             target = os.readlink(name, dir_fd=fd)
+            self._modified[path] = found.st_mtime_ns
             return Symlink(name, target, properties(found, self._preserve))
         if not stat.S_ISCHR(found.st_mode) or found.st_rdev != 0:
             self._warn(path, "left out, it is a socket, a fifo or a device")
@@ -255,11 +286,12 @@ class _Merge:
         try:
             if path.count(b"/") > MAX_DEPTH:
                 raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
-            lower = self._lower(below, name, self._marker(fd, "redirect"))
+            redirect = self._marker(fd, "redirect")
+            lower = self._lower(below, name, redirect)
         except BaseException:
             os.close(fd)
             raise
-        return _Subdirectory(fd, lower.digest.hash if isinstance(lower, Subdirectory) else None)
+        return _Subdirectory(fd, tree.subtree(lower), redirect)
 
     def _file(
         self, fd: int, path: bytes, name: bytes, below: Entries, has_whiteouts: bool
@@ -288,6 +320,7 @@ class _Merge:
                 redirect = self._marker(opened, "redirect")
                 digest = self._content(below, path, name, redirect, found.st_size)
             found = os.fstat(opened)
+        self._modified[path] = found.st_mtime_ns
         self._report.files += 1
         self._report.bytes += digest.size_bytes
         return File(
@@ -314,13 +347,13 @@ class _Merge:
             info = self._store.blobs.info([hash]).get(hash)
             if info is not None and info.size == size:
                 return Digest(hash, size)
-        raise Corrupt(f"{self._show(path)}: its content is not in tree {self._base}")
+        raise Corrupt(f"{self._show(path)}: its content is not in tree {self._base.tree}")
 
     def _lower(self, below: Entries, name: bytes, redirect: bytes | None) -> Entry | None:
         """Returns the tree's entry below the upper's `name`. `below`: of the lower directory."""
         if redirect is None or not redirect.startswith(b"/"):
             return below.get(name if redirect is None else redirect)
-        return tree.find(self._store, self._base, redirect)
+        return tree.find(self._store, self._base.tree, redirect)
 
     def _marker(self, fd: int, name: str) -> bytes | None:
         for prefix in self._markers.prefixes:

@@ -39,6 +39,7 @@ from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.clock import now_ms
 from casfs.system.locks import lock_file
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import overlay_mount, strategies
 from casfs.workspaces.overlay_mount import OverlayLayers
@@ -50,6 +51,7 @@ ID_LENGTH = 16
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 INITIAL_PID_NAMESPACE = str(0xEFFF_FFFC)  # its inode; all processes are visible in it
+BASE_TIMES = "baseTimes"  # of a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,12 @@ class Workspace:
     @property
     def recorded(self) -> RecordedState:
         """What was committed last."""
-        return RecordedState(self.root, self.record.get("local"))
+        return RecordedState.of_fields(self.root, self.record)
+
+    @property
+    def lower(self) -> DatedTree:
+        """What it was opened with, below what was written since."""
+        return DatedTree(self.record["base"], self.record.get(BASE_TIMES))
 
     @property
     def path(self) -> Path:
@@ -119,7 +126,7 @@ class Workspace:
     def layers(self, lowers: TreeLocator) -> OverlayLayers:
         """`lowers`: the lower layer of a tree (`strategies.lower_locator`)."""
         return OverlayLayers(
-            lowers(self.record["base"]),
+            lowers(self.lower),
             self.upper,
             self.upper.with_name("work"),
             self.path,
@@ -148,7 +155,8 @@ def new(
         "path": _text(path),
         "way": strategy.way,
         "base": state.full,
-        "local": state.local,
+        **state.fields,
+        BASE_TIMES: state.whole.times,
         "generation": 0,
         "name": origin.name if origin else None,
         "checkpoint": origin.hash if origin else None,

@@ -25,16 +25,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from casfs.digest import TreeHash
 from casfs.errors import Failed, NotFound
 from casfs.store import Store
+from casfs.trees.dated import DatedTree
 from casfs.workspaces import overlay_markers, overlay_mount
 from casfs.workspaces.overlay_markers import MarkerFormat
 from casfs.workspaces.overlay_mount import OverlayLayers
 
 NATIVE, OVERLAY, NAMESPACE = "erofs-overlay", "overlay", "namespace"
 FUSE, COPY = "fuse-overlayfs", "copy"
-TreeLocator = Callable[[TreeHash], Path]  # where a mount of the store shows the tree of that root
+TreeLocator = Callable[[DatedTree], Path]  # where a mount of the store shows a tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _mount(strategy: Strategy, layers: OverlayLayers, trees: TreeLocator) -> Non
 
     stack = [path for path in (layers.changes, layers.lower) if path is not None]
     if strategy.native and any(map(images.needs_remote, stack)):
-        top = trees(images.root_of(layers.lower)).parent.parent
+        top = trees(DatedTree(images.root_of(layers.lower))).parent.parent
         remote = top / ".casfs/objects"
         if not remote.is_dir():
             raise Failed(f"{top} is served by an older program; run `casfs mount --replace {top}`")

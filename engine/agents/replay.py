@@ -61,7 +61,7 @@ def _replay(context: AgentContext, thread: str, role: str) -> AgentResult:
         Digest(step["detail"], size),
         tuple(content["artifacts"]),
         workspace=None if state is None else state.tree,
-        local=None if state is None else state.local,
+        recorded={} if state is None else state.fields,
     )
 
 

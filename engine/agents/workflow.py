@@ -111,7 +111,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             blocks = await trio.to_thread.run_sync(_known_blocks, context, done)
         output = "\n\n".join([done[-1].output.strip(), *blocks]).strip() + "\n"
         last = done[-1]
-        return AgentResult(output, detail, workspace=last.workspace, local=last.local)
+        return AgentResult(output, detail, workspace=last.workspace, recorded=last.recorded)
 
     return agent
 
@@ -123,7 +123,7 @@ def _call(context: AgentContext, one: Mapping[str, Any], done: list[Called]) -> 
         one.get("agents", {}),
         done[-1].workspace if done else None,
         one.get("maxRounds", Call.max_steps),
-        local=done[-1].local if done else None,
+        recorded=done[-1].recorded if done else {},
     )
 
 

@@ -17,7 +17,7 @@ from casfs.errors import CasfsError
 from casfs.store import Store
 from casfs.system.log import Log
 from casfs.threads import Thread
-from casfs.trees.recorded_state import RecordedState
+from casfs.trees.recorded_state import FIELDS, TIMES, RecordedState
 from engine import content, processes
 from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
@@ -84,7 +84,8 @@ class AgentContextBuilder:
         async def record(turn: dict[str, str]) -> Mapping[str, str]:
             nonlocal last
             before = last
-            turn.pop("local", None)
+            for name in FIELDS:
+                turn.pop(name, None)
             try:
                 recorded = await blocking(self.workspace.record_turn)
                 self.config.read_private_files(recorded)
@@ -96,7 +97,7 @@ class AgentContextBuilder:
             if before == last:
                 return {}
             turn.setdefault("before", before)
-            return {"workspace": last}
+            return {name: turn[name] for name in ("workspace", TIMES) if name in turn}
 
         return {"record_tree": record}
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -22,7 +22,6 @@ from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
 from casfs.agents.prompt import Prompt
-from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
@@ -247,7 +246,7 @@ def _given_state(result: AgentResult) -> RecordedState | None:
     """Returns the state that an agent gives, as one does that calls other threads."""
     if result.workspace is None:
         return None
-    return RecordedState(cast("TreeHash", result.workspace), cast("TreeHash | None", result.local))
+    return RecordedState.of_fields(result.workspace, result.recorded)
 
 
 def detail_tokens(store: Store, detail: str | None) -> int:

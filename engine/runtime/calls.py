@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import cast
 
 from casfs import threads
 from casfs.agents import CHILD, Call, Called, Waiting
-from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
 from casfs.thread_state import says
@@ -75,9 +73,7 @@ class ThreadCalls:
         start = threads.start(self._store, self._head.thread).payload
         state = self._workspace
         if call.workspace is not None:
-            state = RecordedState(
-                cast(TreeHash, call.workspace), cast("TreeHash | None", call.local)
-            )
+            state = RecordedState.of_fields(call.workspace, call.recorded)
         return ThreadRequest(
             workflows.find_trusted(self._store, call.workflow),
             call.input,
@@ -108,7 +104,7 @@ class ThreadCalls:
             output=text(self._store, step["content"]) if step else "",
             meta=step.get("meta", {}),
             workspace=None if state is None else state.tree,
-            local=None if state is None else state.local,
+            recorded={} if state is None else state.fields,
             tokens=child.record["spent"]["tokens"],
         )
 

@@ -87,7 +87,7 @@ class DaemonApi:
         input: str,
         agents: dict[str, Any],
         workspace: TreeHash | Literal[False] | None = None,
-        local: TreeHash | None = None,
+        recorded: dict[str, str] | None = None,
         ignored: str | None = None,
         max_steps: int = lifecycle.MAX_STEPS,
         tokens: int | None = None,
@@ -102,9 +102,9 @@ class DaemonApi:
         allow_secret: bool = False,
     ) -> Answer:
         """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of
-        a tree, None for the empty one, False for no workspace; `local`: with it, the root of the
-        whole directory; `ignored`: as of ThreadRequest; `compact`: {above, agent};
-        `profiles`: in addition to those of `config.toml`."""
+        a tree, None for the empty one, False for no workspace; `recorded`: with it, what else was
+        recorded of the directory (`RecordedState.fields`); `ignored`: as of ThreadRequest;
+        `compact`: {above, agent}; `profiles`: in addition to those of `config.toml`."""
 
         def create() -> tuple[Thread, bool]:
             flow = workflows.load(self._store, workflows.find_trusted(self._store, workflow))
@@ -114,7 +114,7 @@ class DaemonApi:
             bound = names.bindings(specs, **({TURN_TREES: True} if turn_trees else {}))
             state = None
             if workspace is not False:
-                state = RecordedState(workspace or self._empty_tree(), local)
+                state = RecordedState.of_fields(workspace or self._empty_tree(), recorded or {})
             full = None if state is None else state.full
             role_agents.check_programs(self._store, flow, bound, full, self._env)
             request = ThreadRequest(

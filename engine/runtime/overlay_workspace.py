@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed
 from casfs.native import images
 from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import working_tree
@@ -59,15 +59,15 @@ class OverlayWorkspace(Workspace):
         log: Log = silent,
         preferred: Sequence[str] = PREFERRED,
     ) -> None:
-        """`trees`: the path of a tree in a mount of the store, by its root."""
+        """`trees`: the path of a tree in a mount of the store."""
         self._folder = folder.parent.resolve() / folder.name
         super().__init__(store, self._folder / "tree")
         self._trees = trees
         self._log = log
         found = strategy_choice.choose(None, store)
         self._strategies = [strategy for strategy in found if strategy.name in preferred]
-        self._image: TreeHash | None = None  # the tree whose image is the lowest layer
-        self._base: TreeHash | None = None  # of the overlay, None without one
+        self._image: DatedTree | None = None  # the tree whose image is the lowest layer
+        self._base: DatedTree | None = None  # of the overlay, None without one
         self._empty_upper: tuple[int, ...] | None = None  # its stat when it was last empty
 
     @property
@@ -77,10 +77,10 @@ class OverlayWorkspace(Workspace):
     def reset(self, state: RecordedState) -> None:
         """Replaces its content by `state`, with an empty upper layer but for what is ignored.
         Raises as `casfs.trees.restore`."""
-        if not (self.state == state and state.full == self._base):
+        if not (self.state == state and state.whole == self._base):
             self.remove()
-            if self._mount(state.full):
-                self._base = state.full
+            if self._mount(state.whole):
+                self._base = state.whole
                 self.ignored.place(self.path)
             else:
                 super().reset(state)
@@ -89,7 +89,7 @@ class OverlayWorkspace(Workspace):
         self.state = None
         self._known = {}
 
-    def _mount(self, root: TreeHash) -> bool:
+    def _mount(self, root: DatedTree) -> bool:
         """Mounts an overlay by the first strategy that works; False where none does."""
         for strategy in self._strategies:
             try:
@@ -104,12 +104,12 @@ class OverlayWorkspace(Workspace):
                 return True
         return False
 
-    def _layers(self, strategy: Strategy, root: TreeHash) -> OverlayLayers:
+    def _layers(self, strategy: Strategy, root: DatedTree) -> OverlayLayers:
         lower, changes = self._images(root) if strategy.native else (self._trees(root), None)
         work = self._upper.with_name("work")
         return OverlayLayers(lower, self._upper, work, self.path, changes=changes)
 
-    def _images(self, root: TreeHash) -> tuple[Path, Path | None]:
+    def _images(self, root: DatedTree) -> tuple[Path, Path | None]:
         """Returns the base image, and the image of the changes since, if any."""
         changes = self._folder / "changes"
         if self._image not in (None, root):
@@ -133,14 +133,14 @@ class OverlayWorkspace(Workspace):
             full = overlay_snapshot.snapshot(
                 self._store,
                 batch,
-                self._base,
+                self._begun.whole,
                 self._upper,
                 report,
                 limit=self.max_bytes,
                 rules=lambda _: self._rules(),
                 scanner=self._scanner(),
                 view=self.path,
-            ).hash
+            )
             return working_tree.divide(
                 self._store,
                 batch,

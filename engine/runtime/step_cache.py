@@ -34,7 +34,7 @@ from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.system.log import Log
-from casfs.trees.recorded_state import LOCAL, RecordedState
+from casfs.trees.recorded_state import FIELDS
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
@@ -122,7 +122,7 @@ def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> Step
     if result is None or result.detail is None:
         return None
     try:
-        state = RecordedState(result.outputs, result.local)
+        state = result.outputs
         store.node(state.tree, "directory")
         store.node(state.full, "directory")
         output = store.get(result.stdout).decode()
@@ -171,7 +171,7 @@ def save(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int
             "artifacts": output["artifacts"],
             "durationMs": duration_ms,
             "createdAt": step["completedAt"],
-            **{name: step[name] for name in (LOCAL,) if name in step},
+            **{name: step[name] for name in FIELDS if name in step},
         }
         result = batch.put_node(actions.TYPE, payload).hash
     retry_on_conflict(lambda: actions.publish(store, action, result))

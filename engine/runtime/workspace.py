@@ -66,7 +66,7 @@ class Workspace:
         """Replaces its content by `state`. Raises as `casfs.trees.restore`."""
         if self.state != state:
             self.remove()
-            restore(self._store, state.full, self.path, work=state.tree, parents=True)
+            restore(self._store, state, self.path, parents=True)
             self.ignored.place(self.path)
         self._begun = state
         self.state = None  # an agent may write from now on
@@ -91,9 +91,9 @@ class Workspace:
         with self._store.batch() as batch:
             full = walker.snapshot(
                 batch, self.path, rules, report, options=options, cache=self._stats
-            ).hash
+            )
             state = working_tree.divide(
-                self._store, batch, full, self.path, report, self._begun, above=False
+                self._store, batch, full.dated, self.path, report, self._begun, above=False
             )
         self._stats.advance()
         return state

@@ -17,11 +17,11 @@ from typing import Any
 from casfs.digest import NodeHash
 from casfs.system.clock import now_ms
 from casfs.threads import RUNNING
-from casfs.trees.recorded_state import RecordedState
+from casfs.trees.recorded_state import FIELDS, RecordedState
 
 MAX_REASON_BYTES = 600  # as JSON
 MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # length of a list
-KEPT = ("kept", "tree", "local")  # from attempt to attempt, of one agent
+KEPT = ("kept", "tree", *FIELDS)  # from attempt to attempt, of one agent
 PAUSED = "paused"  # kept between attempts, whichever agent plays the role
 MAX_LOST_ATTEMPTS = 3  # attempts of one step that ended with the daemon
 
@@ -124,7 +124,7 @@ def pending_state(intent: Mapping[str, Any]) -> RecordedState | None:
     step."""
     if "tree" not in intent:
         return None
-    return RecordedState(intent["tree"], intent.get("local"))
+    return RecordedState.of_fields(intent["tree"], intent)
 
 
 def lost_attempts(intent: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
-from casfs.trees.recorded_state import RecordedState
+from casfs.trees.recorded_state import FIELDS, RecordedState
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import human
@@ -60,7 +60,7 @@ def suspend(
                 calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = {**record.without_turns(intent), "calls": calls}
             if intent is not None and state is not None:
-                rest = {key: value for key, value in intent.items() if key != "local"}
+                rest = {key: value for key, value in intent.items() if key not in FIELDS}
                 intent = {**rest, **record.state_fields(state)}
             return move_head(
                 batch,

@@ -12,6 +12,7 @@ import pytest
 from casfs.actions import outputs
 from casfs.errors import Refused
 from casfs.store import Store
+from casfs.trees.dated import DatedTree
 from tests.support.helpers import put_tree, write_tree
 
 HALF = """
@@ -19,8 +20,9 @@ import os, sys
 from pathlib import Path
 from casfs.actions import outputs
 from casfs.store import Store
+from casfs.trees.dated import DatedTree
 store, root, tree = sys.argv[1:]
-with Store.open(Path(store)) as found, outputs.staged(found, tree, Path(root), ["out"]):
+with Store.open(Path(store)) as found, outputs.staged(found, DatedTree(tree), Path(root), ["out"]):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -33,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 def place(store: Store, root: Path, content: bytes) -> None:
     tree = put_tree(store, {"out": content})
-    with outputs.staged(store, tree, root, ["out"]) as ready:
+    with outputs.staged(store, DatedTree(tree), root, ["out"]) as ready:
         ready.move()
 
 
@@ -93,6 +95,9 @@ def test_only_what_has_just_such_a_name_is_swept(disk_store: Store, root: Path) 
 def test_a_link_on_the_way_is_refused(disk_store: Store, root: Path) -> None:
     (root / "way").symlink_to(root.parent)
     tree = put_tree(disk_store, {"way": {"out": b"new"}})
-    with outputs.staged(disk_store, tree, root, ["way/out"]) as ready, pytest.raises(Refused):
+    with (
+        outputs.staged(disk_store, DatedTree(tree), root, ["way/out"]) as ready,
+        pytest.raises(Refused),
+    ):
         ready.move()
     assert not (root.parent / "out").exists()

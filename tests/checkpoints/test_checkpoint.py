@@ -15,9 +15,9 @@ from casfs.checkpoints.checkpoint import HEADS
 from casfs.checkpoints.create import MAX_CHANGED_PATHS
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.store import Store
-from casfs.trees.restore.restore import restore
 from tests.support.helpers import LARGE, Link, Program, blobs, put_tree, read_tree, write_tree
 from tests.support.new_store import init_store
+from tests.support.restores import restore_tree
 
 TREE = {"a": b"1", "d": {"b": b"2", "big": LARGE}, "e": {}}
 
@@ -46,6 +46,7 @@ def test_a_checkpoint_records_the_tree(store: Store, work: Path) -> None:
     }
     assert store.node(found.hash, "checkpoint").payload == {
         "root": found.root,
+        "times": checkpoint.recorded(store, found).times,
         "previous": None,
         "name": "demo",
         "createdAt": found.created_at,
@@ -86,7 +87,7 @@ def test_the_second_stores_only_what_changed(disk_store: Store, work: Path) -> N
     new = blobs(disk_store) - before
     root = put_tree(disk_store, {**TREE, "d": {"b": b"changed", "big": LARGE}})
     assert second.checkpoint.root == root
-    assert len(new) == 4  # the file, its directory, the root, the checkpoint
+    assert len(new) == 6  # the file, two directories with their times, the checkpoint
     assert second.new_bytes == sum(info.size for info in disk_store.blobs.info(new).values())
     assert second.stats["modified"] == 1
     payload = disk_store.node(second.checkpoint.hash).payload
@@ -262,13 +263,13 @@ def test_restore(store: Store, work: Path, tmp_path: Path) -> None:
     (work / "a").write_bytes(b"later")
     create(store, work)
     assert checkpoint.find(store, f"demo@{first.id}") == first
-    restore(store, first.root, tmp_path / "old")
+    restore_tree(store, first.root, tmp_path / "old")
     assert read_tree(tmp_path / "old")[b"a"] == Program(b"1")
     newest = checkpoint.find(store, "demo").root
-    restore(store, newest, tmp_path / "new")
+    restore_tree(store, newest, tmp_path / "new")
     assert read_tree(tmp_path / "new") == read_tree(work)
     with pytest.raises(Refused):
-        restore(store, newest, tmp_path / "new")
+        restore_tree(store, newest, tmp_path / "new")
 
 
 def test_the_store_is_left_out_and_named(tmp_path: Path) -> None:

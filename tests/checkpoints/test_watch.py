@@ -60,7 +60,7 @@ def full(store: Store, directory: Path) -> TreeHash:
     """The tree of a snapshot that reads every file."""
     rules = exclusions.ignore_rules(store, directory, SnapshotReport())
     with store.batch() as batch:
-        return walker.snapshot(batch, directory, rules).hash
+        return walker.snapshot(batch, directory, rules).node.hash
 
 
 def settle(watch: Watch) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.derived import in_remote
-from casfs.native import images
 from casfs.store import Store
 from tests.support.engine import Cli
+from tests.support.native import ensure_image
 from tests.support.programs import needs_device
 
 LARGE = random.Random(2).randbytes(3 << 20)
@@ -118,7 +118,7 @@ def test_a_pull_that_is_not_lazy_brings_the_rest(
 def test_an_image_leaves_the_content_in_the_remote(clone: Cli, tmp_path: Path) -> None:
     with Store.open(tmp_path / "clone") as store:
         ((_, head),) = store.heads.list("checkpoints/t/")
-        images.ensure(store, store.node(head.hash).payload["root"])
+        ensure_image(store, store.node(head.hash).payload["root"])
         assert len(list(in_remote(store.blobs))) == len(FILES) + 1
 
 

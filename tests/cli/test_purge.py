@@ -11,13 +11,13 @@ from casfs.backend.derived import repairable
 from casfs.digest import hash_bytes
 from casfs.errors import NotFound, Purged
 from casfs.maintenance import purge
-from casfs.native import images
 from casfs.store import Store
 from casfs.system.clock import now_ms, rfc3339
 from tests.support.cli import lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE, put_tree, read_tree, write_tree
 from tests.support.maintenance import age
+from tests.support.native import ensure_image
 
 DAY = rfc3339(now_ms())[:10]
 SMALL = b"PASSWORD=hunter2hunter2"
@@ -43,7 +43,7 @@ def test_nothing_of_it_is_left(cli: Cli, opened: Store, tmp_path: Path, secret: 
     place = write_tree(tmp_path / "place", {".env": secret, "f": b"other"})
     made = cli("checkpoint", "create", "work", place, "--json").json
     other = cli("checkpoint", "create", "other", place).word
-    images.ensure(opened, opened.node(made["hash"]).payload["local"])
+    ensure_image(opened, opened.node(made["hash"]).payload["local"])
     name = f"work@{made['id']}"
     arguments = ("gc", "--purge", "work:.env")
     refused = cli.refused(*arguments, code=4)

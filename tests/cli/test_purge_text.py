@@ -15,7 +15,6 @@ from casfs.digest import hash_bytes
 from casfs.errors import Failed
 from casfs.maintenance import cold, gc
 from casfs.maintenance.search import Index
-from casfs.native import images
 from casfs.store import Store
 from casfs.system.log import to_file
 from casfs.tombstones import MARK
@@ -24,6 +23,7 @@ from tests.support.cli import lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import put_tree, read_tree, set_head, write_tree
 from tests.support.maintenance import age, content
+from tests.support.native import ensure_image
 from tests.support.thread_example import make_thread
 
 SECRET = 'hunter2-"quoted"-ünïcode-4711'
@@ -42,7 +42,7 @@ def full(cli: Cli, opened: Store, tmp_path: Path) -> Store:
     files |= {f"many-{number}": b"%d " % number + RAW + bytes(3000) for number in range(80)}
     place = write_tree(tmp_path / "place", files)
     made = cli("checkpoint", "create", "work", place, "-m", f"with {SECRET}", "--json").json
-    images.ensure(opened, made["root"])
+    ensure_image(opened, made["root"])
     thread = make_thread(opened)
     arguments = opened.put_node(
         "content", {"text": json.dumps({"k": SECRET}), "artifacts": []}

@@ -75,7 +75,7 @@ def test_gc_makes_a_removal_final(
     assert [one["removal"] for one in value(cli, "undo", "--list")] == [second, first]
     assert blobs(opened) == kept
     assert lines(cli, "gc")[-1] == text.replace("would make", "made")
-    assert len(blobs(opened)) == len(kept) - 3  # file, directory and checkpoint
+    assert len(blobs(opened)) == len(kept) - 4  # file, directory, times and checkpoint
     assert [one["removal"] for one in value(cli, "undo", "--list")] == [second]
     assert "gc has deleted it since" in cli.refused("undo", f"work@{recorded[0]}", code=3)
     assert "no removal of 'other'" in cli.refused("undo", "other", code=3)

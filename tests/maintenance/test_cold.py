@@ -14,12 +14,11 @@ from casfs.backend.protocols import FILE_MIN_BYTES, HeadName
 from casfs.digest import CHUNK, Digest
 from casfs.errors import Conflict, CorruptBlob, NotFound, Refused
 from casfs.maintenance import cold, fsck, gc
-from casfs.native import images
 from casfs.store import Store
 from casfs.trees import tarball
-from casfs.trees.restore.restore import restore
 from tests.support.helpers import LARGE, put_tree, set_head
 from tests.support.maintenance import age, export, reopened, sql
+from tests.support.native import ensure_image
 from tests.support.packs import (
     COUNT,
     backend,
@@ -31,6 +30,7 @@ from tests.support.packs import (
     packs,
     put_all,
 )
+from tests.support.restores import restore_tree
 
 FEW = contents(3, seed=1)
 BIG = [os.urandom(10) * 300_000]  # 3 MB
@@ -90,7 +90,7 @@ def test_a_restore_leaves_large_files_in_their_pack(disk_store: Store, tmp_path:
     set_head(disk_store, "held/1", root)
     freeze(disk_store)
     target = tmp_path / "restored"
-    restore(disk_store, root, target)
+    restore_tree(disk_store, root, target)
     assert (target / "large").read_bytes() == large
     assert (target / "large").stat().st_blocks * 512 < len(large) - (2 << 20), "zeros are a hole"
     assert len(b"".join(tarball.pieces(disk_store, root, "top"))) > len(large)
@@ -112,7 +112,7 @@ def test_a_dry_run_moves_nothing(disk_store: Store, blobs: list[bytes]) -> None:
 def test_what_is_used_stays(disk_store: Store) -> None:
     store = disk_store
     image, workspace, used, unused = (LARGE + name for name in (b"i", b"w", b"u", b"n"))
-    images.ensure(store, put_tree(store, {"f": image}))
+    ensure_image(store, put_tree(store, {"f": image}))
     set_head(store, "workspaces/7", put_tree(store, {"f": workspace}))
     set_head(store, "actions/a", put_tree(store, {"f": used}))
     put_tree(store, {"f": unused})
@@ -138,7 +138,7 @@ def test_the_tree_of_an_image_made_meanwhile_stays(
 
     def progress(blobs: int, bytes: int) -> None:
         if not made:
-            made.append(images.ensure(store, root))
+            made.append(ensure_image(store, root))
 
     assert cold.pack(store, older_than=1, progress=progress).blobs == 5
     assert not is_cold(store, LARGE + b"image")

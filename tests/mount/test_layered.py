@@ -20,8 +20,8 @@ from casfs.store import Store
 from casfs.store_mounts import mounted
 from casfs.system import mounts, rmtree
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot import stat_cache
 from casfs.workspaces import overlay_snapshot, strategies
 from casfs.write_batch import Batch
@@ -43,6 +43,7 @@ from tests.support.engine import (
 )
 from tests.support.helpers import Program, put_tree, read_tree, take, write_tree
 from tests.support.new_store import init_store
+from tests.support.restores import restore_tree
 from tests.support.served import Mount
 from tests.support.strategies import able
 
@@ -75,7 +76,7 @@ def of_thread(mount: Mount, strategy: str) -> OverlayWorkspace:
 
 
 def trees(mount: Mount) -> Any:
-    return lambda hash: mount.path / "trees" / hash
+    return lambda root: mount.path / "trees" / root.name
 
 
 def points(store: Store | Path) -> list[Path]:
@@ -94,7 +95,7 @@ def test_it_holds_and_records_trees(
     write_tree(workspace.path / "a", {"f": b"new", "h": b"more"})
     (workspace.path / "run").unlink()
     second = workspace.record()
-    assert second == RecordedState(take(mount.store, workspace.path)) != state
+    assert second.tree == take(mount.store, workspace.path) != state.tree
     workspace.reset(state)
     assert workspace.record() == state
     workspace.remove()
@@ -158,7 +159,7 @@ def test_a_process_that_stays_behind_keeps_nothing(
 def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None:
     said: list[str] = []
 
-    def none(hash: str) -> Path:
+    def none(root: DatedTree) -> Path:
         raise Failed("no mount here")
 
     root = put_tree(disk_store, SAMPLE)
@@ -191,7 +192,7 @@ def test_steps_are_what_a_plain_copy_holds(
             workspace.reset(RecordedState(root))
             assert take(mount.store, workspace.path) == root
             plain = tmp_path / str(step)
-            restore(mount.store, root, plain, parents=True)
+            restore_tree(mount.store, root, plain, parents=True)
             for operation in operations.script(step, 20, str(plain)):
                 operations.play(str(workspace.path), operation)
             root = workspace.record().full
@@ -246,7 +247,7 @@ def logs(root: Path, id: str, where: Path) -> list[bytes]:
     with Store.open(root) as store:
         found = [step["workspace"] for step in steps(store, threads.get(store, id))]
         for number, tree in enumerate(found):
-            restore(store, tree, where / str(number), parents=True)
+            restore_tree(store, tree, where / str(number), parents=True)
     return [(where / str(number) / "log").read_bytes() for number in range(len(found))]
 
 
@@ -406,6 +407,6 @@ def test_a_tree_of_a_turn_while_others_write(
         """A child of the script may have outlived it."""
         for name in ("d", "x"):
             rmtree.delete(workspace.path / name)
-        return workspace.record() == state
+        return workspace.record().is_equal(state)
 
     until(is_restored, "the tree as it was")

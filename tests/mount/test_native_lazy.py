@@ -29,7 +29,7 @@ from casfs.trees import tree
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says, steps
 from tests.support.helpers import Program, read_tree, write_tree
-from tests.support.native import not_mountable
+from tests.support.native import ensure_image, not_mountable
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 LARGE, OTHER = random.Random(2).randbytes(3 << 20), random.Random(3).randbytes(2 << 20)
@@ -183,14 +183,14 @@ def test_without_lazy_blobs_no_process_serves_a_tree(clone: Cli, source: Path) -
         ((_, head),) = store.heads.list("checkpoints/t/")
         whole = TreeHash(str(store.node(head.hash).payload["root"]))
         root = TreeHash(tree.load(store, whole)[b"big"].digest.hash)  # type: ignore[union-attr]
-        image = images.ensure(store, root)
+        image = ensure_image(store, root)
         assert images.needs_remote(image)
         clone("cat", "t:big/large")
-        assert images.needs_remote(images.ensure(store, root, recheck=True))
+        assert images.needs_remote(ensure_image(store, root, recheck=True))
         clone("cat", "t:big/other")
-        assert images.ensure(store, root) == image
+        assert ensure_image(store, root) == image
         assert images.needs_remote(image), "still right, and not looked at again"
-        assert not images.needs_remote(images.ensure(store, root, recheck=True))
+        assert not images.needs_remote(ensure_image(store, root, recheck=True))
     top = source.with_name("m")
     clone("tree", "mount", root, top)
     assert registry.listing(clone.root) == []

@@ -11,9 +11,9 @@ import pytest
 
 from casfs.digest import Digest
 from casfs.maintenance import gc
-from casfs.native import images
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
 from casfs.workspaces.commit import commit_workspace
@@ -21,7 +21,7 @@ from casfs.workspaces.registry import Workspace
 from tests.support.helpers import LARGE, Program, Tree, put_tree, read_tree
 from tests.support.lasting import drop_caches
 from tests.support.maintenance import age
-from tests.support.native import not_mountable
+from tests.support.native import ensure_image, not_mountable
 from tests.support.programs import needs
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
         mounts.unmount(point, lazy=True)
 
 
-def nowhere(hash: str) -> Path:
+def nowhere(root: DatedTree) -> Path:
     raise AssertionError(f"no mount of the store is needed for {hash}")
 
 
@@ -80,7 +80,7 @@ def test_an_image_that_goes_before_it_is_mounted_is_made_again(
         folder.mkdir(parents=True)
 
     def taken_away() -> overlay_mount.OverlayLayers:
-        image = images.ensure(disk_store, root)
+        image = ensure_image(disk_store, root)
         asked.append(image)
         if len(asked) == 1:
             image.unlink()
@@ -104,7 +104,7 @@ def test_images_that_a_crash_has_left_mounted(disk_store: Store, place: Path) ->
     (place / "m").mkdir()
     spot = new.upper.with_name("lower-0")
     spot.mkdir(parents=True)
-    image = images.ensure(disk_store, root)
+    image = ensure_image(disk_store, root)
     mounts.mount(str(image), spot, "erofs", mounts.MS_RDONLY)
     assert lifecycle.sweep(disk_store) == [new]
     assert mounts.mounted_below(new.folder) == []

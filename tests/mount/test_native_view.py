@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from casfs.digest import Digest
-from casfs.native.images import ensure
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.write_batch import Batch
-from tests.support.native import Seen, fsck, look, mounted, not_mountable, overlaid
+from tests.support.native import Seen, ensure_image, fsck, look, mounted, not_mountable, overlaid
 from tests.support.served import Mount
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
@@ -60,7 +59,7 @@ def put(batch: Batch, items: dict[bytes, Item], kept: Properties | None) -> Dige
 def native(store: Store, root: str, work: Path) -> dict[bytes, Seen]:
     assert store.root is not None
     work.mkdir(exist_ok=True)
-    image = ensure(store, root)
+    image = ensure_image(store, root)
     fsck(image)
     with (
         mounted(image, work / "lower") as lower,

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from casfs.store import Store
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 from casfs.workspaces import lifecycle, overlay_mount, overlay_snapshot, strategies
 from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support import operations
@@ -34,7 +35,7 @@ MOUNTED = [able(name) for name in (strategies.NATIVE, strategies.OVERLAY, strate
 KERNELS = MOUNTED[:2]
 
 
-def needs_no_mount(root: str) -> Path:
+def needs_no_mount(root: DatedTree) -> Path:
     pytest.fail(f"{root} has all of its content here")
 
 
@@ -55,19 +56,19 @@ def stacked(
     mount: Mount, root: str, folder: Path, strategy: str = strategies.OVERLAY
 ) -> OverlayLayers:
     upper, point = folder / "upper", folder / "point"
-    lifecycle.create_upper(mount.store, root, upper)
+    lifecycle.create_upper(mount.store, DatedTree(root), upper)
     point.mkdir()
     lower = strategies.lower_locator(
-        mount.store, strategies.STRATEGIES[strategy], lambda hash: mount.path / "trees" / hash
+        mount.store, strategies.STRATEGIES[strategy], lambda root: mount.path / "trees" / root.name
     )
-    return OverlayLayers(lower(root), upper, folder / "work", point)
+    return OverlayLayers(lower(DatedTree(root)), upper, folder / "work", point)
 
 
 def commit(store: Store, root: str, upper: Path, strategy: str = strategies.OVERLAY) -> str:
     with store.batch() as batch:
         return overlay_snapshot.snapshot(
-            store, batch, root, upper, markers=strategies.STRATEGIES[strategy].markers
-        ).hash
+            store, batch, DatedTree(root), upper, markers=strategies.STRATEGIES[strategy].markers
+        ).tree
 
 
 # -- many files that are alike ------------------------------------------------------------

@@ -17,6 +17,7 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.system import mounts, processes
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
@@ -41,7 +42,11 @@ def work(mount: Mount, tmp_path: Path) -> Iterator[Path]:
 def opened(mount: Mount, work: Path, strategy: str, root: str) -> lifecycle.Workspace:
     chosen = strategies.STRATEGIES[strategy]
     return lifecycle.open(
-        mount.store, RecordedState(root), work, chosen, lambda hash: mount.path / "trees" / hash
+        mount.store,
+        RecordedState(root),
+        work,
+        chosen,
+        lambda root: mount.path / "trees" / root.name,
     )
 
 
@@ -121,7 +126,7 @@ def test_a_copy_is_closed_whatever_is_in_it(
         lifecycle.close(mount.store, found, force=True)
         assert not work.exists()
     else:
-        lifecycle.discard(mount.store, found, lambda hash: mount.path / "trees" / hash)
+        lifecycle.discard(mount.store, found, lambda root: mount.path / "trees" / root.name)
         assert os.listdir(work) == ["f"]
 
 
@@ -130,14 +135,14 @@ def test_a_namespace_that_cannot_work_is_not_opened(mount: Mount, work: Path) ->
     root = put_tree(mount.store, {"f": b"one"})
     namespace = strategies.STRATEGIES[strategies.NAMESPACE]
 
-    def denied(hash: str) -> Path:
+    def denied(root: DatedTree) -> Path:
         raise Failed("no access to /dev/fuse")
 
     with pytest.raises(Failed, match="no access to /dev/fuse"):
         lifecycle.open(mount.store, RecordedState(root), work, namespace, denied)
     with pytest.raises(Failed, match="cannot mount an overlay"):
         lifecycle.open(
-            mount.store, RecordedState(root), work, namespace, lambda hash: work / "none"
+            mount.store, RecordedState(root), work, namespace, lambda root: work / "none"
         )
     assert not work.exists()
 

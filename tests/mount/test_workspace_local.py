@@ -117,7 +117,7 @@ def test_both_are_there_and_commits_keep_them_apart(
     }
     lifecycle.close(store, registry.find(store, place))
 
-    restore(store, state.full, tmp_path / "back", work=state.tree)
+    restore(store, state, tmp_path / "back")
     assert read_tree(tmp_path / "back") == {
         b".env": b"KEY=1\n2\n", b"a": b"a\nb\n", b"conf": SECRET, b"d": {b".netrc": b"K\n"},
         b"package.json": b"{}", b"node_modules": {b"m": Program(b"m\n"), b"new": b"n\n"},

@@ -11,12 +11,12 @@ import pytest
 
 from casfs.digest import TreeHash
 from casfs.store import Store
-from casfs.trees.restore.restore import restore
 from casfs.trees.tree import diff
 from casfs.workspaces import lifecycle, registry
 from casfs.workspaces.commit import commit_workspace, is_dirty
 from tests.mount.test_workspaces import EACH, opened, run
 from tests.support.helpers import put_tree, take, write_tree
+from tests.support.restores import restore_tree
 from tests.support.served import Mount, unmounted_after
 
 TRACKED = {
@@ -83,7 +83,7 @@ def test_modes_are_kept(mount: Mount, place: Path, strategy: str, tmp_path: Path
     made = commit_workspace(store, registry.find(store, place)).root
     assert changes(store, root, made) == ["A e/x", "M key", "A new", "T open"]
     lifecycle.close(store, registry.find(store, place))
-    restore(store, made, tmp_path / "back")
+    restore_tree(store, made, tmp_path / "back")
     found = {
         name: stat.S_IMODE((tmp_path / "back" / name).stat().st_mode)
         for name in (".", "key", "open", "d", "d/f", "e", "e/x", "new")

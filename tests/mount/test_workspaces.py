@@ -19,6 +19,7 @@ from casfs.nodes.directory import File, Properties
 from casfs.store import Store
 from casfs.store_mounts import mounted
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
 from casfs.workspaces.commit import commit_workspace, is_dirty
@@ -51,7 +52,7 @@ with Store.open(Path(root)) as store:
     found = registry.find(store, Path(directory))
     if found.strategy.name == strategies.NAMESPACE:
         registry.lock(found)
-        overlay_mount.enter_namespace(found.layers(lambda hash: Path(trees, hash)))
+        overlay_mount.enter_namespace(found.layers(lambda root: Path(trees, root.name)))
 os.chdir(found.path)
 os.execvp("sh", ["sh", "-c", script])
 """
@@ -64,17 +65,17 @@ def work(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def trees(mount: Mount) -> Callable[[str], Path]:
-    return lambda hash: mount.path / "trees" / hash
+def trees(mount: Mount) -> Callable[[DatedTree], Path]:
+    return lambda root: mount.path / "trees" / root.name
 
 
 def opened(
-    mount: Mount, path: Path, strategy: str, root: str | None = None, **more: object
+    mount: Mount, path: Path, strategy: str, root: str | RecordedState | None = None, **more: object
 ) -> Workspace:
-    root = root or put_tree(mount.store, SAMPLE)
+    state = root or put_tree(mount.store, SAMPLE)
     return lifecycle.open(
         mount.store,
-        RecordedState(root),
+        RecordedState(state) if isinstance(state, str) else state,
         path,
         strategies.STRATEGIES[strategy],
         trees(mount),
@@ -279,7 +280,7 @@ def test_what_cannot_be_mounted_leaves_nothing(mount: Mount, work: Path) -> None
     strategy = strategies.STRATEGIES[strategies.OVERLAY]
     with pytest.raises(Failed, match="cannot mount"):
         lifecycle.open(
-            mount.store, RecordedState(root), work / "w", strategy, lambda hash: work / "none"
+            mount.store, RecordedState(root), work / "w", strategy, lambda root: work / "none"
         )
     assert left(mount) == []
     assert os.listdir(work) == []

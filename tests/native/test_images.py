@@ -15,7 +15,6 @@ from casfs.digest import Digest
 from casfs.errors import Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
 from casfs.maintenance.gc import Limits, collect
 from casfs.native import images
-from casfs.native.images import ensure
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
@@ -33,7 +32,15 @@ from tests.support.helpers import (
     read_tree,
 )
 from tests.support.maintenance import age, put_checkpoint, reopened, sql
-from tests.support.native import fsck, look, mounted, not_mountable, overlaid
+from tests.support.native import (
+    ensure_image,
+    fsck,
+    look,
+    mounted,
+    not_mountable,
+    overlaid,
+    write_layer,
+)
 from tests.support.new_store import init_store
 
 TREE: Tree = {
@@ -68,7 +75,7 @@ def shown(store: Store, root: str, work: Path) -> dict[bytes, object]:
     """A tree as its image and the objects show it."""
     assert store.root is not None
     with (
-        mounted(ensure(store, root), work / "lower") as lower,
+        mounted(ensure_image(store, root), work / "lower") as lower,
         overlaid(lower, store.root / "objects", work / "point") as point,
     ):
         return read_tree(point)
@@ -107,7 +114,7 @@ def test_attributes_are_those_of_the_mount_unless_preserved(
         Subdirectory(b"inner", inner),
     ]
     root = disk_store.put_node("directory", directory.encode(entries)).hash
-    with mounted(ensure(disk_store, root, uid=70_000, gid=3), tmp_path / "lower") as lower:
+    with mounted(ensure_image(disk_store, root, uid=70_000, gid=3), tmp_path / "lower") as lower:
         found = look(lower, holes=True)
     usual = images.YEAR_2000 * 1_000_000_000
     assert {(one.uid, one.gid) for one in found.values()} == {(70_000, 3)}
@@ -128,7 +135,7 @@ def test_what_is_a_row_is_in_the_image_and_what_is_a_file_is_not(
     disk_store: Store, tmp_path: Path
 ) -> None:
     root = put_tree(disk_store, TREE)
-    with mounted(ensure(disk_store, root), tmp_path / "lower") as lower:
+    with mounted(ensure_image(disk_store, root), tmp_path / "lower") as lower:
         found = look(lower, holes=True)
     redirects = {
         os.fsdecode(path): one.xattrs["trusted.overlay.redirect"].decode()
@@ -167,7 +174,9 @@ def test_a_file_that_is_a_node(disk_store: Store, tmp_path: Path, first_a_blob: 
 def test_it_is_small(disk_store: Store) -> None:
     """A slot of 160 bytes and an entry for each file; times and owner are the image's."""
     root = put_tree(disk_store, {f"{number:04}": LARGE for number in range(1000)})
-    assert ensure(disk_store, root, uid=0, gid=0).stat().st_size < 1000 * (160 + 12 + 4) + 12_000
+    assert (
+        ensure_image(disk_store, root, uid=0, gid=0).stat().st_size < 1000 * (160 + 12 + 4) + 12_000
+    )
 
 
 # -- made once ----------------------------------------------------------------------------
@@ -175,11 +184,11 @@ def test_it_is_small(disk_store: Store) -> None:
 
 def test_it_is_made_once(disk_store: Store) -> None:
     root = put_tree(disk_store, TREE)
-    path = ensure(disk_store, root)
+    path = ensure_image(disk_store, root)
     made = path.stat()
     assert made.st_mode & 0o7777 == 0o444
     with reopened(disk_store) as other:
-        assert ensure(other, root) == path
+        assert ensure_image(other, root) == path
     assert path.stat().st_ino == made.st_ino
     assert listed(disk_store) == [path.name]
     assert images.roots(disk_store) == {root}
@@ -190,15 +199,15 @@ def test_one_root_one_image(disk_store: Store, tmp_path: Path) -> None:
     with init_store(tmp_path / "other") as other:
         other.put(b"something before")
         assert put_tree(other, dict(reversed(list(TREE.items())))) == root
-        assert ensure(other, root).read_bytes() == ensure(disk_store, root).read_bytes()
+        assert ensure_image(other, root).read_bytes() == ensure_image(disk_store, root).read_bytes()
 
 
 def test_each_owner_has_an_image(disk_store: Store) -> None:
     root = put_tree(disk_store, TREE)
-    mine, yours = ensure(disk_store, root), ensure(disk_store, root, uid=1, gid=2)
+    mine, yours = ensure_image(disk_store, root), ensure_image(disk_store, root, uid=1, gid=2)
     assert mine != yours
     assert mine.read_bytes() != yours.read_bytes()
-    assert ensure(disk_store, root, uid=os.geteuid(), gid=os.getegid()) == mine
+    assert ensure_image(disk_store, root, uid=os.geteuid(), gid=os.getegid()) == mine
 
 
 def test_several_at_once_make_one(disk_store: Store) -> None:
@@ -206,7 +215,7 @@ def test_several_at_once_make_one(disk_store: Store) -> None:
 
     def opened(_: int) -> tuple[Path, int]:
         with reopened(disk_store) as other:
-            path = ensure(other, root)
+            path = ensure_image(other, root)
             return path, path.stat().st_ino
 
     with ThreadPoolExecutor(4) as pool:
@@ -217,10 +226,10 @@ def test_several_at_once_make_one(disk_store: Store) -> None:
 
 def test_what_a_killed_process_left_is_no_image(disk_store: Store) -> None:
     root = put_tree(disk_store, TREE)
-    path = ensure(disk_store, root)
+    path = ensure_image(disk_store, root)
     whole = path.read_bytes()
     path.rename(path.with_name(f".{path.name}"))
-    assert ensure(disk_store, root).read_bytes() == whole
+    assert ensure_image(disk_store, root).read_bytes() == whole
     path.with_name(f".{'0' * 64}-0.0.v1.erofs").write_bytes(b"half")
     collect(disk_store)
     assert listed(disk_store) == [path.name]
@@ -232,7 +241,7 @@ def test_what_a_killed_process_left_is_no_image(disk_store: Store) -> None:
 def test_a_store_in_memory_has_none(store: Store) -> None:
     root = put_tree(store, TREE)
     with pytest.raises(Refused, match="memory"):
-        ensure(store, root)
+        ensure_image(store, root)
     assert collect(store).evicted == []
 
 
@@ -241,7 +250,7 @@ def test_what_is_no_tree(disk_store: Store) -> None:
     schema = disk_store.registry.head("directory").hash
     for hash in (ABSENT, blob, schema, blob[:10], "../../etc"):
         with pytest.raises(NotFound):
-            ensure(disk_store, hash)
+            ensure_image(disk_store, hash)
     assert listed(disk_store) == []
 
 
@@ -250,7 +259,7 @@ def test_a_damaged_row(disk_store: Store) -> None:
     hash = bytes.fromhex(Digest.of(b"rotten").hash)
     sql(disk_store, "UPDATE blobs SET data = ? WHERE hash = ?", b"ROTTEN", hash)
     with pytest.raises(CorruptBlob):
-        ensure(disk_store, root)
+        ensure_image(disk_store, root)
     assert listed(disk_store) == []
 
 
@@ -260,7 +269,7 @@ def test_a_size_that_is_not_the_blobs(disk_store: Store, data: bytes) -> None:
     payload = directory.encode([File(b"f", Digest(hash, len(data) + 1))])
     root = put_unchecked(disk_store, "directory", payload)
     with pytest.raises(Corrupt, match=hash):
-        ensure(disk_store, root)
+        ensure_image(disk_store, root)
     assert listed(disk_store) == []
 
 
@@ -269,7 +278,7 @@ def test_a_blob_that_is_not_there(disk_store: Store, size: int) -> None:
     payload = directory.encode([File(b"f", Digest(ABSENT, size))])
     root = put_unchecked(disk_store, "directory", payload)
     with pytest.raises(NotFound, match=ABSENT):
-        ensure(disk_store, root)
+        ensure_image(disk_store, root)
     assert listed(disk_store) == []
 
 
@@ -277,7 +286,7 @@ def test_a_place_that_cannot_be_written(disk_store: Store) -> None:
     root = put_tree(disk_store, TREE)
     folder(disk_store).write_bytes(b"in the way")
     with pytest.raises(Failed, match="images"):
-        ensure(disk_store, root)
+        ensure_image(disk_store, root)
 
 
 # -- and gone with its tree ---------------------------------------------------------------
@@ -286,8 +295,8 @@ def test_a_place_that_cannot_be_written(disk_store: Store) -> None:
 def test_gc_takes_the_image_of_a_tree_that_goes(disk_store: Store) -> None:
     head = disk_store.heads.get(put_checkpoint(disk_store, dict(TREE)))
     assert head is not None
-    kept = ensure(disk_store, head.record["root"])
-    lost = ensure(disk_store, put_tree(disk_store, {"other": LARGE}))
+    kept = ensure_image(disk_store, head.record["root"])
+    lost = ensure_image(disk_store, put_tree(disk_store, {"other": LARGE}))
     age(disk_store)
     assert collect(disk_store, dry_run=True).evicted == [f"images/{lost.name}"]
     assert kept.exists()
@@ -297,16 +306,16 @@ def test_gc_takes_the_image_of_a_tree_that_goes(disk_store: Store) -> None:
 
 
 def test_gc_takes_the_image_of_a_tree_that_is_gone(disk_store: Store) -> None:
-    path = ensure(disk_store, put_tree(disk_store, TREE))
+    path = ensure_image(disk_store, put_tree(disk_store, TREE))
     stray = path.rename(path.with_name(path.name.replace(path.name[:64], ABSENT)))
     assert collect(disk_store).evicted == [f"images/{stray.name}"]
     with pytest.raises(NotFound):
-        ensure(disk_store, ABSENT)
+        ensure_image(disk_store, ABSENT)
 
 
 def test_an_image_keeps_nothing(disk_store: Store) -> None:
     root = put_tree(disk_store, TREE)
-    ensure(disk_store, root)
+    ensure_image(disk_store, root)
     age(disk_store)
     collect(disk_store)
     assert find_missing(disk_store.blobs, [root]) == [root]
@@ -318,12 +327,12 @@ def test_a_limit_takes_the_images_used_longest_ago(disk_store: Store) -> None:
     for number in range(4):
         head = disk_store.heads.get(put_checkpoint(disk_store, {f"{number}": LARGE}, at=number))
         assert head is not None
-        paths.append(old(ensure(disk_store, head.record["root"]), 100 * number))
+        paths.append(old(ensure_image(disk_store, head.record["root"]), 100 * number))
     age(disk_store)
     content = total_stored(disk_store.blobs)
     two = sum(path.stat().st_size for path in paths[:2])
     assert collect(disk_store, limits=Limits(content.bytes + 10 * two)).evicted == []
-    used = ensure(disk_store, paths[3].name[:64])  # used just now
+    used = ensure_image(disk_store, paths[3].name[:64])  # used just now
     limit = Limits(content.bytes + two)
     gone = [f"images/{paths[1].name}", f"images/{paths[2].name}"]
     assert collect(disk_store, limits=limit, dry_run=True).evicted == gone
@@ -342,11 +351,11 @@ def test_a_path_of_another_object_is_refused(disk_store: Store) -> None:
     """The kernel would take that file for the object."""
     hash = disk_store.put(LARGE).hash
     good = put_tree(disk_store, {hash[:2]: {hash[2:]: LARGE, "other": b"x"}})
-    assert ensure(disk_store, good).exists()
+    assert ensure_image(disk_store, good).exists()
     for other in (b"another", LARGE[1:], {}, Link(b"x")):
         bad = put_tree(disk_store, {hash[:2]: {hash[2:]: other}})
         with pytest.raises(Invalid, match="cannot be an image"):
-            ensure(disk_store, bad)
+            ensure_image(disk_store, bad)
 
 
 def test_an_object_of_somebody_else_is_refused(disk_store: Store) -> None:
@@ -356,7 +365,7 @@ def test_an_object_of_somebody_else_is_refused(disk_store: Store) -> None:
     root, hash = put_tree(disk_store, TREE), Digest.of(LARGE).hash
     os.chown(disk_store.root / "objects" / hash[:2] / hash[2:], 65534, 65534)
     with pytest.raises(Failed, match="not a file of this user"):
-        ensure(disk_store, root)
+        ensure_image(disk_store, root)
     assert listed(disk_store) == []
 
 
@@ -381,11 +390,16 @@ def test_changes_above_an_image_are_the_other_tree(
     old, new = (CHANGED, TREE) if swapped else (TREE, CHANGED)
     roots = put_tree(disk_store, old), put_tree(disk_store, new)
     changes = tmp_path / "changes"
-    size = images.write_layer(disk_store, *roots, changes)
+    size = write_layer(disk_store, *roots, changes)
     assert size == changes.stat().st_size
     fsck(changes)
     layers = OverlayLayers(
-        ensure(disk_store, roots[0]), tmp_path, tmp_path / "work", tmp_path / "point", True, changes
+        ensure_image(disk_store, roots[0]),
+        tmp_path,
+        tmp_path / "work",
+        tmp_path / "point",
+        True,
+        changes,
     )
     layers.point.mkdir()
     image_mount.mount(layers)
@@ -399,7 +413,7 @@ def test_changes_above_an_image_are_the_other_tree(
 def test_changes_cost_what_they_are(disk_store: Store, tmp_path: Path) -> None:
     many = {str(number): {"f": b"%d" % number} for number in range(500)}
     roots = put_tree(disk_store, many), put_tree(disk_store, {**many, "7": {"f": b"other"}})
-    size = images.write_layer(disk_store, *roots, tmp_path / "changes")
-    assert size == 4096 < ensure(disk_store, roots[0]).stat().st_size
+    size = write_layer(disk_store, *roots, tmp_path / "changes")
+    assert size == 4096 < ensure_image(disk_store, roots[0]).stat().st_size
     with pytest.raises(NotFound, match="no tree"):
-        images.write_layer(disk_store, roots[0], ABSENT, tmp_path / "changes")
+        write_layer(disk_store, roots[0], ABSENT, tmp_path / "changes")

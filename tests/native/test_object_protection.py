@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import CorruptBlob, Failed, NotFound
-from casfs.native import images, object_protection
+from casfs.native import object_protection
 from casfs.store import Store
 from tests.support.helpers import ABSENT, LARGE, put_tree
+from tests.support.native import ensure_image
 
 
 def objects(store: Store) -> Path:
@@ -123,4 +124,4 @@ def test_an_object_of_another_size_is_refused(disk_store: Store, size: int) -> N
     with pytest.raises(CorruptBlob, match="bytes long; run `casfs fsck`"):
         object_protection.ObjectProtector(objects(disk_store)).protect(hash, len(LARGE))
     with pytest.raises(CorruptBlob, match="bytes long"):
-        images.ensure(disk_store, put_tree(disk_store, {"large": LARGE}))
+        ensure_image(disk_store, put_tree(disk_store, {"large": LARGE}))

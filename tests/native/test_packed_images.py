@@ -21,11 +21,12 @@ from casfs.native import images
 from casfs.native.erofs import devices
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.dated import DatedTree
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support.helpers import Link, Tree, put_tree, read_tree
 from tests.support.maintenance import age, put_checkpoint, sql
-from tests.support.native import fsck, not_mountable
+from tests.support.native import ensure_image, fsck, not_mountable, write_layer
 from tests.support.new_store import init_store
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
@@ -86,7 +87,7 @@ def shown(image: Path, work: Path, changes: Path | None = None) -> Iterator[Path
 
 def test_a_tree_of_rows_packs_and_files(disk_store: Store, tmp_path: Path) -> None:
     root = put_tree(disk_store, PACKED)
-    image = images.ensure(disk_store, root)
+    image = ensure_image(disk_store, root)
     assert packs_of(image) == local(disk_store) != []
     assert disk_store.root is not None
     fsck(image, [disk_store.root / f"packs/{name}.pack" for name in packs_of(image)])
@@ -112,7 +113,7 @@ def test_any_trees_in_several_packs(disk_store: Store, tmp_path: Path, trees: li
     merged = {str(number): tree for number, tree in enumerate(trees)}
     for tree in trees:
         put_tree(disk_store, tree)
-    with shown(images.ensure(disk_store, put_tree(disk_store, merged)), tmp_path / "at") as top:
+    with shown(ensure_image(disk_store, put_tree(disk_store, merged)), tmp_path / "at") as top:
         assert read_tree(top) == plain(merged)
 
 
@@ -121,15 +122,15 @@ def test_changes_above_an_image_have_packs_of_their_own(disk_store: Store, tmp_p
     changed = {**PACKED, "more": data(7, 9000), "deep": {"er": {"large": data(8, 5000)}}, "row": {}}
     new = put_tree(disk_store, changed)
     changes = tmp_path / "changes"
-    images.write_layer(disk_store, old, new, changes)
-    image = images.ensure(disk_store, old)
+    write_layer(disk_store, old, new, changes)
+    image = ensure_image(disk_store, old)
     assert packs_of(changes) != packs_of(image)
     with shown(image, tmp_path / "at", changes) as top:
         assert read_tree(top) == plain(changed)
 
 
 def test_what_is_written_above_it(disk_store: Store, tmp_path: Path) -> None:
-    with shown(images.ensure(disk_store, put_tree(disk_store, PACKED)), tmp_path / "at") as top:
+    with shown(ensure_image(disk_store, put_tree(disk_store, PACKED)), tmp_path / "at") as top:
         (top / "first").chmod(0o600)
         with (top / "more").open("ab") as out:
             out.write(b"appended")
@@ -146,13 +147,13 @@ def test_what_is_written_above_it(disk_store: Store, tmp_path: Path) -> None:
 
 def test_the_same_packs_give_the_same_image(disk_store: Store, tmp_path: Path) -> None:
     root = put_tree(disk_store, PACKED)
-    first = images.ensure(disk_store, root)
+    first = ensure_image(disk_store, root)
     whole = first.read_bytes()
     first.unlink()
-    assert images.ensure(disk_store, root).read_bytes() == whole
+    assert ensure_image(disk_store, root).read_bytes() == whole
     with init_store(tmp_path / "other") as other:
         assert put_tree(other, PACKED) == root
-        assert images.ensure(other, root).read_bytes() == whole
+        assert ensure_image(other, root).read_bytes() == whole
 
 
 # -- or not at all ------------------------------------------------------------------------
@@ -166,9 +167,9 @@ def test_a_damaged_pack_is_found_before_it_is_mounted(disk_store: Store) -> None
     path.chmod(0o644)
     path.write_bytes(whole.replace(b"00000002", b"0000000x", 1))
     path.chmod(0o444)
-    images.ensure(disk_store, root, recheck=True)
+    ensure_image(disk_store, root, recheck=True)
     with pytest.raises(CorruptBlob, match=Digest.of(data(2, 4096)).hash):
-        images.check(disk_store, root, content=True)
+        images.check(disk_store, DatedTree(root), content=True)
 
 
 def test_a_lost_pack_is_reported(disk_store: Store) -> None:
@@ -176,20 +177,20 @@ def test_a_lost_pack_is_reported(disk_store: Store) -> None:
     assert disk_store.root is not None
     (disk_store.root / f"packs/{local(disk_store)[0]}.pack").unlink()
     with pytest.raises(NotFound, match="pack"):
-        images.ensure(disk_store, root)
+        ensure_image(disk_store, root)
 
 
 def test_a_pack_that_is_gone_makes_it_anew(disk_store: Store, tmp_path: Path) -> None:
     """As gc rewrites it; who has the tree mounted reads on."""
     root = put_tree(disk_store, PACKED)
-    image = images.ensure(disk_store, root)
+    image = ensure_image(disk_store, root)
     old = packs_of(image)
     with shown(image, tmp_path / "before") as before:
         rewrite(disk_store)
         assert not set(old) & set(local(disk_store))
         with pytest.raises(NotFound), shown(image, tmp_path / "refused"):
             pass
-        again = images.ensure(disk_store, root)
+        again = ensure_image(disk_store, root)
         assert packs_of(again) == local(disk_store)
         with shown(again, tmp_path / "after") as after:
             assert read_tree(before) == read_tree(after) == plain(PACKED)
@@ -225,14 +226,14 @@ def test_gc_frees_what_is_gone_and_no_image_shows(disk_store: Store, tmp_path: P
     gone = {str(number): data(100 + number, 50_000) for number in range(10)}
     mixed = put_tree(disk_store, {"kept": PACKED, "gone": gone})
     root = checkpointed(disk_store, PACKED, 1)
-    image, lost = images.ensure(disk_store, root), images.ensure(disk_store, mixed)
+    image, lost = ensure_image(disk_store, root), ensure_image(disk_store, mixed)
     assert packs_of(image) == packs_of(lost)
     with shown(image, tmp_path / "mounted") as mounted:
         before = blocks(disk_store)
         age(disk_store)
         assert collect(disk_store).evicted == [f"images/{lost.name}"]
         assert blocks(disk_store) <= before - 10 * 49_152 // 512
-        with shown(images.ensure(disk_store, root), tmp_path / "again") as again:
+        with shown(ensure_image(disk_store, root), tmp_path / "again") as again:
             assert read_tree(again) == read_tree(mounted) == plain(PACKED)
 
 
@@ -240,11 +241,11 @@ def test_a_tree_that_comes_back_after_gc(disk_store: Store, tmp_path: Path) -> N
     """Its old image may show ranges that were freed."""
     checkpointed(disk_store, {"other": data(9, 9000), "x": PACKED["block"]}, 1)
     root = put_tree(disk_store, PACKED)
-    images.ensure(disk_store, root)
+    ensure_image(disk_store, root)
     age(disk_store)
     collect(disk_store)
     assert put_tree(disk_store, PACKED) == root
-    with shown(images.ensure(disk_store, root), tmp_path / "at") as top:
+    with shown(ensure_image(disk_store, root), tmp_path / "at") as top:
         assert read_tree(top) == plain(PACKED)
 
 
@@ -252,14 +253,14 @@ def test_half_a_pack_is_rewritten_when_gc_is_killed(disk_store: Store, tmp_path:
     """What has moved is not freed in a pack that is still there: images show it there."""
     assert isinstance(disk_store.backend, DiskBackend)
     root = checkpointed(disk_store, PACKED, 1)
-    image = images.ensure(disk_store, root)
+    image = ensure_image(disk_store, root)
     moved = [(Digest.of(data(5, FILE_MIN_BYTES - 1)).hash, FILE_MIN_BYTES - 1)]
     with shown(image, tmp_path / "mounted") as mounted:
         disk_store.backend.tiers.move(moved, "hot")
         assert set(packs_of(image)) < set(local(disk_store))
         collect(disk_store)
         assert read_tree(mounted) == plain(PACKED)
-    with shown(images.ensure(disk_store, root), tmp_path / "again") as again:
+    with shown(ensure_image(disk_store, root), tmp_path / "again") as again:
         assert read_tree(again) == plain(PACKED)
 
 
@@ -270,8 +271,8 @@ def test_what_is_cold_is_made_hot_first(disk_store: Store, tmp_path: Path) -> No
     rows = sql(disk_store, "SELECT hash, size FROM blobs WHERE type IS NULL AND data IS NULL")
     disk_store.backend.tiers.move([(bytes(key).hex(), int(size)) for key, size in rows], "cold")
     disk_store.backend.tiers.tidy()
-    with shown(images.ensure(disk_store, root), tmp_path / "at") as top:
+    with shown(ensure_image(disk_store, root), tmp_path / "at") as top:
         assert read_tree(top) == plain(PACKED)
-    images.write_layer(disk_store, root, other, tmp_path / "changes")
-    with shown(images.ensure(disk_store, root), tmp_path / "at", tmp_path / "changes") as top:
+    write_layer(disk_store, root, other, tmp_path / "changes")
+    with shown(ensure_image(disk_store, root), tmp_path / "at", tmp_path / "changes") as top:
         assert read_tree(top) == plain({**PACKED, "new": data(11, 7000)})

@@ -159,6 +159,8 @@ def test_a_graph_of_every_type_can_be_put_and_read(store: Store) -> None:
     graph.put("thread-step", example("thread-step"), "step 9")
     graph.put("thread-end", example("thread-end"))
     graph.put("directory", example("directory"))
+    graph.put("times", {**example("times"), "directories": []}, "times")
+    graph.put("times", example("times"))
     graph.put("checkpoint", example("checkpoint"))
     graph.put("action", example("action"), "action")
     graph.put("action-result", example("action-result"))

@@ -105,7 +105,7 @@ def read_tree(root: Path) -> dict[bytes, Any]:
 def take(store: Store, root: Path, report: SnapshotReport | None = None) -> TreeHash:
     """Snapshot a whole host directory; returns the tree's root."""
     with store.batch() as batch:
-        return walker.snapshot(batch, root, IgnoreRules(), report).hash
+        return walker.snapshot(batch, root, IgnoreRules(), report).node.hash
 
 
 def put_unchecked(store: Store, type: str, payload: Any) -> str:

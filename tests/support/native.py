@@ -12,11 +12,15 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from casfs.digest import TreeHash
+from casfs.native import images
 from casfs.native.erofs.model import Attr, Directory
 from casfs.native.erofs.writer import write
+from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees.dated import DatedTree
 from tests.support.programs import present
 
 
@@ -133,3 +137,13 @@ def _names(path: bytes) -> list[bytes]:
     names = [entry.name for entry in listed]
     assert len(names) == len(set(names))
     return names
+
+
+def ensure_image(store: Store, root: TreeHash, **options: Any) -> Path:
+    """Returns the image of a tree without times."""
+    return images.ensure(store, DatedTree(root), **options)
+
+
+def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
+    """Writes the layer of the differences of two trees without times."""
+    return images.write_layer(store, DatedTree(old), DatedTree(new), path)

@@ -39,6 +39,7 @@ from tests.support.schema_payloads import (
     THREAD_END,
     THREAD_START,
     THREAD_STEP,
+    TIMES,
     TOOL_CALL,
     TURN,
     WORKFLOW,
@@ -317,6 +318,20 @@ EXAMPLES: dict[str, Examples] = {
             (directory(symlinks=[{**LINK, "target": "a\0"}]), "$.symlinks[0].target"),
         ],
         "refs": refs("run.sh", "bytes", "src"),
+    },
+    "times": {
+        "valid": [TIMES, {**TIMES, "own": None, "newest": None, "files": [], "directories": []}],
+        "invalid": [
+            *((without(TIMES, field), "$") for field in TIMES),
+            *(
+                ({**TIMES, "own": time}, "$.own")
+                for time in (1, "", "+1", "01", "-0", "1.5", "1e9", "1" * 22)
+            ),
+            ({**TIMES, "files": [0]}, "$.files[0]"),
+            ({**TIMES, "symlinks": None}, "$.symlinks"),
+            ({**TIMES, "directories": ["x"]}, "$.directories[0]"),
+        ],
+        "refs": refs("times"),
     },
     "checkpoint": {
         "valid": [

@@ -173,6 +173,13 @@ BYTES_FILE = {"name_base64": "/w==", "digest": sized("bytes", 0), "is_executable
 SUBDIR = {"name": "src", "digest": sized("src", 300)}
 LINK = {"name": "latest", "target": "../src/main.py"}
 EMPTY_DIRECTORY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
+TIMES: dict[str, Any] = {
+    "own": "1790000000000000001",
+    "newest": "-1",
+    "files": [None, "0"],
+    "directories": [h("times"), None],
+    "symlinks": ["4294967296123456789"],
+}
 PRESERVED = {"mtime": {"seconds": -1, "nanos": 999_999_999}, "unix_mode": 0o4750}
 
 

@@ -12,6 +12,7 @@ from casfs.digest import TreeHash
 from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
 from casfs.trees import recorded_state, tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState, divide, local_paths, local_totals, of_payload
 from tests.support.helpers import ABSENT, put_tree
 
@@ -55,7 +56,7 @@ def leaves(level: dict[str, Any], above: str = "") -> dict[str, bytes | None]:
 
 def divided(store: Store, full: TreeHash, gone: set[str], **more: Any) -> RecordedState:
     with store.batch() as batch:
-        return divide(store, batch, full, [path.encode() for path in gone], **more)
+        return divide(store, batch, DatedTree(full), [path.encode() for path in gone], **more)
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,6 +14,7 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.store import Store
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import overlay_snapshot
 from casfs.workspaces.overlay_markers import FUSE, TRUSTED, USER, MarkerFormat
@@ -53,9 +54,9 @@ def commit(disk_store: Store, upper: Path, tmp_path: Path) -> Commit:
     def run(
         marks: MarkerFormat = TRUSTED, report: SnapshotReport | None = None
     ) -> dict[bytes, object]:
-        base = put_tree(disk_store, BASE)
+        base = DatedTree(put_tree(disk_store, BASE))
         with disk_store.batch() as batch:
-            root = overlay_snapshot.snapshot(disk_store, batch, base, upper, report, marks).hash
+            root = overlay_snapshot.snapshot(disk_store, batch, base, upper, report, marks).tree
         return literal(disk_store, root)
 
     return run
@@ -314,7 +315,7 @@ def test_what_the_base_keeps_is_kept(disk_store: Store, upper: Path) -> None:
     upper.chmod(0o700)
     os.utime(upper, ns=(0, 11_000_000_000))
     with disk_store.batch() as batch:
-        root = overlay_snapshot.snapshot(disk_store, batch, base.hash, upper).hash
+        root = overlay_snapshot.snapshot(disk_store, batch, DatedTree(base.hash), upper).tree
     found = tree.load(disk_store, root)
     assert found[b"kept"] == kept
     assert found[b"new"].properties == Properties((3, 4), 0o640)  # type: ignore[union-attr]
@@ -324,24 +325,24 @@ def test_what_the_base_keeps_is_kept(disk_store: Store, upper: Path) -> None:
 def test_a_wide_upper_is_the_directory_itself(
     disk_store: Store, upper: Path, tmp_path: Path
 ) -> None:
-    base = put_tree(disk_store, {})
+    base = DatedTree(put_tree(disk_store, {}))
     write_tree(upper, {f"d{n}": {f"f{m}": b"%d" % m for m in range(30)} for n in range(10)})
     with disk_store.batch() as batch:
-        root = overlay_snapshot.snapshot(disk_store, batch, base, upper).hash
+        root = overlay_snapshot.snapshot(disk_store, batch, base, upper).tree
     assert root == take(disk_store, upper)
     assert literal(disk_store, root) == read_tree(upper)
 
 
 def test_what_is_not_there(disk_store: Store, upper: Path, tmp_path: Path) -> None:
-    base = put_tree(disk_store, BASE)
+    base = DatedTree(put_tree(disk_store, BASE))
     with disk_store.batch() as batch, pytest.raises(NotFound, match="no directory"):
         overlay_snapshot.snapshot(disk_store, batch, base, tmp_path / "none")
     with disk_store.batch() as batch, pytest.raises(NotFound):
-        overlay_snapshot.snapshot(disk_store, batch, "0f" * 32, upper)
+        overlay_snapshot.snapshot(disk_store, batch, DatedTree("0f" * 32), upper)
 
 
 def test_too_deep(disk_store: Store, upper: Path) -> None:
-    base = put_tree(disk_store, {})
+    base = DatedTree(put_tree(disk_store, {}))
     deep = upper
     for _ in range(260):
         deep = deep / "d"

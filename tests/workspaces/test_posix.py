@@ -179,7 +179,7 @@ def test_calls_end_as_on_the_file_system_below(
         RecordedState(root),
         work,
         chosen,
-        lambda hash: mount.path / "trees" / hash,
+        lambda root: mount.path / "trees" / root.name,
     )
     try:
         wanted = dict(enumerate(outcomes(CASES[case], plain)))

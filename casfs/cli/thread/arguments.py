@@ -188,7 +188,7 @@ def parse_agent(text: str, where: str) -> AgentSpec:
 
 def record_workspace(
     ctx: click.Context, text: str, patterns: Sequence[str] = (), *, allow_secret: bool = False
-) -> dict[str, str | None]:
+) -> dict[str, Any]:
     """Returns the fields of a start request: what a directory holds, recorded, or the tree that
     `text` names. `patterns`: what else of the directory is ignored."""
     with open_store(ctx) as store:
@@ -198,7 +198,7 @@ def record_workspace(
                 state = resolve(store, text).state
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
-            return {"workspace": state.tree, "local": state.local}
+            return {"workspace": state.tree, "recorded": state.fields}
         refuse_home_or_root(directory, force=None)
         report, options = SnapshotReport(), SnapshotOptions()
         if not allow_secret:
@@ -212,4 +212,4 @@ def record_workspace(
         lines = [read_patterns(directory), *map(os.fsencode, patterns)]
         token = ignored_files.keep(store, directory, ignored, b"\n".join(filter(None, lines)))
     print_notes(report)
-    return {"workspace": state.tree, "local": state.local, "ignored": token}
+    return {"workspace": state.tree, "recorded": state.fields, "ignored": token}

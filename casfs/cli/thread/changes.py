@@ -16,9 +16,9 @@ from casfs.cli.diff import DiffFormat, format_options, print_diff
 from casfs.cli.diff_output import letter_json, shown_path
 from casfs.cli.output import echo_json, echo_line, warn
 from casfs.cli.restore import undo_command
-from casfs.digest import NodeHash, TreeHash
+from casfs.digest import NodeHash
 from casfs.errors import Usage
-from casfs.revisions import step_tree
+from casfs.revisions import step_state
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.trees.recorded_state import RecordedState
@@ -39,7 +39,7 @@ def diff(ctx: click.Context, id: str, format: DiffFormat) -> None:
     """
     with open_store(ctx) as store:
         _, old, new, _ = _steps(store, id)
-        print_diff(store, old, new, format)
+        print_diff(store, old.tree, new.tree, format)
 
 
 @click.command()
@@ -71,7 +71,14 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
             saved.append(create_before_restore(store, here, Path(directory), name))
 
         done = apply_changes(
-            store, old, new, Path(directory), label=name, step=step, check=check, on_overwrite=save
+            store,
+            old.tree,
+            new.work,
+            Path(directory),
+            label=name,
+            step=step,
+            check=check,
+            on_overwrite=save,
         )
     merged = done.merged
     if done.undone:
@@ -104,8 +111,8 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
     return 1 if merged.conflicts else 0
 
 
-def _steps(store: Store, text: str) -> tuple[Thread, TreeHash, TreeHash, NodeHash | None]:
-    """Returns the thread, its trees before and after the steps that `text` names, and the last of
+def _steps(store: Store, text: str) -> tuple[Thread, RecordedState, RecordedState, NodeHash | None]:
+    """Returns the thread, its states before and after the steps that `text` names, and the last of
     these."""
     parts = STEPS.fullmatch(text)
     if parts is None:
@@ -113,5 +120,5 @@ def _steps(store: Store, text: str) -> tuple[Thread, TreeHash, TreeHash, NodeHas
     thread = thread_lookup.find(store, parts["id"])
     named = parts["last"] or parts["upto"]
     last = int(named) if named else threads.length(store, thread)
-    old, new = (step_tree(store, thread, index) for index in (int(parts["first"] or 0), last))
+    old, new = (step_state(store, thread, index) for index in (int(parts["first"] or 0), last))
     return thread, old, new, threads.step_at(store, thread, last).hash if last else None

@@ -154,7 +154,7 @@ def _winner(
 
 def _exit_code(store: Store, id: ThreadId, argv: Sequence[str]) -> int:
     with tree_runner(store, argv) as run:
-        return run(step_state(store, threads.get(store, id), None).full).exit_code
+        return run(step_state(store, threads.get(store, id), None).whole).exit_code
 
 
 def _outcome(store: Store, id: ThreadId, exits: Mapping[str, int]) -> Row:

@@ -63,7 +63,7 @@ def open_(
         if read_only:
             workspaces.sweep(store)
         with implicit_mount.kept(store_root(ctx)):
-            state = RecordedState(source.root) if without_local else source.state
+            state = RecordedState.of_tree(source.state.work) if without_local else source.state
             found = _open(store, state, path, backend, source.checkpoint, read_only, verify)
         origin = source.checkpoint
         print_missing(store, state.full, f"{origin.name}@{origin.id}" if origin else source.root)

@@ -109,8 +109,9 @@ class CachedAction(ComposedDirectory):
 
     def _outputs(self, key: bytes) -> Link:
         payload = self._reader.node(self._result, cache.TYPE).payload
-        shown = self._reader.shown_tree(payload, "outputs") or payload["outputs"]
-        return Link(key, target=b"../../trees/" + shown.encode("ascii"))
+        shown = self._reader.shown_tree(payload, "outputs")
+        assert shown is not None
+        return Link(key, target=b"../../trees/" + shown.name.encode("ascii"))
 
     def _users(self, key: bytes) -> Users:
         result = cache.result_of(self._reader.node(self._result, cache.TYPE))

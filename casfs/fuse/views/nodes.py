@@ -125,8 +125,9 @@ class _Fields:
             name = file_name(key + JSON) if is_json else _not_json(file_name(key))
             found[name] = factory
         if node.type == TURN and "workspace" in fields:
-            shown = self._reader.shown_tree(fields, "workspace") or fields["workspace"]
-            target = b"../" * self._depth + b"trees/" + shown.encode("ascii")
+            shown = self._reader.shown_tree(fields, "workspace")
+            assert shown is not None
+            target = b"../" * self._depth + b"trees/" + shown.name.encode("ascii")
             found[b"workspace"] = partial(Link, target=target)
             if "before" in fields:
                 trees = self._reader.store, fields["before"], fields["workspace"]

@@ -21,9 +21,11 @@ from casfs.lru_cache import LruCache
 from casfs.nodes import head_kinds
 from casfs.nodes.directory import Entry, Properties
 from casfs.nodes.node import Node
+from casfs.nodes.times import Times
 from casfs.store import Store
 from casfs.threads import StepRef, Thread, ThreadId
-from casfs.trees import recorded_state, tree
+from casfs.trees import dated, recorded_state, tree
+from casfs.trees.dated import DatedTree
 
 NODE_CACHE_BYTES = 1 << 24  # of memory, approximately
 STEP_LISTS = 16
@@ -72,12 +74,25 @@ class StoreReader:
         self.uses.add(name)
         return head
 
-    def shown_tree(self, payload: Mapping[str, Any], field: str) -> TreeHash | None:
+    def shown_tree(self, payload: Mapping[str, Any], field: str) -> DatedTree | None:
         """Returns the tree that a node's directory shows; `field` names its work."""
         state = recorded_state.of_payload(self.store, payload, field)
         if state is None:
             return None
-        return state.full if self.with_local else state.tree
+        return state.whole if self.with_local else state.work
+
+    def step_tree(self, id: ThreadId, index: int) -> DatedTree | None:
+        """Returns the tree that a thread had after a step, 0: before the first; None where there
+        is none. Raises Corrupt."""
+        try:
+            thread = threads.get(self.store, id)
+        except NotFound:
+            return None
+        steps = self.steps(thread)
+        if index > len(steps):
+            return None
+        hash = steps[index - 1].hash if index else threads.start(self.store, thread).hash
+        return self.shown_tree(self.node(hash).payload, "workspace")
 
     def node(self, hash: str, type: str | None = None) -> Node:
         """Returns a node that is referred to. Raises Corrupt, CorruptBlob."""
@@ -94,6 +109,10 @@ class StoreReader:
     def entries(self, hash: TreeHash) -> Mapping[bytes, Entry]:
         """Returns the entries of a directory node that is referred to. Raises Corrupt."""
         return self._load(lambda: tree.load(self.store, hash), hash)
+
+    def times(self, root: DatedTree) -> Times:
+        """Returns the times of a directory that is referred to. Raises Corrupt."""
+        return self._load(lambda: dated.load_times(self.store, root), root.tree)
 
     def preserved(self, hash: TreeHash) -> Properties | None:
         """Returns the preserved properties of a directory itself. Raises Corrupt."""

@@ -239,8 +239,7 @@ class StepDirectory(ComposedDirectory):
         if step["changes"] is not None:
             found[b"changes.diff"] = partial(self._blob, step["changes"])
         if step["workspace"] is not None:
-            shown = self._reader.shown_tree(step, "workspace") or step["workspace"]
-            target = b"../" * STEP_DEPTH + b"trees/" + shown.encode("ascii")
+            target = b"../" * STEP_DEPTH + b"trees/%b@%d" % (file_name(self._id), step["index"])
             found[b"workspace"] = partial(Link, target=target, mtime_ns=self._mtime_ns)
         return found
 

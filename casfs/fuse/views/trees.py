@@ -1,6 +1,8 @@
 """The view `trees/`: checkpoints, plugins and single trees as plain directories.
 
-    trees/<hash>/…                 a tree by its root; found by name only
+    trees/<hash>/…                 a tree by its root, all of it with one time; found by name only
+    trees/<hash>@<times>/…         the same with its times, by their node; found by name only
+    trees/<ULID>@<step>/…          what a thread had after a step, or before 1; found by name only
     trees/<name>/<checkpoint-id>/  every checkpoint of a name
     trees/<name>/latest            → the newest of them
     trees/plugins/<name>/<version>/  every plugin; present if there is at least one
@@ -13,14 +15,16 @@ a directory is made of its full path in the mount: each lists its own children.
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import cast
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
-from casfs.digest import TreeHash
+from casfs.digest import TimesHash, TreeHash
 from casfs.errors import CasfsError
 from casfs.fuse.views.blobs import BlobFile
 from casfs.fuse.views.directories import StoreDirectory, parse_hash
@@ -38,7 +42,10 @@ from casfs.fuse.views.vnode import (
 )
 from casfs.nodes import head_kinds
 from casfs.nodes.directory import Entry, File, Properties, Symlink
+from casfs.nodes.times import Times
 from casfs.plugins import registry
+from casfs.threads import ThreadId
+from casfs.trees.dated import TIMES_MARK, DatedTree
 
 FILE_MODE = stat.S_IFREG | 0o644
 EXECUTABLE_MODE = stat.S_IFREG | 0o755
@@ -46,37 +53,39 @@ DIRECTORY_MODE = stat.S_IFDIR | 0o755
 SECOND_NS = 1_000_000_000
 ROOT_KEY = make_key(b"the root of a tree")
 LATEST = b"latest"
+MARK = TIMES_MARK.encode()
+STEP = re.compile(rb"0|[1-9][0-9]{0,8}")
 PLUGINS = b"plugins"
 
 
 class TreeDirectory(Directory):
     """A directory of a tree. `inner` is the key of its path from the tree's root."""
 
-    __slots__ = ("_hash", "_inner", "_reader")
+    __slots__ = ("_inner", "_reader", "_root")
 
     def __init__(
-        self, key: bytes, reader: StoreReader, hash: TreeHash, inner: bytes = ROOT_KEY
+        self, key: bytes, reader: StoreReader, root: DatedTree, inner: bytes = ROOT_KEY
     ) -> None:
         super().__init__(key)
         self._reader = reader
-        self._hash = hash
+        self._root = root
         self._inner = inner
 
     @property
     def digest(self) -> str:
-        return self._hash
+        return self._root.tree
 
     def attr(self) -> Attr:
-        try:
-            own = self._reader.preserved(self._hash)
-        except CasfsError:  # its own listing fails; the parent's need not
-            own = None
-        mode, mtime_ns = _preserved(DIRECTORY_MODE, own)
+        own, mtime_ns = None, None
+        with suppress(CasfsError):  # its own listing fails; the parent's need not
+            own = self._reader.preserved(self._root.tree)
+            mtime_ns = self._reader.times(self._root).own
+        mode, mtime_ns = _attributes(DIRECTORY_MODE, own, mtime_ns)
         return Attr(mode, 0, mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
-        entry = self._reader.entries(self._hash).get(name)
-        return None if entry is None else self._vnode(entry)
+        entry = self._reader.entries(self._root.tree).get(name)
+        return None if entry is None else self._vnode(entry, self._reader.times(self._root))
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         return self.entries_after(0)
@@ -84,32 +93,36 @@ class TreeDirectory(Directory):
     def entries_after(self, count: int) -> Iterable[tuple[bytes, Vnode]]:
         """Makes no vnodes for the skipped entries: a large directory may be listed by several
         processes at once."""
-        for name, entry in islice(self._reader.entries(self._hash).items(), count, None):
-            yield name, self._vnode(entry)
+        recorded = self._reader.times(self._root)
+        for name, entry in islice(self._reader.entries(self._root.tree).items(), count, None):
+            yield name, self._vnode(entry, recorded)
 
-    def _vnode(self, entry: Entry) -> Vnode:
+    def _vnode(self, entry: Entry, recorded: Times) -> Vnode:
+        modified = recorded.entries.get(entry.name)
         if isinstance(entry, File):
             hash, size = entry.digest.hash, entry.digest.size_bytes
-            mode, mtime_ns = _preserved(
-                EXECUTABLE_MODE if entry.executable else FILE_MODE, entry.properties
+            mode, mtime_ns = _attributes(
+                EXECUTABLE_MODE if entry.executable else FILE_MODE, entry.properties, modified
             )
             key = self._key(entry.name, hash.encode(), mode, mtime_ns)
             return BlobFile(key, self._reader.blobs, hash, size, mode, mtime_ns)
         if isinstance(entry, Symlink):
-            _, mtime_ns = _preserved(LINK, entry.properties)
+            _, mtime_ns = _attributes(LINK, entry.properties, modified)
             return Link(self._key(entry.name, entry.target, LINK, mtime_ns), entry.target, mtime_ns)
         inner = child_key(self._inner, entry.name)
-        return TreeDirectory(
-            child_key(self.key, entry.name), self._reader, entry.digest.hash, inner
-        )
+        below = DatedTree(entry.digest.hash, recorded.below.get(entry.name))
+        return TreeDirectory(child_key(self.key, entry.name), self._reader, below, inner)
 
     def _key(self, name: bytes, content: bytes, mode: int, mtime_ns: int) -> bytes:
         return make_key(b"%b%b/%b/%o/%d" % (self._inner, name, content, mode, mtime_ns))
 
 
-def _preserved(mode: int, properties: Properties | None) -> tuple[int, int]:
-    """Returns the mode and mtime (ns) of an entry: the defaults, unless others were preserved."""
-    mtime_ns = Y2000_NS
+def _attributes(
+    mode: int, properties: Properties | None, recorded_ns: int | None
+) -> tuple[int, int]:
+    """Returns the mode and mtime (ns) of an entry: what was preserved of it, else the time that
+    was recorded beside it, else the defaults."""
+    mtime_ns = Y2000_NS if recorded_ns is None else recorded_ns
     if properties is not None:
         if properties.unix_mode is not None:
             mode = stat.S_IFMT(mode) | stat.S_IMODE(properties.unix_mode)
@@ -128,19 +141,35 @@ class Trees(StoreDirectory):
         moved = self._reader.change_times.latest(checkpoint.HEADS, registry.HEADS)
         return Attr(READ_DIRECTORY, 0, moved.mtime_ns)
 
+    def binds(self, name: bytes) -> bool:
+        return MARK not in name  # a thread can be removed
+
     def lookup(self, name: bytes) -> Vnode | None:
         key = child_key(self.key, name)
         if name == PLUGINS:
             return Plugins(key, self._reader) if _plugin_names(self._reader) else None
-        hash = parse_hash(name)
-        if hash is not None:
-            info = self._reader.info([hash]).get(hash)
-            if info is None or info.type is None:
-                return None
-            is_tree = self._reader.store.registry.name(info.type) == "directory"
-            return TreeDirectory(key, self._reader, cast(TreeHash, hash)) if is_tree else None
+        if MARK in name or parse_hash(name) is not None:
+            root = self._named(name)
+            return None if root is None else TreeDirectory(key, self._reader, root)
         found = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
         return found if found.exists() else None
+
+    def _named(self, name: bytes) -> DatedTree | None:
+        first, mark, second = name.partition(MARK)
+        tree = parse_hash(first)
+        if tree is None:
+            is_step = STEP.fullmatch(second) is not None
+            id = ThreadId(first.decode("ascii", "replace"))
+            return self._reader.step_tree(id, int(second)) if is_step else None
+        times = parse_hash(second) if mark else None
+        types = {tree: "directory"} if not mark else {tree: "directory", times or "": "times"}
+        if any(self._type(hash) != type for hash, type in types.items()):
+            return None
+        return DatedTree(cast(TreeHash, tree), cast("TimesHash | None", times))
+
+    def _type(self, hash: str) -> str | None:
+        info = self._reader.info([hash]).get(hash)
+        return info and info.type and self._reader.store.registry.name(info.type)
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for name in self._names():
@@ -190,13 +219,14 @@ class Checkpoints(StoreDirectory):
         if id:
             yield LATEST, self._latest(id)
 
-    def _shown(self, head: Head) -> TreeHash:
+    def _shown(self, head: Head) -> DatedTree:
+        work = DatedTree(TreeHash(head.record["root"]), head.record.get("times"))
         if not self._reader.with_local:
-            return TreeHash(head.record["root"])  # the node need not be loaded
+            return work  # the node need not be loaded
         payload = self._reader.node(head.hash, "checkpoint").payload
-        return self._reader.shown_tree(payload, "root") or TreeHash(head.record["root"])
+        return self._reader.shown_tree(payload, "root") or work
 
-    def _tree(self, name: bytes, root: TreeHash) -> TreeDirectory:
+    def _tree(self, name: bytes, root: DatedTree) -> TreeDirectory:
         return TreeDirectory(child_key(self.key, name), self._reader, root)
 
     def _latest(self, id: bytes) -> Link:
@@ -270,4 +300,6 @@ class Versions(StoreDirectory):
             yield name, self._tree(name, one.root)
 
     def _tree(self, name: bytes, root: TreeHash) -> TreeDirectory:
-        return TreeDirectory(child_key(self.key, name + b"/" + root.encode()), self._reader, root)
+        return TreeDirectory(
+            child_key(self.key, name + b"/" + root.encode()), self._reader, DatedTree(root)
+        )

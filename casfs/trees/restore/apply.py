@@ -18,6 +18,7 @@ from casfs.errors import Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import locks
 from casfs.system.paths import DIR_FLAGS, printable
+from casfs.trees.dated import DatedTree
 from casfs.trees.diff import merge
 from casfs.trees.diff.merge import Changes, Merged
 from casfs.trees.recorded_state import RecordedState
@@ -46,7 +47,7 @@ class Applied:
 def apply(
     store: Store,
     old: TreeHash,
-    new: TreeHash,
+    new: DatedTree,
     directory: Path,
     *,
     label: str,
@@ -64,16 +65,16 @@ def apply(
         raise NotFound(f"no directory {directory}")
     with locks.held(store.root, target.lock, target.refuse_to_wait):
         target.check(False, False)
-        task = _Apply(store, target)
+        task = _Apply(store, target, new)
         undone = task.undo_interrupted(check)
-        theirs = merge.changes(store, old, new)
+        theirs = merge.changes(store, old, new.tree)
         # First in a view of the store: what is only checked, or refused, stores nothing.
-        result = _merge(ScratchStore(store), target, theirs, old, new, label)
+        result = _merge(ScratchStore(store), target, theirs, old, new.tree, label)
         if step is not None and not check:
             # Before the first write: a kill between would lose it.
             applied_steps.note(store, target.path, step)
         if result.merged.changed and not check:
-            result = _merge(store, target, theirs, old, new, label)
+            result = _merge(store, target, theirs, old, new.tree, label)
             merged, before = result.merged, None
             if any(one.letter != "A" for one in merged.changed):
                 known = [RecordedState(root) for root in result.sides]
@@ -105,7 +106,7 @@ def _merge(
         merge.partial_tree(store, theirs.old, old),
         merge.partial_tree(store, theirs.new, new),
     ]
-    ours = tracked.snapshot_tracked(store, target.path, sides)
+    ours = tracked.snapshot_tracked(store, target.path, sides).tree
     merged = merge.merge(store, theirs, ours, new, label)
     if merged.unresolved:
         raise Refused(
@@ -116,9 +117,11 @@ def _merge(
 
 
 class _Apply:
-    def __init__(self, store: Store, target: Target) -> None:
+    def __init__(self, store: Store, target: Target, source: DatedTree) -> None:
+        """`source`: in whose recorded order files are written."""
         self._store = store
         self._target = target
+        self._source = source
         self._journal = RestoreStates(store.root, JOURNAL)
 
     def undo_interrupted(self, check: bool) -> bool:
@@ -130,7 +133,7 @@ class _Apply:
         if check:
             raise Refused(f"{self._target}: an apply was interrupted; run it again without --check")
         known = [root for root in state.roots if root and self._store.blobs.info([root])]
-        here = tracked.snapshot_tracked(self._store, self._target.path, known)
+        here = tracked.snapshot_tracked(self._store, self._target.path, known).tree
         if changed := list(local_changes(self._store, here, known)):
             raise Refused(
                 f"{self._target}: an apply was interrupted, and {printable(changed[0])} was changed"
@@ -155,6 +158,7 @@ class _Apply:
         try:
             task = IncrementalRestore(self._store, self._target.staging.encode(), progress)
             task.directory(fd, b"", list(olds), new)
+            task.date(fd, self._source, keep=True)
         except OSError as error:
             where = printable(b"/".join(progress.path))
             raise Failed(f"cannot write {self._target}/{where}: {error.strerror}") from error

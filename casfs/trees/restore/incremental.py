@@ -1,5 +1,5 @@
 """Restores incrementally: makes a directory that holds one tree hold another, and touches only
-the differences.
+the differences, and the times of what is to be newer than they (`modification_order`).
 
 Given are the trees that the directory may hold (`olds`: usually the one of what is there; more
 after a restore that was interrupted) and the new one. Subtrees that are equal in all of them are
@@ -29,9 +29,10 @@ from dataclasses import dataclass, field
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
-from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory
 from casfs.trees import tree
-from casfs.trees.restore import host_entries
+from casfs.trees.dated import DatedTree
+from casfs.trees.restore import host_entries, modification_order
 from casfs.trees.restore.host_entries import Actual, is_same, is_same_content, read_entry
 from casfs.trees.restore.write import (
     WriteProgress,
@@ -52,12 +53,14 @@ Olds = list[TreeHash | None]  # roots of subtrees; None: nothing is there
 class Outcome:
     """`deleted`: number of entries; `changed`: paths that were as in none of the trees; `kept`:
     directories that should be deleted but hold untracked entries; `blocked`: those of them in
-    whose place the tree has another entry."""
+    whose place the tree has another entry; `from_future`: files have times that the clock has not
+    reached."""
 
     deleted: int = 0
     changed: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
     blocked: list[Path] = field(default_factory=list)
+    from_future: bool = False
 
 
 class IncrementalRestore:
@@ -68,12 +71,16 @@ class IncrementalRestore:
         progress: WriteProgress,
         *,
         top_mode: int = ALL_BITS,
+        newest: int | None = None,
     ) -> None:
-        """`top_mode`: bits that the mode of the directory itself may have."""
+        """`top_mode`: bits that the mode of the directory itself may have; `newest`: the last time
+        of a file there, in ns."""
         self._store = store
         self._temp = temp
         self._progress = progress
         self._top_mode = top_mode
+        self._start = modification_order.first_moment(newest)
+        self._written: dict[Path, int | None] = {}  # as in `modification_order`
         self.outcome = Outcome()
 
     def directory(self, fd: int, path: Path, olds: Olds, new: TreeHash | None) -> None:
@@ -89,6 +96,36 @@ class IncrementalRestore:
                 self._restore_entry(fd, name, path, was, to)
         if new is not None:
             self._set_own_properties(fd, olds, new, ALL_BITS if path else self._top_mode)
+
+    def date(self, fd: int, source: DatedTree, *, keep: bool = False) -> None:
+        """Dates what was written, in the order in which `source` was recorded. `keep`: no other
+        file gets a new time."""
+        when = None
+        for path, when in modification_order.new_times(
+            self._store, source, self._written, self._start, keep=keep
+        ):
+            *above, name = path.split(b"/")
+            self._progress.path = path.split(b"/")
+            with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile
+                inner = open_directory(fd, above)
+                try:
+                    self._date(inner, name, path, source, when)
+                finally:
+                    os.close(inner)
+        self._progress.path = []
+        if when is not None:
+            self.outcome.from_future = not modification_order.wait_until_past(when)
+
+    def _date(self, fd: int, name: bytes, path: Path, source: DatedTree, when: int) -> None:
+        """A kept file with several links, perhaps outside of the directory, is replaced first."""
+        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        entry = tree.find(self._store, source.tree, path)
+        is_shared = found.st_nlink > 1 or found.st_uid != os.geteuid()
+        if is_shared and entry is not None and path not in self._written:
+            if not is_same(read_entry(fd, name, found, [entry]), entry):
+                return  # changed meanwhile
+            self._place(fd, name, entry)
+        os.utime(name, ns=(when, when), dir_fd=fd, follow_symlinks=False)
 
     def _load(self, hash: TreeHash | None) -> tree.Entries:
         return {} if hash is None else tree.load(self._store, hash)
@@ -131,6 +168,7 @@ class IncrementalRestore:
         self.outcome.deleted += 1
         if to is not None:
             self._place(fd, name, to)
+            self._written[path] = None
 
     def _set_own_properties(self, fd: int, olds: Olds, new: TreeHash, bits: int) -> None:
         """Set the mode and time of the directory itself, where a tree has preserved any."""
@@ -163,9 +201,12 @@ class IncrementalRestore:
             os.mkdir(self._temp, host_entries.OWNER_ACCESS, dir_fd=fd)
             inner = os.open(self._temp, DIR_FLAGS, dir_fd=fd)
             try:
-                write_tree(self._store, to.digest.hash, inner, self._progress)
+                write_tree(self._store, DatedTree(to.digest.hash), inner, self._progress)
             finally:
                 os.close(inner)
+        for below, entry in tree.walk(self._store, to.digest.hash, path + b"/"):
+            if not isinstance(entry, Subdirectory):
+                self._written[below] = None
 
     def _restore_leaf(
         self,
@@ -190,6 +231,10 @@ class IncrementalRestore:
             self._set_mode(fd, name, to, found)
         else:
             self._place(fd, name, to)
+            is_as_long = (
+                found is not None and isinstance(to, File) and found.st_size == to.digest.size_bytes
+            )
+            self._written[path] = found.st_mtime_ns if found and is_as_long else None
 
     def _report_if_changed(self, path: Path, actual: Actual, was: list[Entry | None]) -> None:
         """A directory and a leaf cannot change places atomically: absent in between is expected."""

@@ -33,7 +33,8 @@ from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.paths import DIR_FLAGS, printable
-from casfs.trees import edit, tree
+from casfs.trees import dated, edit, tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import host_entries
 from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore, Outcome
@@ -68,10 +69,9 @@ class RestoreResult:
 
 def restore(
     store: Store,
-    root: TreeHash,
+    state: RecordedState,
     target: Path,
     *,
-    work: TreeHash | None = None,
     base: TreeHash | None = None,
     paths: Sequence[bytes] = (),
     delete_untracked: bool = False,
@@ -84,9 +84,9 @@ def restore(
     progress: Progress | None = None,
     opened: int | None = None,
 ) -> RestoreResult:
-    """Make the directory `target` hold the tree `root`.
+    """Make the directory `target` hold all of `state`: a new one with the recorded times, one that
+    has files with times in the recorded order (`casfs.trees.restore.modification_order`).
 
-    `work`: the part of it that is work, where that is not all of it (`RecordedState`).
     `base`: the tree that was restored there before. `paths`: restore only these of the tree.
     `delete_untracked`: also delete entries that are in neither tree, but none that a checkpoint
     leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
@@ -96,11 +96,11 @@ def restore(
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
-    for hash in filter(None, (root, work, base)):
+    root = state.full
+    for hash in filter(None, (root, state.tree, base)):
         tree.load(store, hash)
     started = time.monotonic()
     place = Target(store, target, opened)
-    state = RecordedState(root) if work is None else RecordedState(work, root)
     task = _Restore(store, state, place, WriteProgress(progress=progress, set_id=set_id))
     with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
 
@@ -144,6 +144,7 @@ class _Restore:
         self._state = state
         self._root = self.goal = root = state.full
         self._paths: list[bytes] = []  # empty: the whole tree
+        self._newest: int | None = None  # time of a file that is there, in ns
         self._target = target
         self._progress = progress
         self.result = RestoreResult(root)
@@ -167,7 +168,9 @@ class _Restore:
         """Returns the tree of what is there now, of the paths that any of the trees has."""
         roots = self._known(olds)
         kept, path = preserved_names(self._store, *roots), self._target.here
-        return tracked.snapshot_tracked(self._store, path, roots, kept, verify=verify)
+        here = tracked.snapshot_tracked(self._store, path, roots, kept, verify=verify)
+        self._newest = dated.load_times(self._store, here).newest
+        return here.tree
 
     def _known(self, olds: Roots) -> list[TreeHash]:
         return [root for root in dict.fromkeys([self._root, *olds]) if root is not None]
@@ -270,7 +273,7 @@ class _Restore:
             fd = os.open(staging, DIR_FLAGS)
             try:
                 self._save_state(fd)
-                write_tree(self._store, self.goal, fd, self._progress)
+                write_tree(self._store, self._dated_goal(), fd, self._progress)
                 self._keep_private(fd)
                 kept = preserved_names(self._store, self.goal)
                 if self.goal == self._root:
@@ -284,6 +287,12 @@ class _Restore:
                 rmtree.delete(staging)
             raise
         self._count(Outcome())
+
+    def _dated_goal(self) -> DatedTree:
+        """Returns what the directory is to hold, with the times that it was recorded with."""
+        with self._store.batch() as batch:
+            times = dated.times_for(self._store, batch, self.goal, self._state.whole)
+        return DatedTree(self.goal, times)
 
     def _save_state(self, fd: int) -> None:
         work = self._state.tree if self._state.local else None
@@ -309,9 +318,11 @@ class _Restore:
                 self._target.staging.encode(),
                 self._progress,
                 top_mode=self._top_mode(here, olds),
+                newest=self._newest,
             )
             unfinished = olds if len(olds) > 1 else []
             task.directory(fd, b"", [here, *unfinished], self.goal)
+            task.date(fd, self._dated_goal())
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
             if not self._paths or here is None:
                 self._save_state(fd)

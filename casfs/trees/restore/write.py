@@ -1,4 +1,4 @@
-"""Writes a tree into an empty directory.
+"""Writes a tree with its times into an empty directory.
 
 Files are written in the order of the tree while their contents are fetched from the store
 in batches, so there is neither a look-up nor a path per file: everything is made relative to
@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from casfs.backend.derived import open_stream
-from casfs.digest import CHUNK, TreeHash
+from casfs.digest import CHUNK
 from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.files import data_extents, write_all
 from casfs.system.paths import DIR_FLAGS
-from casfs.trees import tree
+from casfs.trees import dated, tree
+from casfs.trees.dated import DatedTree
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 SET_ID = stat.S_ISUID | stat.S_ISGID
@@ -70,7 +71,7 @@ class _DirectoryEnd:
 _Step = File | Symlink | Subdirectory | _DirectoryEnd
 
 
-def write_tree(store: Store, root: TreeHash, fd: int, progress: WriteProgress) -> None:
+def write_tree(store: Store, root: DatedTree, fd: int, progress: WriteProgress) -> None:
     """Write the tree `root` into the empty directory `fd`, which stays open. Raises OSError with
     `progress.path` at the entry that failed; NotFound, Corrupt."""
     writer = _Writer(store, fd, progress)
@@ -82,7 +83,7 @@ def write_tree(store: Store, root: TreeHash, fd: int, progress: WriteProgress) -
         writer.close()
 
 
-def _batches(store: Store, root: TreeHash) -> Iterator[list[tuple[_Step, bytes | None]]]:
+def _batches(store: Store, root: DatedTree) -> Iterator[list[tuple[_Step, bytes | None]]]:
     """Yields the steps with the contents of small files, in batches of bounded memory."""
     batch: list[_Step] = []
     size = 0
@@ -136,20 +137,21 @@ class _Writer:
             os.close(fd)
 
 
-def _steps(store: Store, root: TreeHash) -> Iterator[_Step]:
+def _steps(store: Store, root: DatedTree) -> Iterator[_Step]:
     """Yields every entry of the tree in order, and the end of each directory."""
-    stack = [(root, iter(tree.load(store, root).values()))]
+    top = dated.load(store, root)
+    stack = [(top, iter(top.entries.values()))]
     while stack:
-        hash, entries = stack[-1]
+        directory, entries = stack[-1]
         for entry in entries:
             yield entry
             if isinstance(entry, Subdirectory):
-                below = entry.digest.hash
-                stack.append((below, iter(tree.load(store, below).values())))
+                below = dated.load(store, directory.subtree(entry))
+                stack.append((below, iter(below.entries.values())))
                 break
         else:
             stack.pop()
-            yield _DirectoryEnd(tree.directory_properties(store, hash))
+            yield _DirectoryEnd(directory.own)
 
 
 # -- one entry ----------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""Encodes scanned directories as `directory` nodes: the second pass of a snapshot.
+"""Encodes scanned directories as `directory` and `times` nodes: the second pass of a snapshot.
 
 The first pass (`casfs.trees.snapshot.walker`) fills a `ScannedDirectory` for each directory;
 when all files have been read, `Encoder` makes the nodes from the leaves up. A directory that
-equals its row of the stat cache is not encoded again.
+equals its row of the stat cache is not encoded again. So the time of the directory itself is that
+of when something recorded was last added or removed: what is ignored may have changed it since.
 """
 
 from __future__ import annotations
@@ -11,27 +12,38 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
 from casfs.digest import Digest, TreeDigest
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.nodes.times import Times, TimesRef, newest_of
+from casfs.trees import dated
+from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.file_reader import Hits, Stat
 from casfs.trees.snapshot.properties import properties, unix_mode
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
+from casfs.trees.snapshot.stat_cache import (
+    NO_TIMES,
+    TIMES_BYTES,
+    CachedDirectory,
+    StatCache,
+    pack_times,
+)
 from casfs.write_batch import Batch
 
 
 @dataclass(slots=True)
 class ScannedEntry:
     """`digest`: of a file, as soon as it is known, or of a directory that is not looked into;
-    `below`: of any other directory; `target`: of a link; `hits`: secrets in a file."""
+    `times`: its own node; `below`: of any other directory; `target`: of a link; `hits`: secrets
+    in a file."""
 
     stat: Stat | os.stat_result
     fingerprint: bytes
     digest: Digest | None = None
+    times: TimesRef = stat_cache.UNKNOWN_TIMES
     below: ScannedDirectory | None = None
     target: bytes = b""
     hits: Hits = ()
@@ -49,6 +61,18 @@ class ScannedDirectory:
     entries: dict[bytes, ScannedEntry]
     unchanged: bool = False
     links: dict[bytes, bytes] = field(default_factory=dict)
+
+
+class Encoded(NamedTuple):
+    """The nodes of a directory; `is_cached`: they are those of the stat cache."""
+
+    node: TreeDigest
+    times: TimesRef
+    is_cached: bool
+
+    @property
+    def dated(self) -> DatedTree:
+        return DatedTree(self.node.hash, self.times.hash)
 
 
 class Encoder:
@@ -69,44 +93,75 @@ class Encoder:
         self._cache = cache
         self._racy_after = racy_after
         self._vanished = vanished
+        self._has_times = options.times and batch.has_times()
 
-    def encode(self, scanned: ScannedDirectory) -> tuple[TreeDigest, bool]:
-        """Returns (the directory node, whether it is the one in the stat cache)."""
+    def encode(self, scanned: ScannedDirectory) -> Encoded:
         for entry in scanned.entries.values():
             if entry.below is not None:
-                entry.digest = self.encode(entry.below)[0]
-        if scanned.unchanged and scanned.cached is not None:
-            if self._has_same_subdirectories(scanned, scanned.cached):
-                return scanned.cached.digest, True
-            self._fill_from_cache(scanned, scanned.cached)
+                entry.digest, entry.times, _ = self.encode(entry.below)
+        cached = scanned.cached
+        if scanned.unchanged and cached is not None:
+            if self._is_dated(cached) and self._has_same_subdirectories(scanned, cached):
+                return Encoded(cached.digest, cached.times_ref, True)
+            self._fill_from_cache(scanned, cached)
         digests = self._digests(scanned)
         names = sorted(scanned.entries)
-        subdirectories = sum(stat.S_ISDIR(one.stat.st_mode) for one in scanned.entries.values())
-        self._count_entries(scanned, len(names), subdirectories)
+        directories = [name for name in names if stat.S_ISDIR(scanned.entries[name].stat.st_mode)]
+        self._count_entries(scanned, len(names), len(directories))
         fingerprints = [scanned.entries[name].fingerprint for name in names]
         fingerprints += own_fingerprint(scanned.stat, self._options, self._racy_after)
         hits = {name: entry.hits for name, entry in scanned.entries.items() if entry.hits}
-        row = stat_cache.pack(names, fingerprints, digests, hits)
-        cached = scanned.cached
-        if cached is not None and cached[:4] == row[:4] and stat_cache.RACY not in fingerprints:
-            return cached.digest, True
+        below = [scanned.entries[name].times for name in directories]
+        row = stat_cache.pack(names, fingerprints, digests, hits, below)
+        if (
+            cached is not None
+            and cached.scanned == row.scanned
+            and self._is_dated(cached)
+            and stat_cache.RACY not in fingerprints
+        ):
+            return Encoded(cached.digest, cached.times_ref, True)
         entries = [
             self._entry(name, scanned.entries[name], digest)
             for name, digest in zip(names, digests, strict=True)
         ]
         own = properties(scanned.stat, self._options.preserve)
         node = self._batch.put_directory(directory.encode(entries, own))
+        found = self._put_times(scanned, entries, directories)
         if self._cache is not None:
-            self._cache.put(scanned.path, row.with_node(node))
-        return node, False
+            self._cache.put(scanned.path, row.with_nodes(node, found))
+        return Encoded(node, found, False)
+
+    def _is_dated(self, row: CachedDirectory) -> bool:
+        """A row of a directory that was restored from a record without times has none."""
+        return not self._has_times or not row.times.startswith(NO_TIMES)
+
+    def _put_times(
+        self, scanned: ScannedDirectory, entries: list[Entry], directories: list[bytes]
+    ) -> TimesRef:
+        if not self._has_times:
+            return stat_cache.UNKNOWN_TIMES
+        below = {name: scanned.entries[name].times for name in directories}
+        modified = {
+            name: entry.stat.st_mtime_ns
+            for name, entry in scanned.entries.items()
+            if name not in below
+        }
+        last = newest_of([*modified.values(), *[one.newest for one in below.values()]])
+        hashes = {name: one.hash for name, one in below.items() if one.hash is not None}
+        return dated.put(
+            self._batch, entries, Times(scanned.stat.st_mtime_ns, last, modified, hashes)
+        )
 
     def _has_same_subdirectories(self, scanned: ScannedDirectory, row: CachedDirectory) -> bool:
-        """Compares the digests of the subdirectories of an unchanged directory with its row."""
+        """Compares the subdirectories of an unchanged directory with its row."""
         places = {name: place for place, name in enumerate(row.split_names())}
         same = len(scanned.entries) == row.stats.count(stat_cache.DIRECTORY)
         for name, entry in scanned.entries.items():
             if entry.digest != row.digest_at(places[name]):
                 same = False
+        if scanned.entries:
+            below = [scanned.entries[name].times for name in sorted(scanned.entries)]
+            same = same and row.times[TIMES_BYTES:] == pack_times(below)
         if same:
             self._count_entries(scanned, len(places), len(scanned.entries))
         return same

@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from casfs.digest import TreeDigest
-from casfs.trees.snapshot.encoder import ScannedDirectory, ScannedEntry
+from casfs.trees.snapshot.encoder import Encoded, ScannedDirectory, ScannedEntry
 from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT
 from casfs.trees.snapshot.walker import Snapshot
@@ -42,7 +41,7 @@ class IncrementalSnapshot(Snapshot):
         changes: Changes,
         listed: Callable[[bytes, int], None],
         linked: Callable[[bytes, os.stat_result], None],
-    ) -> TreeDigest:
+    ) -> Encoded:
         """`listed` is called with each directory before it is listed, so that later changes are
         noticed; `linked` with each file that has several names. Raises as `take`."""
         assert self._cache is not None
@@ -84,7 +83,7 @@ class IncrementalSnapshot(Snapshot):
         row = self._rows.get(path)
         if row is None or self._everything or path in self._way:
             return super()._scan_subdirectory(fd, path, name, seen)
-        return ScannedEntry(seen, DIRECTORY, row.digest)
+        return ScannedEntry(seen, DIRECTORY, row.digest, row.times_ref)
 
     def _count_odd(self, path: bytes, seen: os.stat_result) -> None:
         super()._count_odd(path, seen)

@@ -109,12 +109,13 @@ class SnapshotReport:
 @dataclass(slots=True)
 class SnapshotOptions:
     """`preserve`: "mtime", "mode"; `limit`: largest sum of file sizes, in bytes; `scanner`: looks
-    for secrets in the files that are read; None: nothing does."""
+    for secrets in the files that are read; None: nothing does; `times`: they are recorded, too."""
 
     preserve: Collection[str] = ()
     limit: int | None = None
     progress: Progress = lambda files, bytes: None
     scanner: Scanner | None = None
+    times: bool = True
 
     @property
     def variant(self) -> str:

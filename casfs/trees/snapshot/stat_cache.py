@@ -2,10 +2,10 @@
 
 For each directory of a workspace: its names, the stat of each entry (size, mtime, ctime,
 inode, mode), the digest that each was recorded as, the kind and line of each secret that the
-scanner found, and the directory node. A file whose stat is unchanged is not read again; a
-directory in which nothing changed is not encoded again. The
-cache is a derivative in `index.db`, never durable, never trusted for existence: whatever
-it names must still be in the store, and the batch checks that.
+scanner found, the directory node and the times node. A file whose stat is unchanged is not read
+again; a directory in which nothing changed is not encoded again. The cache is a derivative in
+`index.db`, never durable, never trusted for existence: whatever it names must still be in the
+store, and the batch checks that.
 
 The racy-clean rule: a file that was changed less than RACY_WINDOW_NS before the scan could be
 changed again within the same clock tick, after it was read, and look the same. Its stat is
@@ -23,10 +23,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from casfs.backend.sqlite_connection import Database
-from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
+from casfs.digest import BlobHash, Digest, TreeDigest
+from casfs.nodes.times import TimesRef
 from casfs.store import Store
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot.file_reader import Hit, Hits, Stat
@@ -36,24 +37,33 @@ RACY_WINDOW_NS = 2_000_000_000  # as coarse as the coarsest mtime in use
 STAT = struct.Struct("<qqqQI")
 RACY = STAT.pack(-1, 0, 0, 0, 0)  # of an entry whose stat cannot be relied on
 DIRECTORY = STAT.pack(0, 0, 0, 0, stat.S_IFDIR)
+NEVER_EQUAL = STAT.pack(-2, 0, 0, 0, 0)  # of an entry whose times a row cannot hold
 NO_BLOB = Digest(BlobHash("0" * 64), 0)  # recorded of an entry without a blob, as a link
 DIGEST = struct.Struct("<32sq")
 SCHEMA = """
 DROP TABLE IF EXISTS directories;
 DROP TABLE IF EXISTS recorded_directories;
-CREATE TABLE IF NOT EXISTS scanned_directories (
+DROP TABLE IF EXISTS scanned_directories;
+CREATE TABLE IF NOT EXISTS dated_directories (
   root BLOB NOT NULL, path BLOB NOT NULL, names BLOB NOT NULL, stats BLOB NOT NULL,
   recorded BLOB NOT NULL, hits BLOB NOT NULL, node BLOB NOT NULL, size INTEGER NOT NULL,
-  PRIMARY KEY (root, path)
+  times BLOB NOT NULL, newest INTEGER, PRIMARY KEY (root, path)
 );
 """
+NO_TIMES = bytes(32)  # of a directory without a times node
+TIMES_BYTES = len(NO_TIMES)
+MAX_TIME_NS = 2**63 - 1  # of an INTEGER: later ones count as this
+
+
+UNKNOWN_TIMES = TimesRef(None, None)
 
 
 class CachedDirectory(NamedTuple):
     """One row. `stats` and `recorded` have an item for each of `names`, which are
     sorted and joined by NUL; `stats` may have one more, for the directory itself; `hits`: JSON of
     what the scanner found in files, by name, empty for nothing; `node` and `size` are the directory
-    node's digest."""
+    node's digest; `times`: the hash of its times node and, in order of name, of each
+    subdirectory's, and `newest` as in the first."""
 
     names: bytes
     stats: bytes
@@ -61,13 +71,39 @@ class CachedDirectory(NamedTuple):
     hits: bytes
     node: bytes
     size: int
+    times: bytes
+    newest: int | None
 
     @property
     def digest(self) -> TreeDigest:
-        return TreeDigest(cast(TreeHash, self.node.hex()), self.size)
+        hash: Any = self.node.hex()
+        return TreeDigest(hash, self.size)
 
-    def with_node(self, node: TreeDigest) -> CachedDirectory:
-        return self._replace(node=bytes.fromhex(node.hash), size=node.size_bytes)
+    @property
+    def times_ref(self) -> TimesRef:
+        own = self.times[:TIMES_BYTES]
+        hash: Any = None if own == NO_TIMES else own.hex()
+        return TimesRef(hash, self.newest)
+
+    @property
+    def nodes(self) -> set[str]:
+        """The hashes of its own nodes."""
+        times = self.times_ref.hash
+        return {self.digest.hash} if times is None else {self.digest.hash, times}
+
+    @property
+    def scanned(self) -> tuple[bytes, ...]:
+        """What the directory was recorded from: all but what was made of it."""
+        return self.names, self.stats, self.recorded, self.hits, self.times[TIMES_BYTES:]
+
+    def with_nodes(self, node: TreeDigest, times: TimesRef) -> CachedDirectory:
+        newest = None if times.newest is None else min(times.newest, MAX_TIME_NS)
+        return self._replace(
+            node=bytes.fromhex(node.hash),
+            size=node.size_bytes,
+            times=pack_times([times]) + self.times[TIMES_BYTES:],
+            newest=newest,
+        )
 
     def split_hits(self) -> dict[bytes, Hits]:
         """Returns what the scanner found in files, by name."""
@@ -126,18 +162,19 @@ class StatCache:
         """Writes new rows, deletes those of directories that are gone."""
         gone = self.rows.keys() - self.seen
         if self.looks is not None:
-            stored = self.looks.stored(row.digest.hash for row in self.updated.values())
-            self.updated = {p: row for p, row in self.updated.items() if row.digest.hash in stored}
+            named = [hash for row in self.updated.values() for hash in row.nodes]
+            stored = set(self.looks.stored(named))
+            self.updated = {p: row for p, row in self.updated.items() if row.nodes <= stored}
             gone = set()
         if self.path is None or not (self.updated or gone):
             return
         with _database(self.path) as database, database.write() as db:
             db.executemany(
-                "DELETE FROM scanned_directories WHERE root = ? AND path = ?",
+                "DELETE FROM dated_directories WHERE root = ? AND path = ?",
                 [(self.root, path) for path in gone],
             )
             db.executemany(
-                "INSERT OR REPLACE INTO scanned_directories VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO dated_directories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(self.root, path, *row) for path, row in self.updated.items()],
             )
 
@@ -152,7 +189,7 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
     root = where + b"\0" + rules.fingerprint.encode() + last
     with _database(path) as database, database.read() as db:
         found = db.execute(
-            "SELECT root, count(*) FROM scanned_directories WHERE root >= ? AND root < ?"
+            "SELECT root, count(*) FROM dated_directories WHERE root >= ? AND root < ?"
             " GROUP BY root",
             (where + b"\0", where + b"\1"),
         ).fetchall()
@@ -160,8 +197,8 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
         if known and root not in known:
             root = max(known, key=lambda key: known[key])
         rows = db.execute(
-            "SELECT path, names, stats, recorded, hits, node, size FROM scanned_directories"
-            " WHERE root = ?",
+            "SELECT path, names, stats, recorded, hits, node, size, times, newest"
+            " FROM dated_directories WHERE root = ?",
             (root,),
         ).fetchall()
     looks = store if isinstance(store, ScratchStore) else None
@@ -174,7 +211,7 @@ def forget(store: Store, hash: str) -> None:
     if store.root is not None:
         with _database(store.root / "index.db") as database, database.write() as db:
             key = bytes.fromhex(hash)
-            db.execute("DELETE FROM scanned_directories WHERE instr(recorded, ?) > 0", (key,))
+            db.execute("DELETE FROM dated_directories WHERE instr(recorded, ?) > 0", (key,))
 
 
 def _database(path: Path) -> closing[Database]:
@@ -185,12 +222,18 @@ def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
     """Returns the packed stat of an entry; RACY where it could not be relied on."""
     if seen.st_mtime_ns >= racy_after or seen.st_ctime_ns >= racy_after:
         return RACY
-    return pack_stat(seen)
+    packed = pack_stat(seen)
+    return RACY if packed == NEVER_EQUAL else packed
 
 
 def pack_stat(seen: os.stat_result | Stat) -> bytes:
+    """Returns the stat as rows have it; NEVER_EQUAL, which no row has, for one whose times are
+    beyond the year 2262."""
     mtime, ctime = seen.st_mtime_ns, seen.st_ctime_ns
-    return STAT.pack(seen.st_size, mtime, ctime, seen.st_ino, seen.st_mode)
+    try:
+        return STAT.pack(seen.st_size, mtime, ctime, seen.st_ino, seen.st_mode)
+    except struct.error:
+        return NEVER_EQUAL
 
 
 def pack_mode(mode: int) -> bytes:
@@ -209,8 +252,10 @@ def pack(
     fingerprints: Sequence[bytes],
     digests: Sequence[Digest],
     hits: Mapping[bytes, Hits],
+    below: Sequence[TimesRef],
 ) -> CachedDirectory:
-    """Returns the row of a directory that has no node yet."""
+    """Returns the row of a directory that has no nodes yet; `below`: the times of its
+    subdirectories, in order of name."""
     packed = [DIGEST.pack(bytes.fromhex(one.hash), one.size_bytes) for one in digests]
     found = {os.fsdecode(name): hits[name] for name in sorted(hits)}
     return CachedDirectory(
@@ -220,4 +265,10 @@ def pack(
         hits=json.dumps(found).encode("ascii") if found else b"",
         node=b"",
         size=0,
+        times=NO_TIMES + pack_times(below),
+        newest=None,
     )
+
+
+def pack_times(times: Sequence[TimesRef]) -> bytes:
+    return b"".join(NO_TIMES if one.hash is None else bytes.fromhex(one.hash) for one in times)

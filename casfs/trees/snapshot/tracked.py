@@ -13,9 +13,11 @@ from pathlib import Path
 
 from casfs.digest import Digest, TreeDigest, TreeHash
 from casfs.nodes.directory import File, Subdirectory
+from casfs.nodes.times import TimesRef
 from casfs.store import Store
 from casfs.system.paths import DIR_FLAGS
-from casfs.trees import recorded_state, tree
+from casfs.trees import dated, recorded_state, tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import exclusions, policy, stat_cache, working_tree
 from casfs.trees.snapshot.derived import Surroundings
@@ -64,7 +66,7 @@ def snapshot_tracked(
     preserve: Sequence[str] = (),
     *,
     verify: bool = False,
-) -> TreeHash:
+) -> DatedTree:
     """Store the paths of the trees `roots` as they are in `directory`; returns the tree, which no
     head keeps. `verify`: read every file. Raises as `casfs.trees.snapshot.working_tree.record`."""
     rules = TrackedPaths(store, roots)
@@ -95,10 +97,9 @@ def remember(
     cache = stat_cache.load(store, directory, IgnoreRules(), options.variant)
     if cache is None:
         return
-    root = state.full
-    node = TreeDigest(root, store.blobs.info([root])[root].size)
-    private = {path for path, _ in recorded_state.local_paths(store, state.tree, root)}
-    _Memory(store, cache, private, _clock_ns(fd)).directory(fd, b"", node)
+    private = {path for path, _ in recorded_state.local_paths(store, state.tree, state.full)}
+    size = store.blobs.info([state.full])[state.full].size
+    _Memory(store, cache, private, _clock_ns(fd)).directory(fd, b"", state.whole, size)
     cache.save()
 
 
@@ -114,10 +115,12 @@ class _Memory:
         self._private = private
         self._clock = clock
 
-    def directory(self, fd: int, path: bytes, node: TreeDigest) -> None:
-        names, stats, digests = [], [], []
+    def directory(self, fd: int, path: bytes, root: DatedTree, size: int) -> TimesRef:
+        """`size`: of the directory node. Returns its times."""
+        names, stats, digests, below = [], [], [], []
         hits: dict[bytes, Hits] = {}
-        for name, entry in tree.load(self._store, node.hash).items():
+        directory = dated.load(self._store, root)
+        for name, entry in directory.entries.items():
             digest: Digest = stat_cache.NO_BLOB
             seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
             printed = stat_cache.fingerprint(seen, self._clock)
@@ -125,7 +128,10 @@ class _Memory:
                 digest, printed = entry.digest, stat_cache.DIRECTORY
                 inner = os.open(name, DIR_FLAGS, dir_fd=fd)
                 try:
-                    self.directory(inner, path + b"/" + name, entry.digest)
+                    size_below = entry.digest.size_bytes
+                    at = path + b"/" + name
+                    times = self.directory(inner, at, directory.subtree(entry), size_below)
+                    below.append(times)
                 finally:
                     os.close(inner)
             elif isinstance(entry, File):
@@ -135,10 +141,13 @@ class _Memory:
             names.append(name)
             stats.append(printed)
             digests.append(digest)
-        own = tree.directory_properties(self._store, node.hash)
+        own = directory.own
         if own is not None and own.unix_mode is not None:
             stats.append(stat_cache.pack_mode(own.unix_mode))
-        self._cache.put(path, stat_cache.pack(names, stats, digests, hits).with_node(node))
+        times = TimesRef(root.times, dated.load_times(self._store, root).newest)
+        row = stat_cache.pack(names, stats, digests, hits, below)
+        self._cache.put(path, row.with_nodes(TreeDigest(root.tree, size), times))
+        return times
 
 
 def _clock_ns(fd: int) -> int:

@@ -22,13 +22,13 @@ import stat
 import time
 from pathlib import Path
 
-from casfs.digest import TreeDigest
 from casfs.errors import Failed, Invalid, Refused
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.paths import DIR_FLAGS, open_top, printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import (
+    Encoded,
     Encoder,
     ScannedDirectory,
     ScannedEntry,
@@ -54,8 +54,8 @@ def snapshot(
     *,
     options: SnapshotOptions | None = None,
     cache: StatCache | None = None,
-) -> TreeDigest:
-    """Store the tree under `root`; returns its root directory node. Raises NotFound where there is
+) -> Encoded:
+    """Store the tree under `root`, and its times. Raises NotFound where there is
     no directory, Failed naming the file that could not be read, Refused where there is more than
     `options.limit`."""
     fd = open_top(root, follow=True)
@@ -115,21 +115,21 @@ class Snapshot:
         self._queue = ReadQueue(batch, root_fd, self._root, report, self._racy_after, options)
         self._encoder = Encoder(batch, report, options, cache, self._racy_after, self._vanished)
 
-    def take(self) -> TreeDigest:
+    def take(self) -> Encoded:
         """Raises StaleCache and what `snapshot` raises."""
         try:
             top = self._scan_top()
             self._queue.collect(0)
-            node, is_cached = self._encoder.encode(top)
+            root = self._encoder.encode(top)
         except Invalid as error:
             if self._cache is not None and self._cache.rows:
                 raise StaleCache from error
             raise
         finally:
             self._queue.close()
-        if is_cached and not self._batch.require(node.hash):
+        if root.is_cached and not all(map(self._batch.require, filter(None, root.dated))):
             raise StaleCache
-        return node
+        return root
 
     def survey(self) -> None:
         self._reads = False

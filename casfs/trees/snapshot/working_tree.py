@@ -14,6 +14,7 @@ from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, Subdirectory
 from casfs.store import Store
 from casfs.trees import recorded_state, tree
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import classes, exclusions, policy, stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -66,8 +67,8 @@ def snapshot(
     cache = stat_cache.load(store, directory, rules, options.variant)
     if cache is not None and verify:
         cache.rows.clear()
-    full = walker.snapshot(batch, directory, rules, report, options=options, cache=cache).hash
-    state = divide(store, batch, full, directory, report, base)
+    full = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
+    state = divide(store, batch, full.dated, directory, report, base)
     if cache is not None:
         cache.save()
     return state
@@ -76,7 +77,7 @@ def snapshot(
 def divide(
     store: Store,
     batch: Batch,
-    full: TreeHash,
+    full: DatedTree,
     directory: Path,
     report: SnapshotReport,
     base: RecordedState | None,
@@ -92,7 +93,7 @@ def divide(
     if base is not None and (report.findings or is_partial):
         before.update(recorded_state.local_paths(store, base.tree, base.full))
     if is_partial:
-        _report_unchanged(store, full, before, report)
+        _report_unchanged(store, full.tree, before, report)
     rules = IgnoreRules(work=policy.load(store).work)
     local = classes.settle(report, directory, rules, before, above=above)
     state = recorded_state.divide(
@@ -127,7 +128,7 @@ def snapshot_paths(
     options: SnapshotOptions,
     *,
     verify: bool = False,
-) -> TreeHash:
+) -> DatedTree:
     """Stores what `rules` leave of a directory as one tree, whatever is work in it. It is only
     compared, and no head keeps it."""
     cache = stat_cache.load(store, directory, rules, options.variant)
@@ -137,4 +138,4 @@ def snapshot_paths(
         root = walker.snapshot(batch, directory, rules, options=options, cache=cache)
     if cache is not None:
         cache.save()
-    return root.hash
+    return root.dated

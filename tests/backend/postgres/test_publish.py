@@ -23,9 +23,9 @@ from casfs.backend.protocols import (
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound
-from casfs.trees.restore.restore import restore
 from tests.contracts.contract import ABSENT, create, get, put, stage, swap
 from tests.support.helpers import private_files
+from tests.support.restores import restore_tree
 from tests.support.s3_servers import S3Server
 from tests.support.shared_stores import join, make_store
 
@@ -145,7 +145,7 @@ def test_a_checkpoint_of_many_files_reads_back_elsewhere(
         root = create_checkpoint(store, "app", source).checkpoint.root
         assert private_files(tmp_path / "one") == []
     with join(tmp_path / "two", database_url) as store:
-        restore(store, root, tmp_path / "restored")
+        restore_tree(store, root, tmp_path / "restored")
     for name, data in content.items():
         assert (tmp_path / "restored" / name).read_bytes() == data
     assert (tmp_path / "restored" / "large").read_bytes() == bytes(FILE_MIN_BYTES + 1)

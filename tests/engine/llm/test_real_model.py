@@ -45,7 +45,7 @@ def workspace(disk_store: Store, tmp_path: Path) -> str:
     folder.mkdir()
     (folder / "add.py").write_text("def add(a, b):\n    return a - b\n")
     with disk_store.batch() as batch:
-        return walker.snapshot(batch, folder, IgnoreRules()).hash
+        return walker.snapshot(batch, folder, IgnoreRules()).node.hash
 
 
 def config(url: str, **more: Any) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from casfs.graph import walk
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import restore
 from engine.moderator.decision import Next
 from engine.threads import agent_binding, lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
@@ -43,6 +42,7 @@ from tests.support.engine import (
     workflow,
 )
 from tests.support.helpers import put_tree, read_tree
+from tests.support.restores import restore_tree
 
 TWO = workflow(
     [rule("__start__", "p"), rule("p", "c"), rule("c", "__end__")], "two", p=None, c=None
@@ -89,7 +89,7 @@ async def test_the_links_go_both_ways(disk_store: Store, tmp_path: Path) -> None
     assert ended.record["children"] == [child.id]
     assert second["meta"]["status"] == "done"
     assert second["workspace"] == steps(disk_store, child)[-1]["workspace"]
-    restore(disk_store, second["workspace"], tmp_path / "out")
+    restore_tree(disk_store, second["workspace"], tmp_path / "out")
     assert read_tree(tmp_path / "out") == {b"log": b"start\n1\n2\n"}
     assert child.hash in set(walk(disk_store, [ended.hash]))
     assert f"casfs thread context {ended.id}" in side.read_text()

@@ -115,9 +115,9 @@ def files(store: Store, root: str) -> dict[str, bytes]:
 
 
 def states(store: Store, thread: Thread) -> list[RecordedState]:
-    """Those of its steps."""
+    """Those of its steps, whenever they were made."""
     found = [of_payload(store, step, "workspace") for step in steps(store, thread)]
-    return [one for one in found if one is not None]
+    return [RecordedState(one.tree, one.local) for one in found if one is not None]
 
 
 def is_of_work(store: Store, thread: Thread) -> bool:
@@ -173,7 +173,7 @@ def test_a_thread_goes_on_after_its_daemon_was_killed(
     wait = f"[ $CASFS_STEP = 1 ] || while [ ! -e {go} ]; do sleep 0.01; done"
     agent = says({}, f"{side.see()}; {CHANGE}; echo $$ >>{started}; {wait}")
     with daemon(root) as first:
-        fields = {"workspace": state.tree, "local": state.local}
+        fields = {"workspace": state.tree, "recorded": state.fields}
         id = start_thread(root, "sample", {"a": agent}, **fields)
         until(lambda: len(pids(started)) == 2, "the second step, which has changed both files")
         kill(first)

@@ -15,7 +15,6 @@ from casfs.fuse.views.vnode import Directory, Link
 from casfs.mcp.writing import Writing
 from casfs.store import Store
 from casfs.threads import ENDED
-from casfs.trees import tree
 from tests.engine.runtime.test_local_resume import CHANGE, whole
 from tests.engine.runtime.test_local_resume import project as project  # a fixture
 from tests.support.engine import Cli, begin, carry_on, loop, says
@@ -70,8 +69,10 @@ def test_a_mount_shows_it_where_a_person_asks(cli: Cli, thread: str, with_local:
         assert len(shown) == 2
         for found in shown:
             assert isinstance(found, Link)
-            hash = found.target.decode().rpartition("/")[2]
-            assert {name.decode() for name in tree.load(store, hash)} == WORK | more
+            name = found.target.decode().rpartition("/")[2]
+            shown_tree = at(store, f"trees/{name}", top)
+            assert isinstance(shown_tree, Directory)
+            assert {name.decode() for name, _ in shown_tree.entries()} == WORK | more
 
 
 async def test_the_python_api_and_mcp_show_the_work_and_restore_all(

@@ -9,6 +9,7 @@ from typing import Any
 
 from casfs.store import Store
 from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from tests.support.engine import begin, carry_on, loop, says, steps
 from tests.support.helpers import take, write_tree
@@ -36,7 +37,8 @@ async def test_work_and_local_files_are_recorded_and_private_ones_named_once(
     assert work == {".casfsignore", "package.json", "key", "out", "old.log", "new.log"}
     entry = tree.find(disk_store, step["workspace"], b"old.log")
     assert disk_store.get(entry.digest.hash) == b"more\nmore\n"  # type: ignore[union-attr]
-    restore(disk_store, step["local"], tmp_path / "back")
+    state = RecordedState.of_fields(step["workspace"], step)
+    restore(disk_store, state, tmp_path / "back")
     found = {
         str(path.relative_to(tmp_path / "back")): stat.S_IMODE(path.stat().st_mode)
         for path in (tmp_path / "back").rglob("*")

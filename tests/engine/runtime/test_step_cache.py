@@ -17,7 +17,6 @@ from casfs.errors import Failed, Invalid
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
-from casfs.trees.restore.restore import restore
 from engine.runtime import step_cache, thread_run
 from engine.runtime.single_flight import SingleFlight
 from engine.runtime.step_cache import StepInputs
@@ -42,6 +41,7 @@ from tests.support.engine import (
 )
 from tests.support.helpers import put_tree, read_tree
 from tests.support.maintenance import age
+from tests.support.restores import restore_tree
 
 
 def cacheable(definition: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ async def test_what_follows_a_hit_works_on_its_workspace(
 
 
 def restored(store: Store, root: str, where: Path) -> Path:
-    restore(store, root, where)
+    restore_tree(store, root, where)
     return where
 
 

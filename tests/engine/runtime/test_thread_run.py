@@ -62,7 +62,7 @@ def project(disk_store: Store, tmp_path: Path) -> str:
     (folder / "run").write_text("#!/bin/sh\n")
     (folder / "run").chmod(0o755)
     with disk_store.batch() as batch:
-        return walker.snapshot(batch, folder, IgnoreRules()).hash
+        return walker.snapshot(batch, folder, IgnoreRules()).node.hash
 
 
 def end_of(store: Store, thread: Thread) -> Any:

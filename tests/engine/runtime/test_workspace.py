@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def state(disk_store: Store, project: Path) -> RecordedState:
     with disk_store.batch() as batch:
-        return RecordedState(walker.snapshot(batch, project, IgnoreRules()).hash)
+        return RecordedState.of_tree(walker.snapshot(batch, project, IgnoreRules()).dated)
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_files_that_have_one(disk_store: Store, tmp_path: Path) -> None:
 
     def root() -> str:
         with disk_store.batch() as batch:
-            return walker.snapshot(batch, folder, IgnoreRules()).hash
+            return walker.snapshot(batch, folder, IgnoreRules()).node.hash
 
     before = root()
     (folder / "old").chmod(0o755)  # not its content
@@ -216,7 +216,7 @@ def test_no_key_is_left_anywhere(
     (tmp_path / "project").mkdir()
     (tmp_path / "project/.env").write_text(f"TOKEN={TOKEN}\n")
     with disk_store.batch() as batch:
-        workspace = walker.snapshot(batch, tmp_path / "project", IgnoreRules()).hash
+        workspace = walker.snapshot(batch, tmp_path / "project", IgnoreRules()).node.hash
     workflows.add(disk_store, TWO)
     monkeypatch.setenv("TOKEN", TOKEN)
     monkeypatch.setenv("API", API)

@@ -13,7 +13,6 @@ from casfs.errors import Invalid, NotFound, Refused
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, Thread
-from casfs.trees.restore.restore import restore
 from engine.moderator.decision import Next
 from engine.threads import suspension, transitions
 from engine.threads.agent_binding import Binding
@@ -35,6 +34,7 @@ from tests.support.engine import (
 )
 from tests.support.helpers import blobs, put_tree, read_tree
 from tests.support.maintenance import age
+from tests.support.restores import restore_tree
 
 
 async def ended(store: Store, length: int = 4) -> Thread:
@@ -45,7 +45,7 @@ async def ended(store: Store, length: int = 4) -> Thread:
 
 
 def held(store: Store, step: dict[str, object], where: Path) -> dict[bytes, object]:
-    restore(store, str(step["workspace"]), where)
+    restore_tree(store, str(step["workspace"]), where)
     return read_tree(where)
 
 

@@ -30,7 +30,7 @@ from tests.support.fuse import (
     walk,
 )
 from tests.support.helpers import put_unchecked
-from tests.support.thread_example import put_tree
+from tests.support.thread_example import make_thread, put_tree
 
 MS = 1_000_000
 
@@ -219,3 +219,43 @@ def test_a_size_that_lies_is_an_error_not_a_short_file(store: Store) -> None:
             vnode.read(0, 100)
         with pytest.raises(Corrupt):
             vnode.read(1, 1)
+
+
+def test_a_tree_with_its_times(store: Store) -> None:
+    inner = directory.encode([FileEntry(b"f", store.put(b"f"), False)])
+    below = store.put_node("directory", inner)
+    tree = store.put_node("directory", directory.encode([Subdirectory(b"d", below)])).hash
+    leaf = {"own": "7", "newest": "9", "files": ["9"], "directories": [], "symlinks": []}
+    top = {**leaf, "files": [], "directories": [store.put_node("times", leaf).hash], "own": None}
+    times = store.put_node("times", top).hash
+    assert at(store, f"trees/{tree}@{times}/d/f").attr().mtime_ns == 9
+    assert at(store, f"trees/{tree}@{times}/d").attr().mtime_ns == 7
+    assert at(store, f"trees/{tree}@{times}").attr().mtime_ns == Y2000_NS
+    assert at(store, f"trees/{tree}/d/f").attr().mtime_ns == Y2000_NS
+    trees = at(store, "trees")
+    assert isinstance(trees, Directory)
+    assert not trees.binds(f"{tree}@{times}".encode())
+    for name in (
+        f"{tree}@",
+        f"{tree}@{tree}",
+        f"{times}@{times}",
+        f"{tree}@{'0' * 64}",
+        "@",
+        "x@1",
+    ):
+        assert trees.lookup(name.encode()) is None
+    wrong = at(store, f"trees/{below.hash}@{times}")
+    assert isinstance(wrong, Directory)
+    with pytest.raises(Corrupt, match="not of directory"):
+        list(wrong.entries())
+
+
+def test_a_tree_by_its_step(store: Store) -> None:
+    thread = make_thread(store)
+    thread.step("planner", "# Plan")
+    trees = at(store, "trees")
+    assert isinstance(trees, Directory)
+    for index in (0, 1):
+        assert trees.lookup(f"{thread.id}@{index}".encode()) is not None
+    for name in ("2", "99", "01", "-1", "x", "", "1@1"):
+        assert trees.lookup(f"{thread.id}@{name}".encode()) is None

@@ -10,6 +10,7 @@ import pytest
 
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store import Store
+from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied
@@ -32,7 +33,7 @@ AFTER = {
 
 def apply(store: Store, place: Path, new: Any = NEW, **more: Any) -> Applied:
     old, theirs = put_tree(store, OLD), put_tree(store, new)
-    return applying.apply(store, old, theirs, place, label="theirs", **more)
+    return applying.apply(store, old, DatedTree(theirs), place, label="theirs", **more)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None:
     untouched = {name: (place / name).stat().st_ctime_ns for name in ("mine", "d/z")}
-    overwritten: list[str] = []
+    overwritten: list[RecordedState] = []
     done = apply(disk_store, place, on_overwrite=overwritten.append)
     assert read_tree(place) == AFTER
     assert [one.path for one in done.merged.changed] == [
@@ -50,7 +51,7 @@ def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None
     ]
     assert done.merged.conflicts == []
     assert {name: (place / name).stat().st_ctime_ns for name in untouched} == untouched
-    assert overwritten == [RecordedState(put_tree(disk_store, HERE))]
+    assert [one.tree for one in overwritten] == [put_tree(disk_store, HERE)]
     again = apply(disk_store, place)
     assert (again.merged.changed, again.merged.conflicts) == ([], [])
 
@@ -129,7 +130,7 @@ def test_the_tree_before_is_undo_also_where_the_directory_was_not_tracked(
     before: list[Any] = []
     apply(disk_store, place, on_overwrite=before.append)
     (place / "later").write_bytes(b"mine")
-    restore(disk_store, before[0].full, place)
+    restore(disk_store, before[0], place)
     assert read_tree(place) == named({**HERE, "later": b"mine"})
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from casfs.errors import Refused
 from casfs.store import Store
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.file_reader import FileReader
 from tests.support.helpers import (
@@ -28,7 +27,7 @@ from tests.support.helpers import (
     take,
     write_tree,
 )
-from tests.support.restores import leftovers, moved
+from tests.support.restores import leftovers, moved, restore_tree
 from tests.trees.restore.test_restore import NAMES, TREES, named
 
 # -- every kind of change -----------------------------------------------------------------
@@ -65,17 +64,17 @@ def test_what_was_done_is_counted(store: Store, tmp_path: Path) -> None:
     done = moved(store, tmp_path / "w", old, new)
     assert (done.files, done.bytes, done.outcome.deleted) == (3, 6, 3)
     assert done.old == put_tree(store, old)
-    assert restore(store, put_tree(store, old), tmp_path / "w2").old is None
+    assert restore_tree(store, put_tree(store, old), tmp_path / "w2").old is None
 
 
 def test_what_is_missing_comes_back_and_is_counted(disk_store: Store, tmp_path: Path) -> None:
     tree = {"a": {"f": b"1", "g": {"h": b"2"}}, "e": {}, "l": Link(b"x"), "same": b"s"}
     root, place = put_tree(disk_store, tree), tmp_path / "w"
-    restore(disk_store, root, place)
+    restore_tree(disk_store, root, place)
     shutil.rmtree(place / "a" / "g")
     (place / "e").rmdir()
     (place / "l").unlink()
-    done = restore(disk_store, root, place)
+    done = restore_tree(disk_store, root, place)
     assert read_tree(place) == named(tree)
     assert (done.files, done.bytes, done.outcome.deleted, done.local) == (2, 1, 0, [])
 
@@ -86,7 +85,7 @@ def test_only_what_was_touched_is_read(
     """Right after a restore as well: its own stat cache is not racy."""
     tree = {"a": {"f": b"1", "g": b"2"}, "b": {"f": b"1"}}
     root, place = put_tree(disk_store, tree), tmp_path / "w"
-    restore(disk_store, root, place)
+    restore_tree(disk_store, root, place)
     read: list[bytes] = []
     original = FileReader._file
 
@@ -95,29 +94,29 @@ def test_only_what_was_touched_is_read(
         return original(self, fd, name)
 
     monkeypatch.setattr(FileReader, "_file", noting)
-    assert restore(disk_store, root, place).files == 0
+    assert restore_tree(disk_store, root, place).files == 0
     assert read == []
     (place / "a" / "g").write_bytes(b"3")
     with pytest.raises(Refused, match="local changes would be overwritten: a/g; use --force"):
-        restore(disk_store, root, place)
+        restore_tree(disk_store, root, place)
     assert read == [b"g"]
 
 
 def test_verify_reads_every_file(disk_store: Store, tmp_path: Path) -> None:
     """A byte that was changed on the disk, below the file system, changes no stat."""
     root, place = put_tree(disk_store, {"f": LARGE, "g": b"1"}), tmp_path / "w"
-    restore(disk_store, root, place)
+    restore_tree(disk_store, root, place)
     assert disk_store.root is not None
     with closing(sqlite3.connect(disk_store.root / "index.db", isolation_level=None)) as db:
-        ((names, stats),) = db.execute("SELECT names, stats FROM scanned_directories").fetchall()
+        ((names, stats),) = db.execute("SELECT names, stats FROM dated_directories").fetchall()
         (place / "f").write_bytes(b"x" * len(LARGE))
         printed = stat_cache.pack_stat((place / "f").stat())
-        db.execute("UPDATE scanned_directories SET stats = ?", (printed + stats[len(printed) :],))
+        db.execute("UPDATE dated_directories SET stats = ?", (printed + stats[len(printed) :],))
     assert names == b"f\0g"
-    assert restore(disk_store, root, place).files == 0
+    assert restore_tree(disk_store, root, place).files == 0
     with pytest.raises(Refused, match="overwritten: f;"):
-        restore(disk_store, root, place, verify=True)
-    restore(disk_store, root, place, verify=True, on_local_changes=Overwrite())
+        restore_tree(disk_store, root, place, verify=True)
+    restore_tree(disk_store, root, place, verify=True, on_local_changes=Overwrite())
     assert (place / "f").read_bytes() == LARGE
 
 
@@ -145,7 +144,7 @@ def test_what_was_changed_here_is_refused_and_can_be_had_back(
 ) -> None:
     place = tmp_path / "w"
     old = {"x": b"one", "d": {}}
-    restore(store, put_tree(store, old), place)
+    restore_tree(store, put_tree(store, old), place)
     (place / "x").unlink()
     if here is not None:
         write_tree(place, {"x": here})
@@ -161,40 +160,40 @@ def test_what_was_changed_here_is_refused_and_can_be_had_back(
         if is_blocked:
             said = "x: a directory with untracked files is where .*, or use --force"
         with pytest.raises(Refused, match=said):
-            restore(*arguments, base=base)
+            restore_tree(*arguments, base=base)
         assert read_tree(place) == before
     overwrite = Overwrite()
     if new == "nothing" and here == {"f": b"one"}:
-        done = restore(*arguments, base=base, on_local_changes=overwrite)
+        done = restore_tree(*arguments, base=base, on_local_changes=overwrite)
         assert done.outcome.kept == [b"x"]
         return
-    done = restore(*arguments, base=base, on_local_changes=overwrite)
+    done = restore_tree(*arguments, base=base, on_local_changes=overwrite)
     assert read_tree(place) == named(after)
     assert done.outcome.changed == []
     assert done.local == overwrite.paths == ([] if is_theirs else [b"x"])
     if overwrite.state:
-        restore(store, overwrite.state.full, place, base=put_tree(store, after))
+        restore_tree(store, overwrite.state.full, place, base=put_tree(store, after))
         assert read_tree(place) == before
 
 
 def test_modes_are_local_changes(disk_store: Store, tmp_path: Path) -> None:
     """A mode that was made narrower is not made wider without a word; group's write bit is none."""
     root, place = put_tree(disk_store, {"a": b"1", "b": b"1", "c": b"1"}), tmp_path / "w"
-    restore(disk_store, root, place)
+    restore_tree(disk_store, root, place)
     (place / "a").chmod(0o755)
     (place / "c").chmod(0o664)
     with pytest.raises(Refused, match="overwritten: a; use"):
-        restore(disk_store, root, place)
+        restore_tree(disk_store, root, place)
 
 
 def test_a_list_of_local_changes_is_bounded(disk_store: Store, tmp_path: Path) -> None:
     tree = {f"f{n}": b"1" for n in range(9)}
     root, place = put_tree(disk_store, tree), tmp_path / "w"
-    restore(disk_store, root, place)
+    restore_tree(disk_store, root, place)
     for name in tree:
         (place / name).write_bytes(b"mine")
     with pytest.raises(Refused, match=r"overwritten: f0, f1, f2, f3, f4 \(and 4 more\); use"):
-        restore(disk_store, root, place)
+        restore_tree(disk_store, root, place)
 
 
 def test_untracked_files_and_the_directories_that_hold_them_stay(
@@ -203,10 +202,10 @@ def test_untracked_files_and_the_directories_that_hold_them_stay(
     old = {"gone": {"f": b"1", "below": {"g": b"2"}, "e": {}}, "stays": {"f": b"1"}}
     new = {"stays": {"f": b"2"}}
     place = tmp_path / "w"
-    restore(store, put_tree(store, old), place)
+    restore_tree(store, put_tree(store, old), place)
     write_tree(place / "gone" / "below", {"mine": b"m"})
     write_tree(place / "stays", {"node_modules": {"x": b"m"}, "mine": Link(b"m")})
-    done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
+    done = restore_tree(store, put_tree(store, new), place, base=put_tree(store, old))
     assert done.outcome.kept == [b"gone/below", b"gone"]
     assert done.outcome.changed == []
     assert read_tree(place) == named(
@@ -221,10 +220,10 @@ def test_untracked_files_are_deleted_when_that_is_asked_for(store: Store, tmp_pa
     old = {"gone": {"f": b"1"}, "same": {"d": {"f": b"1"}}, "x": {"f": b"1"}}
     new = {"same": {"d": {"f": b"1"}}, "x": b"file"}
     place = tmp_path / "w"
-    restore(store, put_tree(store, old), place)
+    restore_tree(store, put_tree(store, old), place)
     for at in ("", "gone", "same/d", "x"):
         write_tree(place / at, {"mine": b"m", "dir": {"mine": b"m", "l": Link(b"/etc")}})
-    done = restore(
+    done = restore_tree(
         store, put_tree(store, new), place, base=put_tree(store, old), delete_untracked=True
     )
     assert read_tree(place) == named(new)
@@ -237,33 +236,33 @@ def test_an_untracked_directory_in_the_way_of_a_file_is_refused_before_anything_
 ) -> None:
     old, new = {"x": {"f": b"1"}, "y": b"1"}, {"x": b"file", "y": b"2"}
     place = tmp_path / "w"
-    restore(disk_store, put_tree(disk_store, old), place)
+    restore_tree(disk_store, put_tree(disk_store, old), place)
     write_tree(place / "x", {"mine": b"m"})
     before = read_tree(place)
     for dry_run in (False, True):
         with pytest.raises(Refused, match="move it away, or use --force, which records it first"):
-            restore(disk_store, put_tree(disk_store, new), place, dry_run=dry_run)
+            restore_tree(disk_store, put_tree(disk_store, new), place, dry_run=dry_run)
     assert read_tree(place) == before, "refused before anything is written"
     write_tree(place / "x", {"__pycache__": {"c": b"c"}})
     for forced in ({"on_local_changes": Overwrite()}, {"delete_untracked": True}):
         with pytest.raises(Refused, match="x: a directory with files that checkpoints leave out"):
-            restore(disk_store, put_tree(disk_store, new), place, **forced)
+            restore_tree(disk_store, put_tree(disk_store, new), place, **forced)
     (place / "x" / "__pycache__" / "c").unlink()
     (place / "x" / "__pycache__").rmdir()
     assert read_tree(place) == before
     (place / "x" / "mine").unlink()
-    done = restore(disk_store, put_tree(disk_store, new), place)
+    done = restore_tree(disk_store, put_tree(disk_store, new), place)
     assert read_tree(place) == named(new)
     assert done.outcome.changed == []
 
 
 def test_a_directory_of_somebody_is_merged_into(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "w"
-    restore(store, put_tree(store, {}), place, base=None)
+    restore_tree(store, put_tree(store, {}), place, base=None)
     write_tree(place, {"d": {"mine": b"m", "f": b"mine too", "sub": {}}})
     new = {"d": {"f": b"theirs", "sub": {"g": b"1"}}}
     arguments = (store, put_tree(store, new), place)
-    done = restore(*arguments, base=put_tree(store, {}), on_local_changes=Overwrite())
+    done = restore_tree(*arguments, base=put_tree(store, {}), on_local_changes=Overwrite())
     assert done.local == [b"d/f"]
     assert read_tree(place) == named({"d": {"mine": b"m", "f": b"theirs", "sub": {"g": b"1"}}})
 
@@ -277,7 +276,7 @@ def test_a_planted_link_is_replaced_and_never_followed(
     before = read_tree(outside)
     old = {"d": {"e": {"f": b"old"}}}
     place = tmp_path / "w"
-    restore(store, put_tree(store, old), place)
+    restore_tree(store, put_tree(store, old), place)
     planted = place / where
     if planted.is_dir():
         shutil.rmtree(planted)
@@ -286,8 +285,8 @@ def test_a_planted_link_is_replaced_and_never_followed(
     planted.symlink_to(outside / "f" if where.endswith("f") else outside)
     arguments = (store, put_tree(store, new), place)
     with pytest.raises(Refused, match=f"overwritten: {where};"):
-        restore(*arguments, base=put_tree(store, old))
-    done = restore(*arguments, base=put_tree(store, old), on_local_changes=Overwrite())
+        restore_tree(*arguments, base=put_tree(store, old))
+    done = restore_tree(*arguments, base=put_tree(store, old), on_local_changes=Overwrite())
     assert read_tree(outside) == before
     assert read_tree(place) == named(new)
     assert done.local == [os.fsencode(where)]
@@ -297,11 +296,11 @@ def test_a_hard_link_to_somewhere_else_is_cut(store: Store, tmp_path: Path) -> N
     """Neither the content nor the mode of a file outside may change."""
     place = tmp_path / "w"
     old = {"content": b"1", "mode": b"2"}
-    restore(store, put_tree(store, old), place)
+    restore_tree(store, put_tree(store, old), place)
     for name in old:
         os.link(place / name, tmp_path / f"outside-{name}")
     new = {"content": b"new", "mode": Program(b"2")}
-    restore(store, put_tree(store, new), place, base=put_tree(store, old))
+    restore_tree(store, put_tree(store, new), place, base=put_tree(store, old))
     assert read_tree(place) == named(new)
     assert (tmp_path / "outside-content").read_bytes() == b"1"
     assert stat.S_IMODE((tmp_path / "outside-mode").stat().st_mode) == 0o644
@@ -310,10 +309,12 @@ def test_a_hard_link_to_somewhere_else_is_cut(store: Store, tmp_path: Path) -> N
 @pytest.mark.parametrize("new", ["nothing", "other file", "link", "directory"])
 def test_a_fifo_in_the_way_does_not_block(store: Store, tmp_path: Path, new: str) -> None:
     place = tmp_path / "w"
-    restore(store, put_tree(store, KINDS["file"]), place)
+    restore_tree(store, put_tree(store, KINDS["file"]), place)
     (place / "x").unlink()
     os.mkfifo(place / "x")
-    done = restore(store, put_tree(store, KINDS[new]), place, base=put_tree(store, KINDS["file"]))
+    done = restore_tree(
+        store, put_tree(store, KINDS[new]), place, base=put_tree(store, KINDS["file"])
+    )
     if new == "nothing":  # it is in neither tree
         assert os.listdir(place) == ["x"]
         return
@@ -323,13 +324,13 @@ def test_a_fifo_in_the_way_does_not_block(store: Store, tmp_path: Path, new: str
 
 def test_equal_size_and_time_prove_nothing(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "w"
-    restore(store, put_tree(store, {"f": b"old"}), place)
+    restore_tree(store, put_tree(store, {"f": b"old"}), place)
     times = (place / "f").stat()
     (place / "f").write_bytes(b"OLD")
     os.utime(place / "f", ns=(times.st_atime_ns, times.st_mtime_ns))
     new = put_tree(store, {"f": b"new"})
     with pytest.raises(Refused, match="overwritten: f;"):
-        restore(store, new, place, base=put_tree(store, {"f": b"old"}))
+        restore_tree(store, new, place, base=put_tree(store, {"f": b"old"}))
 
 
 # -- any pair of trees --------------------------------------------------------------------------
@@ -344,7 +345,7 @@ def test_any_tree_becomes_any_other(
     done = moved(store, place, old, new)
     assert take(store, place) == put_tree(store, new)
     assert (done.outcome.changed, done.outcome.kept) == ([], [])
-    back = restore(store, put_tree(store, old), place, base=put_tree(store, new), verify=True)
+    back = restore_tree(store, put_tree(store, old), place, base=put_tree(store, new), verify=True)
     assert take(store, place) == put_tree(store, old)
     assert back.outcome.changed == []
 
@@ -368,7 +369,7 @@ def test_untracked_entries_are_untouched(
     store: Store, tmp_path_factory: pytest.TempPathFactory, data: Any, old: Any, new: Any
 ) -> None:
     place = tmp_path_factory.mktemp("untracked") / "w"
-    restore(store, put_tree(store, old), place)
+    restore_tree(store, put_tree(store, old), place)
     where = data.draw(st.lists(st.sampled_from(directories(old)), max_size=3, unique=True))
     name = data.draw(NAMES.map(lambda name: b"~untracked" + name))
     mine = [os.path.join(os.fsencode(place), path, name) for path in where]
@@ -377,7 +378,7 @@ def test_untracked_entries_are_untouched(
             file.write(b"mine")
     blocked = False
     try:
-        done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
+        done = restore_tree(store, put_tree(store, new), place, base=put_tree(store, old))
         assert done.outcome.changed == []
     except Refused:
         blocked = True
@@ -388,7 +389,9 @@ def test_untracked_entries_are_untouched(
     assert blocked == in_the_way
     for path in mine:
         os.unlink(path)
-    restore(store, put_tree(store, new), place, base=put_tree(store, old), delete_untracked=True)
+    restore_tree(
+        store, put_tree(store, new), place, base=put_tree(store, old), delete_untracked=True
+    )
     assert take(store, place) == put_tree(store, new)
 
 

@@ -13,7 +13,6 @@ from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound, Refused
 from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import Store
-from casfs.trees.restore.restore import restore
 from tests.support.helpers import (
     ABSENT,
     LARGE,
@@ -26,6 +25,7 @@ from tests.support.helpers import (
     take,
     write_tree,
 )
+from tests.support.restores import restore_tree
 from tests.trees.snapshot.test_walker import TREE
 
 
@@ -55,7 +55,7 @@ def any_store(request: pytest.FixtureRequest) -> Store:
 
 
 def test_a_tree_is_written_as_it_is(any_store: Store, tmp_path: Path) -> None:
-    restore(any_store, put_tree(any_store, TREE), tmp_path / "out")
+    restore_tree(any_store, put_tree(any_store, TREE), tmp_path / "out")
     assert read_tree(tmp_path / "out") == named(TREE)
 
 
@@ -63,7 +63,7 @@ def test_modes_are_those_of_the_mount(any_store: Store, tmp_path: Path) -> None:
     root = put_tree(any_store, {"f": LARGE, "run": Program(b""), "d": {"f": b""}})
     mask = os.umask(0o077)
     try:
-        restore(any_store, root, tmp_path / "out")
+        restore_tree(any_store, root, tmp_path / "out")
     finally:
         os.umask(mask)
     modes = {name: (tmp_path / "out" / name).stat().st_mode & 0o7777 for name in TREE_MODES}
@@ -80,14 +80,14 @@ def test_the_target_is_new_or_empty(store: Store, tmp_path: Path, there: bool) -
         target.mkdir(parents=True)
     else:
         with pytest.raises(NotFound, match=f"no directory {target.parent}; use --parents"):
-            restore(store, put_tree(store, {"f": b"1"}), target)
-    restore(store, put_tree(store, {"f": b"1"}), target, parents=True)
+            restore_tree(store, put_tree(store, {"f": b"1"}), target)
+    restore_tree(store, put_tree(store, {"f": b"1"}), target, parents=True)
     assert read_tree(target.parent) == {b"b": {b"f": b"1"}}
 
 
 def test_a_target_with_the_longest_name(store: Store, tmp_path: Path) -> None:
     target = tmp_path / ("n" * 255)
-    restore(store, put_tree(store, {"f": b"1"}), target)
+    restore_tree(store, put_tree(store, {"f": b"1"}), target)
     assert read_tree(target) == {b"f": b"1"}
 
 
@@ -97,7 +97,7 @@ def test_a_target_with_the_longest_name(store: Store, tmp_path: Path) -> None:
 def test_what_is_there_is_left_alone(store: Store, tmp_path: Path, there: Tree) -> None:
     place = write_tree(tmp_path / "place", there)
     with pytest.raises(Refused, match="target"):
-        restore(store, put_tree(store, {"f": b"1"}), place / "target")
+        restore_tree(store, put_tree(store, {"f": b"1"}), place / "target")
     assert read_tree(place) == named(there)
 
 
@@ -105,7 +105,7 @@ def test_a_planted_symlink_is_not_followed(store: Store, tmp_path: Path) -> None
     write_tree(tmp_path / "elsewhere", {})
     (tmp_path / "target").symlink_to("elsewhere")
     with pytest.raises(Refused):
-        restore(store, put_tree(store, {"f": b"1"}), tmp_path / "target")
+        restore_tree(store, put_tree(store, {"f": b"1"}), tmp_path / "target")
     assert read_tree(tmp_path / "elsewhere") == {}
 
 
@@ -114,7 +114,7 @@ def test_links_of_the_tree_are_not_followed_while_it_is_written(
 ) -> None:
     write_tree(tmp_path / "victim", {"f": b"mine"})
     tree = {"l": Link(os.fsencode(tmp_path / "victim")), "m": Link(b"l"), "f": b"theirs"}
-    restore(store, put_tree(store, tree), tmp_path / "out")
+    restore_tree(store, put_tree(store, tree), tmp_path / "out")
     assert read_tree(tmp_path / "victim") == {b"f": b"mine"}
     assert read_tree(tmp_path / "out") == named(tree)
 
@@ -137,7 +137,7 @@ def test_two_entries_of_one_name_cannot_lead_out(store: Store, tmp_path: Path) -
         ),
     ):
         with pytest.raises(Corrupt):
-            restore(store, hash, tmp_path / "place" / "out")
+            restore_tree(store, hash, tmp_path / "place" / "out")
     assert not (tmp_path / "f").exists()
     assert not (tmp_path / "place").exists()
 
@@ -161,7 +161,7 @@ def test_a_restore_that_fails_leaves_nothing(disk_store: Store, tmp_path: Path, 
         root = put_unchecked(disk_store, "directory", {**first, "directories": [below]})
         expected = Corrupt
     with pytest.raises(expected):
-        restore(disk_store, root, place / "target")
+        restore_tree(disk_store, root, place / "target")
     assert read_tree(place) == {b"target": {}}
 
 
@@ -178,21 +178,21 @@ def test_an_interrupted_restore_leaves_nothing(
 
     monkeypatch.setattr(store.blobs, "get_many", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        restore(store, root, place / "out")
+        restore_tree(store, root, place / "out")
     assert read_tree(place) == {}
 
 
 def test_what_is_no_tree_is_refused_before_anything_is_made(store: Store, tmp_path: Path) -> None:
     for hash in (store.put(b"blob").hash, ABSENT):
         with pytest.raises(NotFound):
-            restore(store, hash, tmp_path / "place" / "out")
+            restore_tree(store, hash, tmp_path / "place" / "out")
     assert not (tmp_path / "place").exists()
 
 
 def test_a_target_below_a_file_is_a_clear_failure(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Failed, match="cannot restore to"):
-        restore(store, put_tree(store, {}), tmp_path / "file" / "out")
+        restore_tree(store, put_tree(store, {}), tmp_path / "file" / "out")
 
 
 @pytest.mark.parametrize("hole", [(0, 3 << 20), (1 << 20, 8 << 20), (8 << 20, 8 << 20)])
@@ -204,7 +204,7 @@ def test_holes_stay_holes(disk_store: Store, tmp_path: Path, hole: tuple[int, in
         if data_at < size:
             file.seek(data_at)
             file.write(b"data")
-    restore(disk_store, take(disk_store, tmp_path / "w"), tmp_path / "out")
+    restore_tree(disk_store, take(disk_store, tmp_path / "w"), tmp_path / "out")
     out = tmp_path / "out" / "sparse"
     assert out.read_bytes() == (tmp_path / "w" / "sparse").read_bytes()
     assert out.stat().st_blocks * 512 <= 2 << 20
@@ -218,7 +218,7 @@ def test_the_content_is_the_blobs_whatever_size_the_directory_claims(
         item = {"name": "f", "digest": {"hash": hash, "size_bytes": claimed}}
         payload = {"files": [{**item, "is_executable": False}], "directories": [], "symlinks": []}
         root = put_unchecked(disk_store, "directory", payload)
-        restore(disk_store, root, tmp_path / f"out-{claimed}")
+        restore_tree(disk_store, root, tmp_path / f"out-{claimed}")
         assert (tmp_path / f"out-{claimed}" / "f").read_bytes() == LARGE
 
 
@@ -226,7 +226,7 @@ def test_a_file_whose_bytes_are_a_large_node(disk_store: Store, tmp_path: Path) 
     """Such a blob is a row, so it is not copied in the kernel."""
     digest = disk_store.put_node("content", {"text": "x" * 300_000, "artifacts": []})
     data = disk_store.get(digest.hash)
-    restore(disk_store, put_tree(disk_store, {"f": data}), tmp_path / "out")
+    restore_tree(disk_store, put_tree(disk_store, {"f": data}), tmp_path / "out")
     assert (tmp_path / "out" / "f").read_bytes() == data
 
 
@@ -247,6 +247,6 @@ def test_a_restored_tree_has_the_same_root(
 ) -> None:
     place = tmp_path_factory.mktemp("round")
     root = take(store, write_tree(place / "w", tree))
-    restore(store, root, place / "out")
+    restore_tree(store, root, place / "out")
     assert take(store, place / "out") == root
     assert read_tree(place / "out") == tree

@@ -14,7 +14,6 @@ from casfs.store import Store
 from casfs.system import rmtree
 from casfs.trees.restore import host_entries, incremental, write
 from casfs.trees.restore import restore as restoring
-from casfs.trees.restore.restore import restore
 from tests.support.helpers import (
     LARGE,
     Link,
@@ -24,7 +23,7 @@ from tests.support.helpers import (
     read_tree,
     write_tree,
 )
-from tests.support.restores import leftovers
+from tests.support.restores import leftovers, restore_tree
 from tests.trees.restore.test_restore import named
 
 
@@ -98,16 +97,16 @@ def test_interrupted_at_any_operation_and_run_again_it_completes(
     wanted = put_tree(disk_store, last)
     for count in range(1000):
         place = tmp_path / f"w{count}"
-        restore(disk_store, old, place)
+        restore_tree(disk_store, old, place)
         write_tree(place / "same", {"mine": b"m"})
         dies(count)
         try:
-            restore(disk_store, new, place)
+            restore_tree(disk_store, new, place)
         except Killed:
             lives(monkeypatch)
         else:
             break
-        done = restore(disk_store, wanted, place)
+        done = restore_tree(disk_store, wanted, place)
         expected = named(last)
         expected[b"same"] = {**expected[b"same"], b"mine": b"m"}
         assert read_tree(place) == expected, count
@@ -125,12 +124,12 @@ def test_a_full_restore_that_was_killed_is_run_again(
             patch.setattr(rmtree, "delete", lambda path: None)
             dies(count)
             try:
-                restore(disk_store, root, place)
+                restore_tree(disk_store, root, place)
             except Killed:
                 lives(monkeypatch)
             else:
                 break
-        restore(disk_store, root, place)
+        restore_tree(disk_store, root, place)
         assert read_tree(place.parent) == {b"w": named(AFTER)}, count
     assert count > 30
 
@@ -144,12 +143,12 @@ def test_filling_a_directory_as_it_is_that_was_killed_is_run_again(
         monkeypatch.chdir(place)
         dies(count)
         try:
-            restore(disk_store, root, Path())
+            restore_tree(disk_store, root, Path())
         except Killed:
             lives(monkeypatch)
         else:
             break
-        restore(disk_store, root, Path())
+        restore_tree(disk_store, root, Path())
         assert read_tree(place) == named(AFTER), count
     assert count > 30
 
@@ -159,24 +158,24 @@ def test_an_error_leaves_nothing_of_ours_and_can_be_completed(
 ) -> None:
     old = put_tree(disk_store, {"a": b"1", "d": {"f": b"1"}})
     place = tmp_path / "w"
-    restore(disk_store, old, place)
+    restore_tree(disk_store, old, place)
     new = put_tree(disk_store, {"a": b"2", "d": {"f": LARGE}, "new": {"g": LARGE}})
     assert disk_store.root is not None
     hash = disk_store.put(LARGE).hash
     file = disk_store.root / "objects" / hash[:2] / hash[2:]
     file.rename(file.with_suffix(".away"))
     with pytest.raises(NotFound):
-        restore(disk_store, new, place)
+        restore_tree(disk_store, new, place)
     assert leftovers(place) == []
     file.with_suffix(".away").rename(file)
-    restore(disk_store, new, place)
+    restore_tree(disk_store, new, place)
     assert read_tree(place) == named({"a": b"2", "d": {"f": LARGE}, "new": {"g": LARGE}})
 
 
 @pytest.mark.parametrize("there", [{}, {"d": {}}, {"d": {"x": b""}}])
 def test_the_message_names_the_path(store: Store, tmp_path: Path, there: Tree) -> None:
     too_long = put_tree(store, {"d": {"x": Link(b"x" * 5000)}})
-    restore(store, put_tree(store, there), tmp_path / "w")
+    restore_tree(store, put_tree(store, there), tmp_path / "w")
     with pytest.raises(Failed, match=r"w at d/x: File name too long"):
-        restore(store, too_long, tmp_path / "w", base=put_tree(store, there))
+        restore_tree(store, too_long, tmp_path / "w", base=put_tree(store, there))
     assert leftovers(tmp_path / "w") == []

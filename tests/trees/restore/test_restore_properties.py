@@ -13,7 +13,6 @@ from casfs.digest import Digest
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
-from casfs.trees.restore.restore import restore
 from tests.support.helpers import (
     Link,
     Program,
@@ -22,7 +21,7 @@ from tests.support.helpers import (
     take,
     write_tree,
 )
-from tests.support.restores import moved
+from tests.support.restores import moved, restore_tree
 from tests.trees.restore.test_restore import named
 
 MTIME = (1_000_000_000, 123_456_789)
@@ -68,7 +67,7 @@ def expected(seconds: int, mode: int) -> dict[str, tuple[int, int]]:
 
 
 def test_times_and_modes_are_restored(store: Store, tmp_path: Path) -> None:
-    restore(store, preserving(store, b"1", 10, 0o750), tmp_path / "w")
+    restore_tree(store, preserving(store, b"1", 10, 0o750), tmp_path / "w")
     assert observed(tmp_path / "w") == expected(10, 0o750)
 
 
@@ -82,11 +81,11 @@ def test_times_and_modes_follow_a_change(
     mode_of_directories = mode | 0o100
     old = preserving(store, b"1", 10, 0o750)
     new = preserving(store, content, seconds, mode_of_directories)
-    restore(store, old, tmp_path / "w")
-    done = restore(store, new, tmp_path / "w", base=old)
+    restore_tree(store, old, tmp_path / "w")
+    done = restore_tree(store, new, tmp_path / "w", base=old)
     assert observed(tmp_path / "w") == expected(seconds, mode_of_directories)
     assert done.outcome.changed == []
-    restore(store, old, tmp_path / "w", base=new, verify=True)
+    restore_tree(store, old, tmp_path / "w", base=new, verify=True)
     assert observed(tmp_path / "w") == expected(10, 0o750)
 
 
@@ -94,9 +93,9 @@ def test_modes_that_are_not_kept_any_more_become_the_usual_ones(
     store: Store, tmp_path: Path
 ) -> None:
     old = preserving(store, b"1", 10, 0o700)
-    restore(store, old, tmp_path / "w")
+    restore_tree(store, old, tmp_path / "w")
     new = {"d": {"f": Program(b"1")}, "f": b"1", "l": Link(b"f")}
-    restore(store, put_tree(store, new), tmp_path / "w", base=old)
+    restore_tree(store, put_tree(store, new), tmp_path / "w", base=old)
     modes = {name: mode for name, (_, mode) in observed(tmp_path / "w").items()}
     assert modes == {".": 0o755, "d": 0o755, "d/f": 0o755, "f": 0o644, "l": 0}
 
@@ -113,8 +112,8 @@ def test_holes_stay_holes(disk_store: Store, tmp_path: Path, hole: tuple[int, in
         file.seek(data_at)
         file.write(b"data")
     place = tmp_path / "w"
-    restore(disk_store, put_tree(disk_store, {"sparse": b"full"}), place)
-    restore(disk_store, take(disk_store, source), place)
+    restore_tree(disk_store, put_tree(disk_store, {"sparse": b"full"}), place)
+    restore_tree(disk_store, take(disk_store, source), place)
     assert (place / "sparse").read_bytes() == (source / "sparse").read_bytes()
     assert (place / "sparse").stat().st_blocks * 512 <= 2 << 20
 
@@ -137,9 +136,9 @@ def test_a_tree_200_directories_deep(store: Store, tmp_path: Path) -> None:
     old, new, last = deep({"f": b"1"}), deep({"f": b"2"}), deep(b"file")
     moved(store, place, old, new)
     assert take(store, place) == put_tree(store, new)
-    restore(store, put_tree(store, last), place, base=put_tree(store, new), verify=True)
+    restore_tree(store, put_tree(store, last), place, base=put_tree(store, new), verify=True)
     assert take(store, place) == put_tree(store, last)
-    restore(store, put_tree(store, {}), place, base=put_tree(store, last))
+    restore_tree(store, put_tree(store, {}), place, base=put_tree(store, last))
     assert read_tree(place) == {}
 
 
@@ -151,7 +150,7 @@ def test_65000_entries_in_one_directory(store: Store, tmp_path: Path) -> None:
     changed = [*entries[1:], File(b"00000", store.put(b"1"))]
     new = store.put_node("directory", directory.encode(changed)).hash
     place = tmp_path / "w"
-    assert restore(store, old, place).files == 65_000
-    done = restore(store, new, place, base=old)
+    assert restore_tree(store, old, place).files == 65_000
+    done = restore_tree(store, new, place, base=old)
     assert (done.files, done.bytes) == (1, 1)
     assert len(os.listdir(place)) == 65_000

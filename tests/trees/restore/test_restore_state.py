@@ -11,7 +11,6 @@ import pytest
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store import Store
 from casfs.system import locks
-from casfs.trees.restore.restore import restore
 from casfs.trees.restore.restore_state import RestoreStates
 from tests.support.helpers import (
     ABSENT,
@@ -20,6 +19,7 @@ from tests.support.helpers import (
     read_tree,
     write_tree,
 )
+from tests.support.restores import restore_tree
 from tests.trees.restore.test_restore import named
 
 
@@ -27,7 +27,7 @@ def test_a_directory_that_was_restored_is_known_again(disk_store: Store, tmp_pat
     place = tmp_path / "w"
     trees: list[Tree] = [{"f": b"1", "d": {}}, {"f": b"2"}, {"g": b"3"}, {"g": b"3"}]
     for tree in trees:
-        restore(disk_store, put_tree(disk_store, tree), place)
+        restore_tree(disk_store, put_tree(disk_store, tree), place)
         assert read_tree(place) == named(tree)
     assert os.listdir(disk_store.root / "locks") == []  # type: ignore[operator]
 
@@ -37,11 +37,11 @@ def test_a_directory_is_known_by_any_path_to_it(
 ) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    restore(disk_store, put_tree(disk_store, {"f": b"1"}), tmp_path / "link" / "w")
+    restore_tree(disk_store, put_tree(disk_store, {"f": b"1"}), tmp_path / "link" / "w")
     monkeypatch.chdir(tmp_path / "real")
-    restore(disk_store, put_tree(disk_store, {"f": b"2"}), Path("w"))
+    restore_tree(disk_store, put_tree(disk_store, {"f": b"2"}), Path("w"))
     monkeypatch.chdir(tmp_path / "real" / "w")
-    restore(disk_store, put_tree(disk_store, {"f": b"3"}), Path())
+    restore_tree(disk_store, put_tree(disk_store, {"f": b"3"}), Path())
     assert read_tree(tmp_path / "real" / "w") == {b"f": b"3"}
 
 
@@ -49,7 +49,7 @@ def test_a_directory_is_known_by_any_path_to_it(
 def test_what_is_not_known_is_refused(disk_store: Store, tmp_path: Path, kind: str) -> None:
     place = tmp_path / "w"
     if kind != "never restored":
-        restore(disk_store, put_tree(disk_store, {"f": b"1"}), place)
+        restore_tree(disk_store, put_tree(disk_store, {"f": b"1"}), place)
     assert disk_store.root is not None
     [*records] = (disk_store.root / "restored").glob("*.json")
     if kind == "another directory":
@@ -62,20 +62,20 @@ def test_what_is_not_known_is_refused(disk_store: Store, tmp_path: Path, kind: s
     write_tree(place, {"mine": b"m"})
     before = read_tree(place)
     with pytest.raises(Refused, match="empty directory"):
-        restore(disk_store, put_tree(disk_store, {"f": b"2"}), place)
+        restore_tree(disk_store, put_tree(disk_store, {"f": b"2"}), place)
     assert read_tree(place) == before
 
 
 def test_a_store_in_memory_needs_from(store: Store, tmp_path: Path) -> None:
     root = put_tree(store, {"f": b"1"})
-    restore(store, root, tmp_path / "w")
+    restore_tree(store, root, tmp_path / "w")
     with pytest.raises(Refused, match="--base"):
-        restore(store, root, tmp_path / "w")
+        restore_tree(store, root, tmp_path / "w")
 
 
 def test_from_that_is_no_tree(store: Store, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        restore(store, put_tree(store, {}), tmp_path / "w", base=ABSENT)
+        restore_tree(store, put_tree(store, {}), tmp_path / "w", base=ABSENT)
     assert not (tmp_path / "w").exists()
 
 
@@ -85,10 +85,10 @@ def test_records_of_directories_that_are_gone_are_forgotten(
     assert disk_store.root is not None
     root = put_tree(disk_store, {})
     for n in range(3):
-        restore(disk_store, root, tmp_path / f"w{n}")
+        restore_tree(disk_store, root, tmp_path / f"w{n}")
     (tmp_path / "w0").rmdir()
     (tmp_path / "w1").rmdir()
-    restore(disk_store, root, tmp_path / "w3")
+    restore_tree(disk_store, root, tmp_path / "w3")
     assert len(os.listdir(disk_store.root / "restored")) == 2
 
 
@@ -98,16 +98,16 @@ def test_one_restore_at_a_time(disk_store: Store, tmp_path: Path) -> None:
         locks.held(disk_store.root, name, lambda: None),
         pytest.raises(Conflict, match="under way"),
     ):
-        restore(disk_store, put_tree(disk_store, {}), tmp_path / "w")
+        restore_tree(disk_store, put_tree(disk_store, {}), tmp_path / "w")
 
 
 def test_the_store_itself_is_no_target(disk_store: Store, tmp_path: Path) -> None:
     root = put_tree(disk_store, {"store.db": b""})
     assert disk_store.root is not None
     with pytest.raises(Refused, match="the store itself"):
-        restore(disk_store, root, disk_store.root, base=root)
+        restore_tree(disk_store, root, disk_store.root, base=root)
     with pytest.raises(Refused, match="the store itself"):
-        restore(disk_store, root, tmp_path, base=root, delete_untracked=True)
+        restore_tree(disk_store, root, tmp_path, base=root, delete_untracked=True)
 
 
 def test_an_empty_directory_that_we_stand_in_is_filled_as_it_is(
@@ -117,6 +117,6 @@ def test_an_empty_directory_that_we_stand_in_is_filled_as_it_is(
     inode = place.stat().st_ino
     monkeypatch.chdir(place)
     tree = {"f": b"1", "d": {"g": b"2"}}
-    restore(disk_store, put_tree(disk_store, tree), Path("."))
+    restore_tree(disk_store, put_tree(disk_store, tree), Path("."))
     assert read_tree(Path()) == named(tree)
     assert place.stat().st_ino == inode

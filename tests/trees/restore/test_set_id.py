@@ -10,8 +10,8 @@ import pytest
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.store import Store
-from casfs.trees.restore.restore import restore
 from tests.support.engine import Cli
+from tests.support.restores import restore_tree
 
 
 def powerful(store: Store, mode: int, content: bytes = b"#!/bin/sh") -> str:
@@ -29,19 +29,19 @@ def test_set_id_bits_are_left_out_unless_asked_for(
     disk_store: Store, tmp_path: Path, given: int
 ) -> None:
     root = powerful(disk_store, given)
-    restore(disk_store, root, tmp_path / "out")
+    restore_tree(disk_store, root, tmp_path / "out")
     assert mode(tmp_path / "out" / "f") == 0o755
-    restore(disk_store, root, tmp_path / "own", set_id=True)
+    restore_tree(disk_store, root, tmp_path / "own", set_id=True)
     assert mode(tmp_path / "own" / "f") == given
 
 
 def test_neither_an_incremental_restore_brings_them(disk_store: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    restore(disk_store, powerful(disk_store, 0o755), out)
+    restore_tree(disk_store, powerful(disk_store, 0o755), out)
     for root in (powerful(disk_store, 0o4755), powerful(disk_store, 0o4755, b"other")):
-        restore(disk_store, root, out)
+        restore_tree(disk_store, root, out)
         assert mode(out / "f") == 0o755
-    restore(disk_store, root, out, verify=True, set_id=True)
+    restore_tree(disk_store, root, out, verify=True, set_id=True)
     assert mode(out / "f") == 0o4755
 
 

@@ -60,7 +60,7 @@ def test_evidence_leaves_out_at_any_depth(
     assert set(excluded(store, tmp_path / "w")) == {path, f"deep/er/{path}"}
     with store.batch() as batch:
         whole = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path, defaults=False))
-    assert whole.hash == put_tree(store, {**evidence, "deep": {"er": evidence}})
+    assert whole.node.hash == put_tree(store, {**evidence, "deep": {"er": evidence}})
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def snapshot(store: Store, root: Path, cached: bool) -> tuple[str, SnapshotRepor
     options = SnapshotOptions(scanner=Scanner())
     cache = stat_cache.load(store, root, rules, options.variant) if cached else None
     with store.batch() as batch:
-        found = walker.snapshot(batch, root, rules, report, options=options, cache=cache).hash
+        found = walker.snapshot(batch, root, rules, report, options=options, cache=cache).node.hash
     if cache is not None:
         cache.save()
     return found, report

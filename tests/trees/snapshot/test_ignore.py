@@ -84,7 +84,7 @@ def test_a_snapshot_heeds_the_rules(store: Store, tmp_path: Path) -> None:
         },
     )
     with store.batch() as batch:
-        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path / "w")).hash
+        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path / "w")).node.hash
     kept = {
         IGNORE_FILE: lines,
         "src": {"only-here": b"", "build": b"a file", "dist": {"x": b""}},
@@ -111,5 +111,5 @@ def test_a_negated_pattern_keeps_what_is_derived(store: Store, tmp_path: Path) -
     tree = {IGNORE_FILE: b"!node_modules/\n", "node_modules": {"x": b""}, "package.json": b""}
     write_tree(tmp_path / "w", tree)
     with store.batch() as batch:
-        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path / "w")).hash
+        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path / "w")).node.hash
     assert root == put_tree(store, tree)

@@ -12,7 +12,6 @@ import pytest
 from casfs.nodes.directory import File, Properties, Subdirectory
 from casfs.store import Store
 from casfs.trees import tree
-from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import preserved_names
@@ -26,6 +25,7 @@ from casfs.trees.snapshot.report import (
 )
 from tests.support.helpers import Link, Program, take, write_tree
 from tests.support.lasting import ROOT_ONLY
+from tests.support.restores import restore_tree
 
 ORDINARY = {
     "README.md": b"# a project\n",
@@ -77,7 +77,7 @@ def test_modes_of_files(store: Store, tmp_path: Path, mode: int, kept: int | Non
     assert isinstance(found, File)
     assert found.executable == bool(mode & 0o100)
     assert found.properties == (None if kept is None else Properties(unix_mode=kept))
-    restore(store, root, tmp_path / "back")
+    restore_tree(store, root, tmp_path / "back")
     assert modes(tmp_path / "back")["f"] == mode & 0o755
     assert take(store, tmp_path / "back") == root
 
@@ -94,7 +94,7 @@ def test_modes_of_directories(
     assert isinstance(below, Subdirectory)
     own = tree.directory_properties(store, root if at == "." else below.digest.hash)
     assert own == (None if kept is None else Properties(unix_mode=kept))
-    restore(store, root, tmp_path / "back")
+    restore_tree(store, root, tmp_path / "back")
     assert modes(tmp_path / "back")[at] == mode & 0o755
     assert take(store, tmp_path / "back") == root
 
@@ -107,7 +107,7 @@ def test_a_restore_does_not_depend_on_the_umask(store: Store, tmp_path: Path, ma
     expected = modes(tmp_path / "w")
     root = take(store, tmp_path / "w")
     with umask(mask):
-        restore(store, root, tmp_path / "back")
+        restore_tree(store, root, tmp_path / "back")
     assert modes(tmp_path / "back") == expected
 
 
@@ -115,7 +115,7 @@ def test_a_directory_that_was_private_stays_so(store: Store, tmp_path: Path) -> 
     """An empty directory that somebody made private is not opened by a tree that is not."""
     root = take(store, write_tree(tmp_path / "w", {"f": b""}))
     (tmp_path / "back").mkdir(mode=0o700)
-    restore(store, root, tmp_path / "back")
+    restore_tree(store, root, tmp_path / "back")
     assert modes(tmp_path / "back") == {".": 0o700, "f": 0o644}
 
 
@@ -139,7 +139,7 @@ def test_an_incremental_restore_narrows_and_widens_as_the_trees_say(
         (first, 0o644, 0o755, 0o755),
         (third, 0o600, 0o500, 0o555),
     ):
-        restore(store, root, tmp_path / "back")
+        restore_tree(store, root, tmp_path / "back")
         found = modes(tmp_path / "back")
         assert (found["f"], found["d"], found["."]) == (f, d, top)
         assert take(store, tmp_path / "back") == root
@@ -157,7 +157,7 @@ def test_a_tree_tells_what_it_preserves(
         (tmp_path / "w/d").chmod(0o700)
     with store.batch() as batch:
         options = SnapshotOptions(preserve)
-        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules(), options=options).hash
+        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules(), options=options).node.hash
     assert sorted(preserved_names(store, root)) == sorted(preserve)
 
 

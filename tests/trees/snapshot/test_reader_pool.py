@@ -45,7 +45,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(store: Store, root: Path, report: SnapshotReport | None = None) -> str:
     with store.batch() as batch:
-        return walker.snapshot(batch, root, IgnoreRules(), report).hash
+        return walker.snapshot(batch, root, IgnoreRules(), report).node.hash
 
 
 def test_processes_record_what_one_would(

@@ -102,7 +102,7 @@ def test_what_a_tree_cannot_hold_is_left_out_with_a_warning(store: Store, tmp_pa
 def test_what_is_ignored_is_left_out(store: Store, tmp_path: Path) -> None:
     write_tree(tmp_path / "w", {"build": {"x": b""}, "src": {"build": b"a file"}})
     with store.batch() as batch:
-        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules(b"build/")).hash
+        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules(b"build/")).node.hash
     assert root == put_tree(store, {"src": {"build": b"a file"}})
 
 

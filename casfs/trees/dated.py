@@ -1,0 +1,150 @@
+"""Trees with their times: what a directory node and the times node beside it say together.
+
+Whoever makes a directory anew reads a tree here, so that its files have the times at which they
+were recorded. A mtime that the tree itself has (`--preserve`) stands above these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from casfs.digest import TimesHash, TreeHash
+from casfs.errors import Corrupt, NotFound
+from casfs.nodes import times
+from casfs.nodes.directory import NANOS_PER_S, Entry, Properties, Subdirectory
+from casfs.nodes.times import UNKNOWN, Names, Times, TimesRef
+from casfs.store import Store
+from casfs.system.paths import printable
+from casfs.trees.directory_cache import loaded
+from casfs.trees.tree import split_path
+from casfs.write_batch import Batch
+
+TIMES_MARK = "@"
+
+
+class DatedTree(NamedTuple):
+    """A tree and its times; None where none were recorded."""
+
+    tree: TreeHash
+    times: TimesHash | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name under `trees/` of a mount, and of its native image."""
+        return self.tree if self.times is None else f"{self.tree}{TIMES_MARK}{self.times}"
+
+
+class DatedDirectory(NamedTuple):
+    """`entries`: with the mtimes in their properties; `own`: those of the directory itself;
+    `below`: the times of its subdirectories, by name."""
+
+    entries: Mapping[bytes, Entry]
+    own: Properties | None
+    below: Mapping[bytes, TimesHash]
+
+    def subtree(self, entry: Subdirectory) -> DatedTree:
+        return DatedTree(entry.digest.hash, self.below.get(entry.name))
+
+
+def load(store: Store, root: DatedTree) -> DatedDirectory:
+    """Raises NotFound, Corrupt."""
+    directory = loaded(store, root.tree)
+    if root.times is None:
+        return DatedDirectory(directory.entries, directory.properties, {})
+    recorded = load_times(store, root)
+    entries = {
+        name: _dated(entry, recorded.entries.get(name)) for name, entry in directory.entries.items()
+    }
+    return DatedDirectory(entries, _with_mtime(directory.properties, recorded.own), recorded.below)
+
+
+def load_times(store: Store, root: DatedTree) -> Times:
+    """Raises NotFound, and Corrupt where the times are those of another directory."""
+    if root.times is None:
+        return UNKNOWN
+    key = root.tree + root.times
+    found: Times | None = store.cache.get(key)
+    if found is not None:
+        return found
+    generation = store.cache.generation
+    payload = store.node(root.times, "times").payload
+    try:
+        found = times.decode(_names(store, root.tree), payload)
+    except ValueError:
+        raise Corrupt(f"times {root.times}: not of directory {root.tree}") from None
+    store.cache.put(key, found, len(found.entries) + len(found.below) + 1, generation)
+    return found
+
+
+def subtree(store: Store, root: DatedTree, path: bytes) -> DatedTree:
+    """Returns the directory at `path`, with its times. Raises NotFound."""
+    for name in split_path(path):
+        entry = loaded(store, root.tree).entries.get(name)
+        if not isinstance(entry, Subdirectory):
+            raise NotFound(f"{printable(path)}: no directory in tree {root.tree}")
+        root = DatedTree(entry.digest.hash, load_times(store, root).below.get(name))
+    return root
+
+
+def put(batch: Batch, entries: Iterable[Entry], found: Times) -> TimesRef:
+    """Stores the times of a directory with these entries."""
+    node = batch.put_times(times.encode(times.names_by_list(entries), found))
+    return TimesRef(node, found.newest)
+
+
+def walk_newer(
+    store: Store, root: DatedTree, moment: int, above: bytes = b""
+) -> Iterator[tuple[bytes, Entry, int]]:
+    """Yields the path, entry and time of each file and link that was recorded as newer than
+    `moment`, in ns; directories that have none are not read."""
+    recorded = load_times(store, root)
+    if recorded.newest is None or recorded.newest <= moment:
+        return
+    for name, entry in loaded(store, root.tree).entries.items():
+        if isinstance(entry, Subdirectory):
+            below = DatedTree(entry.digest.hash, recorded.below.get(name))
+            yield from walk_newer(store, below, moment, above + name + b"/")
+        elif recorded.entries.get(name, moment) > moment:
+            yield above + name, entry, recorded.entries[name]
+
+
+def times_for(store: Store, batch: Batch, tree: TreeHash, source: DatedTree) -> TimesHash | None:
+    """Returns the times that the paths of a stored tree have in `source`, where they are as there;
+    None where nothing is known. What is equal is not read."""
+    if tree == source.tree or source.times is None:
+        return source.times
+    recorded, theirs = load_times(store, source), loaded(store, source.tree).entries
+    modified: dict[bytes, int] = {}
+    below: dict[bytes, TimesHash] = {}
+    for name, entry in loaded(store, tree).entries.items():
+        their = theirs.get(name)
+        if isinstance(entry, Subdirectory) and isinstance(their, Subdirectory):
+            inner = DatedTree(their.digest.hash, recorded.below.get(name))
+            made = times_for(store, batch, entry.digest.hash, inner)
+            if made is not None:
+                below[name] = made
+        elif entry == their and name in recorded.entries:
+            modified[name] = recorded.entries[name]
+    # An upper bound is enough: what it counts too much is only looked at in vain.
+    found = Times(recorded.own, recorded.newest, modified, below)
+    return batch.put_times(times.encode(_names(store, tree), found))
+
+
+def _names(store: Store, root: TreeHash) -> Names:
+    """Returns the names in each list of the node, those of purged files included."""
+    directory = loaded(store, root)
+    entries = {entry.name: entry for entry in directory.purged} | directory.entries
+    return times.names_by_list(entries.values())
+
+
+def _dated(entry: Entry, mtime: int | None) -> Entry:
+    if isinstance(entry, Subdirectory):
+        return entry
+    return entry._replace(properties=_with_mtime(entry.properties, mtime))
+
+
+def _with_mtime(own: Properties | None, mtime: int | None) -> Properties | None:
+    if mtime is None or (own is not None and own.mtime is not None):
+        return own
+    return (own or Properties())._replace(mtime=divmod(mtime, NANOS_PER_S))
