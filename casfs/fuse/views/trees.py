@@ -161,9 +161,10 @@ class Trees(StoreDirectory):
             is_step = STEP.fullmatch(second) is not None
             id = ThreadId(first.decode("ascii", "replace"))
             return self._reader.step_tree(id, int(second)) if is_step else None
-        times = parse_hash(second) if mark else None
-        types = {tree: "directory"} if not mark else {tree: "directory", times or "": "times"}
-        if any(self._type(hash) != type for hash, type in types.items()):
+        if self._type(tree) != "directory":
+            return None
+        times = parse_hash(second)
+        if mark and (times is None or self._type(times) != "times"):
             return None
         return DatedTree(cast(TreeHash, tree), cast("TimesHash | None", times))
 
