@@ -178,7 +178,7 @@ class Reading:
         """The unified diff of two trees; `path`: of a file or directory in them alone."""
         before, after = (revisions.resolve_tree(self.store, one) for one in (old, new))
         patch = unified_diff.patch(self.store, before, after, paths=[os.fsencode(path)])
-        return part(io.BytesIO(patch), offset, limit)
+        return part(io.BytesIO(patch), offset, limit, errors="backslashreplace")
 
     def blame(self, file: Revision, offset: Offset = 0, limit: Limit = 50) -> Value:
         """Each line of a file (REV:PATH) with the step or checkpoint that wrote it: role, agent,
@@ -252,14 +252,17 @@ def window(text: str, first: int, count: int) -> Value:
     return part(io.BytesIO(text.encode()), first, count, nul=True)
 
 
-def part(source: BinaryIO, first: int, count: int, *, nul: bool = False) -> Value:
-    """Returns the text of `count` bytes of a file from `first` on. `nul`: one may be in a text."""
+def part(
+    source: BinaryIO, first: int, count: int, *, nul: bool = False, errors: str = "strict"
+) -> Value:
+    """Returns the text of `count` bytes of a file from `first` on. `nul`: one may be in a text;
+    `errors`: what becomes of bytes that are not UTF-8."""
     size = source.seek(0, io.SEEK_END)
     first = source.seek(min(first, size))
     data = source.read(count)
     end = first + len(data)
     value: Value = {"sizeBytes": size}
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8")(errors)
     try:
         text = decoder.decode(data, end == size)
         end -= len(decoder.getstate()[0])  # a character that was cut

@@ -31,7 +31,8 @@ def parse(patch: bytes) -> list[FilePatch]:
     """Returns the files of a patch; a line about one without a text is a file without lines."""
     files: list[FilePatch] = []
     left, place = MAX_LINES, ""
-    for line in patch.decode("utf-8", "replace").removesuffix("\n").split("\n") if patch else ():
+    text = patch.decode("utf-8", "backslashreplace").removesuffix("\n")
+    for line in text.split("\n") if patch else ():
         kind = KINDS.get(line[:1], "")
         if line.startswith(HEADER):
             files.append(FilePatch(_name(line.removeprefix(HEADER))))

@@ -1,11 +1,11 @@
 """Unified diffs between two trees, for people, models and `git apply`.
 
 Text files and symlinks have lines, under the headers that git knows (modes; new, deleted and
-renamed files). A change of kind is a deletion and an addition. Files that have a NUL byte, are
-not UTF-8 or larger than MAX_FILE_BYTES, directories, and preserved times are named on a line of
-their own, which git skips: `LETTER path (why)`. Paths in a directory named `.git` are
-only counted, since git accepts no patch to them. The output is bounded; paths that do not fit
-are counted too.
+renamed files). A change of kind is a deletion and an addition. Lines are bytes, whatever their
+encoding. Files that have a NUL byte or are larger than MAX_FILE_BYTES, directories, and preserved
+times are named on a line of their own, which git skips: `LETTER path (why)`. Paths in a directory
+named `.git` are only counted, since git accepts no patch to them. The output is bounded; paths that
+do not fit are counted too.
 """
 
 from __future__ import annotations
@@ -70,10 +70,6 @@ def text_lines(store: Store, entry: Entry | None, limit: int = MAX_FILE_BYTES) -
     if entry.digest.size_bytes > limit:
         return "too large to show"
     data = store.get(entry.digest.hash)
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return "binary"
     return "binary" if b"\0" in data else lines.split(data)
 
 

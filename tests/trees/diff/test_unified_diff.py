@@ -96,7 +96,7 @@ def test_carriage_returns_and_form_feeds_are_part_of_a_line(store: Store) -> Non
     [
         ({}, {"d": {}}, ["A d (directory)"]),
         ({"f": b"\0"}, {"f": b"x"}, ["M f (binary)"]),
-        ({"f": b"x"}, {"f": b"\xff"}, ["M f (binary)"]),
+        ({"f": b"x"}, {"f": b"\0\xff"}, ["M f (binary)"]),
         ({}, {"f": b"x" * (MAX_FILE_BYTES + 1)}, ["A f (too large to show)"]),
     ],
 )
