@@ -150,6 +150,7 @@ def cli(ctx: click.Context, store: str | None) -> None:
 
 
 def main() -> NoReturn:
+    _fill_closed_streams()
     if instruction := os.environ.get(COMPLETION):
         from casfs.cli.completion import shell
 
@@ -179,6 +180,17 @@ def main() -> NoReturn:
         where = f"{error.filename}: " if error.filename else ""
         code = _fail(f"{where}{error.strerror or error}", 1)
     sys.exit(code)
+
+
+def _fill_closed_streams() -> None:
+    """Opens /dev/null for each standard stream that was closed. The next file that is opened, a
+    database as well, would have its number, and what is printed would go there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 @contextmanager

@@ -160,6 +160,17 @@ def test_usage(arguments: list[str], cli: Cli) -> None:
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("streams", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("verb", ["status", "checkpoint list", "heads --json", "--help", "put -"])
+def test_closed_streams_are_no_error(cli: Cli, streams: str, verb: str, tmp_path: Path) -> None:
+    script = f"{sys.executable} -m casfs --store {cli.root} {verb} {streams} </dev/null"
+    if "<&-" in streams:
+        script = script.removesuffix(" </dev/null")
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert cli("fsck").text
+
+
 def test_a_reader_that_has_had_enough_is_no_error(cli: Cli) -> None:
     script = '"$0" -m casfs --store "$1" heads | head -n 1; echo "${PIPESTATUS[*]}"'
     argv = ["bash", "-c", script, sys.executable, str(cli.root)]

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import Refused
 from casfs.store import Store
+from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.apply import apply
 from casfs.trees.restore.restore import restore
@@ -33,7 +34,7 @@ WEIGHTS = {"edit": 5, "build": 4, "record": 3, "over": 3, "anew": 1, "apply": 2}
 
 
 class Recorded(NamedTuple):
-    """`is_built`: there was nothing to build when it was recorded."""
+    """`is_built`: it has what was built, and there was nothing to build."""
 
     state: RecordedState
     is_built: bool
@@ -84,7 +85,8 @@ class Sequence:
     def record(self) -> None:
         made = create.create(self.store, "p", self.project).checkpoint
         state = checkpoint.recorded(self.store, made)
-        self.recorded.append(Recorded(state, self.is_built and not self.ignored))
+        is_recorded = tree.find(self.store, state.tree, self.tool.output.encode()) is not None
+        self.recorded.append(Recorded(state, self.is_built and is_recorded))
 
     def over(self) -> None:
         """Restores over the directory, as a person does who lets her edits be overwritten."""
@@ -136,8 +138,6 @@ class Sequence:
 
     def _look(self, one: Recorded, *, is_idle: bool) -> None:
         self.is_built = one.is_built
-        if not (self.project / self.tool.output).exists():
-            return  # derived files are in no checkpoint
         if is_idle and self.tool.make(self.project):
             raise Untrue("something was built again that did not change")
 
