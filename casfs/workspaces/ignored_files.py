@@ -20,7 +20,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +55,23 @@ class IgnoredFiles:
             return
         for path in self.paths:
             relative = os.fsdecode(path)
-            _copy(self.folder / FILES / relative, directory / relative)
+            for source, reason in _copy(self.folder / FILES / relative, directory / relative):
+                raise Failed(f"cannot copy {source} to {directory / relative}: {reason}")
 
 
 NOTHING_IGNORED = IgnoredFiles()
 
 
-def keep(store: Store, directory: Path, paths: Collection[bytes], patterns: bytes) -> str | None:
+def keep(
+    store: Store,
+    directory: Path,
+    paths: Collection[bytes],
+    patterns: bytes,
+    on_unreadable: Callable[[str], None],
+) -> str | None:
     """Copies the ignored paths of a directory into the store; returns the token, None where there
-    is nothing to keep. Raises Failed."""
+    is nothing to keep. `on_unreadable`: called with what cannot be read, and why: the rest is
+    copied. Raises Failed."""
     if store.root is None or not (paths or patterns):
         return None
     token = secrets.token_hex(16)
@@ -74,7 +82,8 @@ def keep(store: Store, directory: Path, paths: Collection[bytes], patterns: byte
         (folder / PATHS).write_bytes(b"\0".join(paths))
         for path in paths:
             relative = os.fsdecode(path)
-            _copy(directory / relative, folder / FILES / relative)
+            for source, reason in _copy(directory / relative, folder / FILES / relative):
+                on_unreadable(f"{source}: {reason}")
     except OSError as error:
         rmtree.delete(folder)
         raise Failed(f"cannot copy ignored files of {directory}: {error.strerror}") from None
@@ -142,16 +151,26 @@ def _special_files(directory: str, names: list[str]) -> list[str]:
     return [name for name, mode in modes.items() if not any(is_kind(mode) for is_kind in copied)]
 
 
-def _copy(source: Path, target: Path) -> None:
+def _without_path(reason: str) -> str:
+    """Returns "Permission denied" of the text of an OSError, as `shutil` has it."""
+    return reason.partition("] ")[2].partition(": ")[0] or reason
+
+
+def _copy(source: Path, target: Path) -> list[tuple[str, str]]:
     """Copies a file, a link or a directory with its mode, over nothing that is there. Sockets and
-    the like are left out. Raises Failed."""
+    the like are left out. Returns what could not be copied, and why. Raises Failed."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(target):
-            return
+            return []
         if source.is_dir() and not source.is_symlink():
             shutil.copytree(source, target, symlinks=True, ignore=_special_files)
         elif source.is_file() or source.is_symlink():
             shutil.copy2(source, target, follow_symlinks=False)
-    except (OSError, shutil.Error) as error:
+    except shutil.Error as error:  # at its end, with all that failed
+        return [(str(path), _without_path(str(reason))) for path, _, reason in error.args[0]]
+    except PermissionError as error:
+        return [(str(error.filename or source), error.strerror or str(error))]
+    except OSError as error:
         raise Failed(f"cannot copy {source} to {target}: {error}") from None
+    return []

@@ -14,9 +14,9 @@ from casfs.system import mounts
 from casfs.workspaces import placeholder, strategies
 from tests.mount.test_containers import environment, interpreter
 from tests.mount.test_other_users import DEVICE, by_nobody, open_to_all, owned, ran
-from tests.support.containers import AS_NOBODY, finished
+from tests.support.containers import AS_NOBODY, NOBODY, finished
 from tests.support.engine import Cli
-from tests.support.helpers import write_tree
+from tests.support.helpers import read_tree, write_tree
 from tests.support.lasting import ROOT_ONLY
 from tests.support.programs import require
 from tests.support.strategies import skip_without
@@ -113,3 +113,37 @@ def test_its_backend_and_state_are_listed(cli: Cli, namespace: Path) -> None:
     (listed,) = json.loads(cli("workspace", "list", "--json").out)
     assert (listed["backend"], listed["state"]) == ("namespace", "namespace-only")
     cli("workspace", "close", namespace)
+
+
+@ROOT_ONLY
+def test_a_directory_of_ones_own_in_one_of_roots(nobody: Run, runtime_dir: Path) -> None:
+    above = runtime_dir / "roots"
+    above.mkdir(mode=0o755)
+    for name in ("target", "work"):
+        (above / name).mkdir()
+        os.chown(above / name, NOBODY, NOBODY)
+    with open_to_all():
+        nobody("checkpoint", "restore", "app", above / "target")
+        nobody("workspace", "open", "app", above / "work", "--backend", "copy")
+        assert read_tree(above / "target") == read_tree(above / "work") == {b"a": b"one"}
+        made = os.stat(runtime_dir / "source/a").st_mtime_ns
+        assert os.stat(above / "target/a").st_mtime_ns == made
+        nobody("workspace", "close", above / "work")
+
+
+@ROOT_ONLY
+def test_an_ignored_directory_of_another_user(nobody: Run, runtime_dir: Path) -> None:
+    source = runtime_dir / "source"
+    (source / ".casfsignore").write_text("data/\n")
+    write_tree(source / "data", {"kept": b"kept", "pg": {"secret": b""}})
+    (runtime_dir / "agent.sh").write_text("cat data/kept; ls data\n")
+    owned(source)
+    os.chown(source / "data/pg", 0, 0)
+    (source / "data/pg").chmod(0o700)
+    agent = f"command:sh {runtime_dir}/agent.sh"
+    run = [f"XDG_RUNTIME_DIR={runtime_dir / 'run'}", interpreter(), "-m", "casfs", "run"]
+    with open_to_all():
+        done = by_nobody(runtime_dir, "env", *run, "--no-apply", agent, "Look.", source)
+        nobody("daemon", "stop")
+    assert "kept" in ran(done)
+    assert f"not in the thread's workspace: {source}/data/pg: Permission denied" in done.stderr

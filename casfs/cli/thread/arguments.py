@@ -13,6 +13,7 @@ import click
 
 from casfs import config, threads
 from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
+from casfs.cli.output import warn
 from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve
@@ -186,6 +187,10 @@ def parse_agent(text: str, where: str) -> AgentSpec:
         raise Usage(f"{where}: {error}") from None
 
 
+def _warn_of_unreadable(what: str) -> None:
+    warn(f"not in the thread's workspace: {what}")
+
+
 def record_workspace(
     ctx: click.Context, text: str, patterns: Sequence[str] = (), *, allow_secret: bool = False
 ) -> dict[str, Any]:
@@ -210,6 +215,8 @@ def record_workspace(
             state = working_tree.snapshot(store, batch, directory, rules, report, options)
         ignored = [path for path, reason in report.excluded if reason == BY_PATTERN]
         lines = [read_patterns(directory), *map(os.fsencode, patterns)]
-        token = ignored_files.keep(store, directory, ignored, b"\n".join(filter(None, lines)))
+        token = ignored_files.keep(
+            store, directory, ignored, b"\n".join(filter(None, lines)), _warn_of_unreadable
+        )
     print_notes(report)
     return {"workspace": state.tree, "recorded": state.fields, "ignored": token}

@@ -116,6 +116,12 @@ class IncrementalRestore:
         if when is not None:
             self.outcome.from_future = not modification_order.wait_until_past(when)
 
+    def date_as_recorded(self, fd: int, source: DatedTree) -> None:
+        """Dates all of a directory that was empty before."""
+        for path, when in modification_order.recorded_times(self._store, source):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                modification_order.set_time(fd, path, when)
+
     def _date(self, fd: int, name: bytes, path: Path, source: DatedTree, when: int) -> None:
         """A kept file with several links, perhaps outside of the directory, is replaced first."""
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)

@@ -94,6 +94,20 @@ def _steps(recorded: Sequence[int]) -> Iterator[int]:
         yield WIDE_STEP_NS if is_wide else STEP_NS
 
 
+def recorded_times(store: Store, root: DatedTree, above: Path = b"") -> Iterator[tuple[Path, int]]:
+    """Yields the recorded times of all of a tree in ns, a directory after what is in it."""
+    directory = dated.load(store, root)
+    for name, entry in directory.entries.items():
+        if isinstance(entry, Subdirectory):
+            yield from recorded_times(store, directory.subtree(entry), above + name + b"/")
+        elif entry.properties is not None and entry.properties.mtime is not None:
+            seconds, nanos = entry.properties.mtime
+            yield above + name, seconds * SECOND_NS + nanos
+    if directory.own is not None and directory.own.mtime is not None:
+        seconds, nanos = directory.own.mtime
+        yield above + b".", seconds * SECOND_NS + nanos
+
+
 def set_time(fd: int, path: Path, when: int) -> None:
     """Sets the time of the file or link at `path` in the directory `fd`, in ns."""
     *above, name = path.split(b"/")

@@ -322,7 +322,10 @@ class _Restore:
             )
             unfinished = olds if len(olds) > 1 else []
             task.directory(fd, b"", [here, *unfinished], self.goal)
-            task.date(fd, self._dated_goal())
+            if here is None and olds == [None]:
+                task.date_as_recorded(fd, self._dated_goal())
+            else:
+                task.date(fd, self._dated_goal())
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
             if not self._paths or here is None:
                 self._save_state(fd)

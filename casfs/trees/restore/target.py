@@ -100,12 +100,14 @@ class Target:
             return True
 
     def is_replaceable(self) -> bool:
-        """An empty mount point or working directory is filled in place."""
+        """An empty mount point or working directory is filled in place, and so is one in a
+        directory of somebody else."""
         if self._opened is not None:
             return False
-        here = os.path.realpath(".")
         return not self.path.exists() or (
-            not os.path.ismount(self.path) and os.path.realpath(self.path) != here
+            not os.path.ismount(self.path)
+            and os.path.realpath(self.path) != os.path.realpath(".")
+            and os.access(self.path.parent, os.W_OK | os.X_OK)
         )
 
     def possible_trees(self, base: TreeHash | None, new: TreeHash, *, is_needed: bool) -> Roots:
