@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.checkpoints.create import create_before_restore
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
@@ -82,6 +82,7 @@ def restore(
 
     with open_store(ctx) as store, progress("restoring", "files") as update:
         found = resolve(store, tree)
+        source = found.checkpoint
         done = restore_tree(
             store,
             found.state,
@@ -96,8 +97,8 @@ def restore(
             on_local_changes=save if force else None,
             on_delete=save,
             progress=update,
+            name=f"{source.name}@{source.id}" if source and source.name != BEFORE_RESTORE else "",
         )
-        source = found.checkpoint
         print_missing(
             store, found.state.full, f"{source.name}@{source.id}" if source else found.root
         )

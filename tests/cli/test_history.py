@@ -133,3 +133,16 @@ def test_a_path_on_disk(cli: Cli, tmp_path: Path) -> None:
         assert f"{place}/src/f was changed since site@" in cli(verb, place / "src/f").err
     (tmp_path / "other").touch()
     assert "is in no directory" in cli.refused("blame", str(tmp_path / "other"), code=3)
+
+
+def test_a_path_on_disk_of_a_restored_directory(cli: Cli, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "f").write_text("a\n")
+    first = cli("checkpoint", "create", "p", place).word
+    (place / "f").write_text("b\n")
+    cli("checkpoint", "create", "p", place)
+    cli("checkpoint", "restore", f"p@{first}", place)
+    for verb in ("blame", "log", "cat"):
+        assert cli(verb, place / "f").text
+    assert f"compared with p@{first}" in cli("status", place).text

@@ -87,11 +87,12 @@ def test_the_daemon_is_started(cli: Cli, project: Path) -> None:
         cli("daemon", "stop")
 
 
-@pytest.mark.parametrize("directory", ["/proc", "/proc/self", "/sys", "/dev"])
+@pytest.mark.parametrize("directory", ["/proc", "/proc/self", "/sys", "/sys/fs/cgroup", "/dev"])
 def test_directories_of_the_kernel_are_refused(cli: Cli, directory: str) -> None:
     for verb in (["watch"], ["checkpoint", "create", "x"], ["tree", "build"]):
         assert "files of the kernel" in cli.refused(*verb, directory, code=4)
 
 
 def test_the_store_is_not_watched(cli: Cli) -> None:
-    assert "is the store itself" in cli.refused("watch", cli.root, code=4)
+    for directory in (cli.root, cli.root / "objects"):
+        assert "is the store itself" in cli.refused("watch", directory, code=4)

@@ -83,6 +83,7 @@ def restore(
     on_delete: Callable[[RecordedState], None] = lambda before: None,
     progress: Progress | None = None,
     opened: int | None = None,
+    name: str = "",
 ) -> RestoreResult:
     """Make the directory `target` hold all of `state`: a new one with the recorded times, one that
     has files with times in the recorded order (`casfs.trees.restore.modification_order`).
@@ -92,7 +93,8 @@ def restore(
     leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
     every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
     preserved modes. `parents`: make missing parents. `on_local_changes`: called before they are
-    overwritten; without it they are refused. `opened`: as in Target.
+    overwritten; without it they are refused. `opened`: as in Target. `name`: NAME@ID of the
+    checkpoint that `state` is of, which is noted of the directory.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
@@ -101,7 +103,7 @@ def restore(
         tree.load(store, hash)
     started = time.monotonic()
     place = Target(store, target, opened)
-    task = _Restore(store, state, place, WriteProgress(progress=progress, set_id=set_id))
+    task = _Restore(store, state, place, WriteProgress(progress=progress, set_id=set_id), name)
     with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
 
         def record() -> RecordedState:
@@ -137,11 +139,16 @@ def restore(
 
 class _Restore:
     def __init__(
-        self, store: Store, state: RecordedState, target: Target, progress: WriteProgress
+        self,
+        store: Store,
+        state: RecordedState,
+        target: Target,
+        progress: WriteProgress,
+        name: str,
     ) -> None:
         self._store = ScratchStore(store)
         self._real_store = store
-        self._state = state
+        self._state, self._name = state, name
         self._root = self.goal = root = state.full
         self._paths: list[bytes] = []  # empty: the whole tree
         self._newest: int | None = None  # time of a file that is there, in ns
@@ -296,7 +303,7 @@ class _Restore:
 
     def _save_state(self, fd: int) -> None:
         work = self._state.tree if self._state.local else None
-        self._target.save_state(fd, [self._root], work=work)
+        self._target.save_state(fd, [self._root], self._name, work=work)
 
     def _keep_private(self, fd: int) -> None:
         """An empty directory that the user made private is not opened by the tree's mode."""

@@ -69,9 +69,10 @@ def exclude_stores(
 def refuse_unrecordable(store: Store, directory: Path) -> None:
     """Raises Refused for the store, and for directories whose files the kernel makes up."""
     top = directory.resolve()
-    if store.root is not None and store.root.resolve() == top:
-        raise Refused(f"{directory} is the store itself; record another directory")
+    if store.root is not None and top.is_relative_to(store.root.resolve()):
+        raise Refused(f"{directory} is the store itself, or in it; record another directory")
     above = [mount for mount in mounts.mounts() if top.is_relative_to(mount.point)]
     holder = max(above, key=lambda mount: len(mount.point.parts), default=None)
-    if top == DEVICES or (holder is not None and holder.type in KERNEL_TYPES):
+    is_below = any(mount.type in ("sysfs", "proc") for mount in above)  # a tmpfs with cgroups
+    if top == DEVICES or is_below or (holder is not None and holder.type in KERNEL_TYPES):
         raise Refused(f"{directory} has files of the kernel; record another directory")
