@@ -17,7 +17,8 @@ from casfs.cli.output import warn
 from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve
-from casfs.trees.snapshot import exclusions, policy, working_tree
+from casfs.system.paths import printable
+from casfs.trees.snapshot import exclusions, linked_repositories, policy, working_tree
 from casfs.trees.snapshot.ignore import BY_PATTERN, read_patterns
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import ignored_files
@@ -213,6 +214,11 @@ def record_workspace(
         )
         with store.batch() as batch:
             state = working_tree.snapshot(store, batch, directory, rules, report, options)
+            state, left_out = linked_repositories.replaced(
+                store, batch, state, directory, report.git_files
+            )
+        for path in left_out:
+            _warn_of_unreadable(f"{printable(path)}: the repository that it names cannot be read")
         ignored = [path for path, reason in report.excluded if reason == BY_PATTERN]
         lines = [read_patterns(directory), *map(os.fsencode, patterns)]
         token = ignored_files.keep(

@@ -79,7 +79,7 @@ def _index_names(directory: Path) -> frozenset[bytes] | None:
     try:
         kind = os.lstat(git).st_mode
         if stat.S_ISREG(kind):
-            git = _pointed_to(git)
+            git = pointed_to(git)
         elif not stat.S_ISDIR(kind):
             return None
         if not (git / "HEAD").exists():
@@ -96,8 +96,9 @@ def _index_names(directory: Path) -> frozenset[bytes] | None:
         return None
 
 
-def _pointed_to(file: Path) -> Path:
-    """Returns the repository that the `.git` file of a linked work tree or submodule names."""
+def pointed_to(file: Path) -> Path:
+    """Returns the repository that the `.git` file of a linked work tree or submodule names. Raises
+    OSError."""
     text = _read(file, MAX_POINTER_BYTES).strip()
     return file.parent / os.fsdecode(text.removeprefix(b"gitdir:").strip())
 

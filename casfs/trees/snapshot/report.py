@@ -46,7 +46,7 @@ class SnapshotReport:
     name, with the reason; `derived`: kept directories, with the reason; `findings`: what the
     scanner found. By path, what `classes.settle` decided: `local`: private files; `exposed`:
     files with secrets that are work. `purged`: files that were left out, since their content was
-    purged."""
+    purged; `git_files`: the `.git` files, of linked work trees and submodules."""
 
     files: int = 0
     bytes: int = 0
@@ -61,6 +61,7 @@ class SnapshotReport:
     local: dict[RelativePath, str] = field(default_factory=dict)
     exposed: dict[RelativePath, Hits] = field(default_factory=dict)
     purged: dict[RelativePath, str] = field(default_factory=dict)
+    git_files: list[RelativePath] = field(default_factory=list)
     not_kept: Counter[str] = field(default_factory=Counter)
     known: KnownFiles | None = None
 
@@ -90,6 +91,7 @@ class SnapshotReport:
         self.local |= other.local
         self.exposed |= other.exposed
         self.purged |= other.purged
+        self.git_files += other.git_files
         self.not_kept.update(other.not_kept)
 
     def exclude(self, path: RelativePath, reason: str) -> bool:

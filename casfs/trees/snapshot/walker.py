@@ -43,6 +43,7 @@ from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 from casfs.write_batch import Batch
 
 Subdirectories = list[tuple[bytes, Stat | os.stat_result]]
+GIT_NAME = b".git"
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 
 
@@ -203,6 +204,8 @@ class Snapshot:
         for name, hits in row.split_hits().items():
             path = scanned.path + b"/" + name
             self._report.findings[path[1:]] = hits
+        if found.get(GIT_NAME, stat_cache.DIRECTORY) != stat_cache.DIRECTORY:
+            self._report.git_files.append((scanned.path + b"/" + GIT_NAME)[1:])
         self._count(len(found) - len(below) - len(links), size)
         for name, seen in odd:
             self._count_odd(scanned.path + b"/" + name, seen)
@@ -234,6 +237,8 @@ class Snapshot:
                         self._report.findings[path[1:]] = found.hits
                 else:
                     unread.append(name)
+        if GIT_NAME in scanned.entries:
+            self._report.git_files.append((scanned.path + b"/" + GIT_NAME)[1:])
         if self._reads:
             self._queue.read(scanned, fd, unread)
         return below

@@ -1,0 +1,128 @@
+"""Gives a copy of a linked work tree, or of a submodule, a repository of its own.
+
+Their `.git` is a file that names the repository, which is elsewhere. Copied as it is, git in the
+copy would move branches and the index of the person who works there. The repository that is made
+here has the same HEAD, refs and index, and borrows the objects (`objects/info/alternates`); what is
+committed in the copy stays in the copy. It is made without git, as `git_index` reads the index:
+git runs programs that a repository's configuration names.
+
+Format: Documentation/gitrepository-layout of git. Refs in a `reftable` are not read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from casfs.digest import TreeDigest
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Subdirectory
+from casfs.store import Store
+from casfs.trees import dated, edit
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.snapshot.git_index import GIT, pointed_to
+from casfs.write_batch import Batch
+
+HASH = re.compile(rb"[0-9a-f]{40}|[0-9a-f]{64}")
+SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)
+CONFIG = b"[core]\n\trepositoryformatversion = %d\n\tbare = false\n\tlogallrefupdates = true\n"
+EXTENSIONS = b"[extensions]\n\tobjectformat = sha256\n"
+COPIED = ("index", "sharedindex.*")  # from the work tree's own directory
+
+
+def replaced(
+    store: Store, batch: Batch, state: RecordedState, top: Path, git_files: Iterable[bytes]
+) -> tuple[RecordedState, list[bytes]]:
+    """Returns the state of the directory `top` with a repository in place of each of its `.git`
+    files, which is not work; and those that are left out, since what they name cannot be read."""
+    made: dict[bytes, Entry | None] = {}
+    for path in git_files:
+        repository = own_repository(batch, (top / os.fsdecode(path)).parent)
+        made[path] = repository and Subdirectory(os.fsencode(GIT), repository)
+    if not made:
+        return state, []
+    batch.commit()
+    gone: dict[bytes, Entry | None] = dict.fromkeys(made)
+    work = edit.with_entries(store, batch, state.tree, gone, keep_empty=True).hash
+    full = edit.with_entries(store, batch, state.full, made, keep_empty=True).hash
+    batch.commit()
+    found = RecordedState(
+        work,
+        full,
+        dated.times_for(store, batch, work, state.work),
+        dated.times_for(store, batch, full, state.whole),
+    )
+    return found, [path for path, entry in made.items() if entry is None]
+
+
+def own_repository(batch: Batch, work_tree: Path) -> TreeDigest | None:
+    """Stores the directory that takes the place of the `.git` file of a work tree; None where what
+    it names cannot be read."""
+    try:
+        private = pointed_to(work_tree / GIT)
+        shared = _shared_directory(private)
+        if (shared / "reftable").exists():
+            return None
+        objects = os.fsencode(os.path.realpath(shared / "objects"))
+        if not os.path.isdir(objects) or b"\n" in objects:
+            return None
+        files = {
+            "HEAD": (private / "HEAD").read_bytes(),
+            "config": _config(shared),
+            "packed-refs": b"".join(b"%b %b\n" % (refs, name) for name, refs in _refs(shared)),
+        }
+        if (shared / "shallow").exists():
+            files["shallow"] = (shared / "shallow").read_bytes()
+        entries: list[Entry] = [_file(batch, name, text) for name, text in files.items()]
+        for path in (one for pattern in COPIED for one in private.glob(pattern)):
+            with path.open("rb") as source:
+                entries.append(File(os.fsencode(path.name), batch.put_stream(source), False))
+    except (OSError, ValueError):
+        return None
+    info = _directory(batch, [_file(batch, "alternates", objects + b"\n")])
+    entries.append(_subdirectory(batch, "objects", [Subdirectory(b"info", info)]))
+    entries.append(_subdirectory(batch, "refs", []))
+    return _directory(batch, entries)
+
+
+def _shared_directory(private: Path) -> Path:
+    """Returns what all work trees of the repository share. Raises OSError."""
+    try:
+        return private / os.fsdecode((private / "commondir").read_bytes().strip())
+    except FileNotFoundError:  # a submodule
+        return private
+
+
+def _config(shared: Path) -> bytes:
+    """Only what git needs to read it: the rest names programs, remotes and their passwords."""
+    is_sha256 = SHA256.search((shared / "config").read_bytes()) is not None
+    return CONFIG % is_sha256 + EXTENSIONS * is_sha256
+
+
+def _refs(shared: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yields name and hash of each ref but symbolic ones, sorted. Raises OSError, ValueError."""
+    found: dict[bytes, bytes] = {}
+    if (shared / "packed-refs").exists():
+        for line in (shared / "packed-refs").read_bytes().splitlines():
+            if not line.startswith((b"#", b"^")):
+                hash, name = line.split(b" ", 1)
+                found[name] = hash
+    top = shared / "refs"
+    for path in top.rglob("*"):
+        if path.is_file() and HASH.fullmatch(hash := path.read_bytes().strip()):
+            found[os.fsencode(path.relative_to(shared))] = hash
+    yield from sorted(found.items())
+
+
+def _file(batch: Batch, name: str, content: bytes) -> File:
+    return File(os.fsencode(name), batch.put(content), False)
+
+
+def _subdirectory(batch: Batch, name: str, entries: list[Entry]) -> Subdirectory:
+    return Subdirectory(os.fsencode(name), _directory(batch, entries))
+
+
+def _directory(batch: Batch, entries: list[Entry]) -> TreeDigest:
+    return batch.put_directory(directory.encode(entries))
