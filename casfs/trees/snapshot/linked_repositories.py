@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from casfs.digest import TreeDigest
@@ -39,7 +39,7 @@ def replaced(
     files, which is not work; and those that are left out, since what they name cannot be read."""
     made: dict[bytes, Entry | None] = {}
     for path in git_files:
-        repository = own_repository(batch, (top / os.fsdecode(path)).parent)
+        repository = own_repository(store, batch, (top / os.fsdecode(path)).parent)
         made[path] = repository and Subdirectory(os.fsencode(GIT), repository)
     if not made:
         return state, []
@@ -57,7 +57,7 @@ def replaced(
     return found, [path for path, entry in made.items() if entry is None]
 
 
-def own_repository(batch: Batch, work_tree: Path) -> TreeDigest | None:
+def own_repository(store: Store, batch: Batch, work_tree: Path) -> TreeDigest | None:
     """Stores the directory that takes the place of the `.git` file of a work tree; None where what
     it names cannot be read."""
     try:
@@ -68,23 +68,28 @@ def own_repository(batch: Batch, work_tree: Path) -> TreeDigest | None:
         objects = os.fsencode(os.path.realpath(shared / "objects"))
         if not os.path.isdir(objects) or b"\n" in objects:
             return None
-        files = {
-            "HEAD": (private / "HEAD").read_bytes(),
-            "config": _config(shared),
-            "packed-refs": b"".join(b"%b %b\n" % (refs, name) for name, refs in _refs(shared)),
+        refs, symbolic = _refs(shared)
+        lines = [b"%b %b\n" % (refs[name], name) for name in sorted(refs)]
+        files = symbolic | {
+            b"HEAD": (private / "HEAD").read_bytes(),
+            b"config": _config(shared),
+            b"objects/info/alternates": objects + b"\n",
+            b"packed-refs": b"".join(lines),
         }
         if (shared / "shallow").exists():
-            files["shallow"] = (shared / "shallow").read_bytes()
-        entries: list[Entry] = [_file(batch, name, text) for name, text in files.items()]
+            files[b"shallow"] = (shared / "shallow").read_bytes()
+        made = {path: batch.put(content) for path, content in files.items()}
         for path in (one for pattern in COPIED for one in private.glob(pattern)):
             with path.open("rb") as source:
-                entries.append(File(os.fsencode(path.name), batch.put_stream(source), False))
+                made[os.fsencode(path.name)] = batch.put_stream(source)
     except (OSError, ValueError):
         return None
-    info = _directory(batch, [_file(batch, "alternates", objects + b"\n")])
-    entries.append(_subdirectory(batch, "objects", [Subdirectory(b"info", info)]))
-    entries.append(_subdirectory(batch, "refs", []))
-    return _directory(batch, entries)
+    entries: dict[bytes, Entry | None] = {
+        path: File(path.rpartition(b"/")[2], digest, False) for path, digest in made.items()
+    }
+    if not symbolic:  # git wants the directory
+        entries[b"refs"] = Subdirectory(b"refs", batch.put_directory(directory.encode([])))
+    return edit.with_entries(store, batch, None, entries)
 
 
 def _shared_directory(private: Path) -> Path:
@@ -101,28 +106,21 @@ def _config(shared: Path) -> bytes:
     return CONFIG % is_sha256 + EXTENSIONS * is_sha256
 
 
-def _refs(shared: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yields name and hash of each ref but symbolic ones, sorted. Raises OSError, ValueError."""
+def _refs(shared: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """Returns the hash of each ref, and the content of each symbolic one, by name. Raises OSError,
+    ValueError."""
     found: dict[bytes, bytes] = {}
+    symbolic: dict[bytes, bytes] = {}
     if (shared / "packed-refs").exists():
         for line in (shared / "packed-refs").read_bytes().splitlines():
             if not line.startswith((b"#", b"^")):
                 hash, name = line.split(b" ", 1)
                 found[name] = hash
-    top = shared / "refs"
-    for path in top.rglob("*"):
-        if path.is_file() and HASH.fullmatch(hash := path.read_bytes().strip()):
-            found[os.fsencode(path.relative_to(shared))] = hash
-    yield from sorted(found.items())
-
-
-def _file(batch: Batch, name: str, content: bytes) -> File:
-    return File(os.fsencode(name), batch.put(content), False)
-
-
-def _subdirectory(batch: Batch, name: str, entries: list[Entry]) -> Subdirectory:
-    return Subdirectory(os.fsencode(name), _directory(batch, entries))
-
-
-def _directory(batch: Batch, entries: list[Entry]) -> TreeDigest:
-    return batch.put_directory(directory.encode(entries))
+    for path in (shared / "refs").rglob("*"):
+        if path.is_file():
+            name, content = os.fsencode(path.relative_to(shared)), path.read_bytes()
+            if HASH.fullmatch(content.strip()):
+                found[name] = content.strip()
+            elif content.startswith(b"ref: "):
+                symbolic[name] = content
+    return found, symbolic
