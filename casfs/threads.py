@@ -138,6 +138,12 @@ def list_threads(store: Store) -> list[Thread]:
     return [of_head(name, head) for name, head in store.heads.list(HEADS)]
 
 
+def newest_first(store: Store) -> Iterator[Thread]:
+    """Yields the threads as `list_threads` has them, newest first, as they are read."""
+    for name, head in store.heads.list(HEADS, reverse=True):
+        yield of_head(name, head)
+
+
 def get(store: Store, id: ThreadId) -> Thread:
     """Returns a thread. Raises NotFound."""
     head = store.heads.get(head_name(id))

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from casfs import threads
+from casfs.backend.protocols import Head, HeadName
 from casfs.store import Store
 from casfs.trees.recorded_state import RecordedState
 from engine.moderator.decision import Next
@@ -36,6 +37,7 @@ from tests.support.engine import (
 from tests.support.helpers import put_tree
 from tests.support.model_server import served, text
 from tests.support.output_schemas import commands, printers
+from tests.support.thread_example import make_thread
 
 DONE = 'Well.\n```json\n{"status": "done"}\n```'
 
@@ -257,3 +259,25 @@ def completion(**more: str) -> str:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def test_a_limited_list_reads_what_it_shows(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads there are."""
+    with Store.open(cli.root) as store:
+        first = make_thread(store)
+        record = first.head.record
+        with store.batch() as batch:
+            for number in range(3000):
+                id = f"01JE{number:012}{number * 7919 % 10**10:010}"
+                batch.swap(HeadName(f"threads/{id}"), None, Head(first.head.hash, record))
+    read: list[str] = []
+    original = threads.of_head
+
+    def counting(name: HeadName, head: Head) -> threads.Thread:
+        read.append(name)
+        return original(name, head)
+
+    monkeypatch.setattr(threads, "of_head", counting)
+    shown = cli("thread", "list", "--limit", "5", "--json").json
+    assert [one["id"][:16] for one in shown] == [f"01JE{2999 - at:012}" for at in range(5)]
+    assert len(read) <= 1000 + 5

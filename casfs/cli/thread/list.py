@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import click
 
 from casfs import threads
@@ -10,11 +12,12 @@ from casfs.cli.json_values import times
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.status_colours import COLOURS
+from casfs.store import Store
 from casfs.thread_state import STATES, created_ms
 from casfs.thread_summary import listing
-from casfs.threads import Thread
 
 MIN_SHORT_CHARS = 6  # of an id's random end
+MAX_COMPARED, CHARS_OF_MANY = 1000, 10
 
 
 @click.command("list")
@@ -36,16 +39,16 @@ def list_(
     casfs thread list --status failed --status suspended
     """
     with open_store(ctx) as store:
-        known = threads.list_threads(store)
-        queue = Queue.of(store, known)
-        found = [
+        queue = Queue(store)
+        matching = (
             one
-            for one in reversed(known)
+            for one in threads.newest_first(store)
             if (not states or queue.state(one) in states)
             and (workflow is None or one.fields.get("workflow") == workflow)
-        ][:limit]
+        )
+        found = list(islice(matching, limit))
         values = [{**listing(store, one), **queue.fields(one)} for one in found]
-    short = _short_chars(known)
+        short = _short_chars(store)
     rows = [
         (
             Short(value["id"], value["id"][-short:]),
@@ -63,9 +66,13 @@ def list_(
     )
 
 
-def _short_chars(known: list[Thread]) -> int:
-    """Returns how many characters at the end of an id are enough to tell all threads apart."""
+def _short_chars(store: Store) -> int:
+    """Returns how many characters at the end of an id are enough to tell all threads apart. Of
+    many threads not all are read: those characters are random, 5 bits each."""
+    ids = [one.id for one in islice(threads.newest_first(store), MAX_COMPARED)]
+    if len(ids) == MAX_COMPARED:
+        return CHARS_OF_MANY
     count = MIN_SHORT_CHARS
-    while count < threads.ID_LENGTH and len({one.id[-count:] for one in known}) < len(known):
+    while count < threads.ID_LENGTH and len({id[-count:] for id in ids}) < len(ids):
         count += 1
     return count

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from casfs.store import Store
@@ -11,23 +10,28 @@ from casfs.thread_state import QUEUED, state
 from casfs.threads import RUNNING, Thread
 
 
-@dataclass(frozen=True)
 class Queue:
-    """`places`: of the queued threads, by id, from 1; `running`: ids of those that run."""
+    """Asks the store's daemon once, when it is asked of a thread whose record says `running`."""
 
-    places: dict[str, int]
-    running: set[str]
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    @classmethod
-    def of(cls, store: Store, found: Iterable[Thread]) -> Queue:
-        """Asks the store's daemon, unless no thread found is running."""
+    @cached_property
+    def _answer(self) -> dict[str, Any]:
         from casfs import daemon_socket
 
-        assert store.root is not None
-        asks = any(one.status == RUNNING for one in found)
-        answer = (daemon_socket.status(store.root) if asks else None) or {}
-        places = {id: place for place, id in enumerate(answer.get("queued", ()), start=1)}
-        return cls(places, {*answer.get("running", ()), *answer.get("called", ())})
+        assert self._store.root is not None
+        return daemon_socket.status(self._store.root) or {}
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Of the queued threads, by id, from 1."""
+        return {id: place for place, id in enumerate(self._answer.get("queued", ()), start=1)}
+
+    @cached_property
+    def running(self) -> set[str]:
+        """The ids of those that run."""
+        return {*self._answer.get("running", ()), *self._answer.get("called", ())}
 
     def place(self, thread: Thread) -> int | None:
         return self.places.get(thread.id) if thread.status == RUNNING else None

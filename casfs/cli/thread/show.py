@@ -48,7 +48,7 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         count = None if everything or as_json else PAGE_STEPS
-        queue = Queue.of(store, [found])
+        queue = Queue(store)
         value = {**head_fields(found), **_details(store, found, count), **queue.fields(found)}
     echo_lines(as_json, times(value), _page(value, queue.place_text(found)))
 
