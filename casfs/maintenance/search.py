@@ -24,12 +24,14 @@ from casfs.backend.protocols import META
 from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, Failed
+from casfs.maintenance import search_threads
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.threads import Thread, ThreadId
 
-SCHEMA = """
+SCHEMA = (
+    """
 CREATE TABLE IF NOT EXISTS docs (id INTEGER PRIMARY KEY, hash BLOB NOT NULL, type TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS places
     (node BLOB, path TEXT, step BLOB, start BLOB, idx INTEGER, role TEXT);
@@ -37,6 +39,8 @@ CREATE INDEX IF NOT EXISTS places_by_node ON places(node);
 CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='', tokenize='unicode61');
 """
+    + search_threads.SCHEMA
+)
 SKIPPED_TYPES = ("directory", META)
 OLD_TABLE = "steps"  # of an index without details
 MAX_STREAM_BYTES = 64 << 10  # of a program's output, its end
@@ -172,8 +176,9 @@ class Index:
         except Corrupt:  # it is not durable: a power cut may damage it
             self._rebuild()
             matching = self._matching(query, type)
-        known = threads.list_threads(self._store) if matching else []
-        hits = (hit for one in matching for hit in self._hits(*one, words, known))
+        if matching:
+            search_threads.catch_up(self._store, self._db)
+        hits = (hit for one in matching for hit in self._hits(*one, words))
         yield from islice((hit for hit in hits if thread in (None, hit.thread)), limit)
 
     def _matching(self, query: str, type: str | None) -> list[tuple[str, str]]:
@@ -190,29 +195,34 @@ class Index:
             ).fetchall()
         return [(key.hex(), kind) for key, kind in dict.fromkeys(rows)]
 
-    def _hits(self, hash: str, kind: str, words: list[str], known: list[Thread]) -> list[Hit]:
+    def _hits(self, hash: str, kind: str, words: list[str]) -> list[Hit]:
         try:
             snippet = _snippet(self._text(self._store.node(hash)), words)
         except CasfsError:
             return []
         found = [
             Hit(hash, kind, f"threads/{owner.id}/{path}", snippet, owner.id, index, role)
-            for owner, index, role, path in self._places(hash, known)
+            for owner, index, role, path in self._places(hash)
         ]
         return found or [Hit(hash, kind, f"nodes/{hash}/", snippet)]
 
-    def _places(self, hash: str, known: list[Thread]) -> Iterator[Place]:
+    def _places(self, hash: str) -> Iterator[Place]:
         """Yields every step that shows this node, and every failed attempt at a pending one."""
         with self._db.read() as db:
             rows = db.execute(
                 "SELECT DISTINCT step, start, idx, role, path FROM places WHERE node = ?",
                 (bytes.fromhex(hash),),
             ).fetchall()
+            owners = {
+                start: search_threads.began_with(self._store, db, start.hex())
+                for start in {row[1] for row in rows}
+            }
+            failed = search_threads.failed_with(self._store, db, hash)
         for step, start, index, role, path in rows:
-            for owner in known:
-                if owner.fields.get("start") == start.hex() and self._has(owner, index, step.hex()):
+            for owner in owners[start]:
+                if self._has(owner, index, step.hex()):
                     yield owner, index, role, f"steps/{index:06}-{role}/{path}"
-        for owner in known:
+        for owner in failed:
             intent = owner.fields.get("intent") or {}
             for place, attempt in enumerate(owner.fields.get("attempts") or ()):
                 if attempt == hash:

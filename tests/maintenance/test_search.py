@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from casfs.backend.derived import repairable
-from casfs.backend.protocols import Swap
+from casfs.backend.protocols import Heads, Swap
 from casfs.errors import Failed
 from casfs.maintenance import search as search_module
 from casfs.maintenance.gc import collect
@@ -143,6 +144,35 @@ def test_a_dropped_threads_words_are_nodes_only(disk_store: Store, find: Find) -
     thread = ended(disk_store, "gone")
     disk_store.backend.publish([], [Swap(thread.name, thread.head, None)])
     assert [hit.path for hit in find("gone")] == [f"nodes/{said(thread, 0)}/"]
+
+
+def test_a_search_reads_the_heads_that_have_moved(
+    disk_store: Store, find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = ended(disk_store, "early")
+    for number in range(50):
+        fork(thread, f"01JD00000000000000000001{number:02}", thread.steps[0])
+    assert len(find("early")) == 51
+    listed = Counter[str]()
+    original = type(disk_store.heads).list
+
+    def counting(self: Heads, prefix: str = "", *, reverse: bool = False) -> object:
+        listed[prefix] += 1
+        return original(self, prefix, reverse=reverse)
+
+    monkeypatch.setattr(type(disk_store.heads), "list", counting)
+    fork(thread, SECOND, thread.steps[0])
+    assert len(find("early")) == 52
+    assert listed["threads/"] == 0
+
+
+def test_where_moves_are_lost_all_heads_are_read(disk_store: Store, find: Find) -> None:
+    thread = ended(disk_store, "early")
+    assert len(find("early")) == 1
+    fork(thread, SECOND, thread.steps[0])
+    sql(disk_store, "DELETE FROM moves WHERE seq < (SELECT max(seq) FROM moves)")
+    fork(thread, "01JD0000000000000000000099", thread.steps[0])
+    assert len(find("early")) == 3
 
 
 def test_the_limit_counts_places(disk_store: Store, find: Find) -> None:
