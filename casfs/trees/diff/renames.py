@@ -2,8 +2,9 @@
 
 Two files are similar by the share of their bytes that is in equal pieces; a piece is a line, or 64
 bytes of a longer one. A pair with the same content counts first, then one of files whose base name
-occurs once on both sides, then the most similar pair. The work is bounded: what is beyond the limit
-stays deleted and added.
+occurs once on both sides, then the most similar pair. Of many files only those pairs are compared
+that share pieces which few files have. The work is bounded: what is beyond the limit stays deleted
+and added.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MIN_SIMILARITY = 0.5  # git's default
 MIN_SIMILARITY_OF_BASENAME = 0.75
 MAX_FILE_BYTES = 1 << 20  # of a file whose content is compared
 MAX_READ_BYTES = 64 << 20  # of all of them
-MAX_PAIRS = 40_000
+MAX_PAIRS = 40_000  # that are all compared
+MAX_OWNERS = 32  # deleted files with a piece that tells where an added one may be from
+MAX_LIKELY = 8  # deleted files that an added one is compared with, of many
 MAX_EQUAL = 100  # deleted files of one content among which the same base name is looked for
 MAX_PIECES = 4_000_000  # that are compared in all
 PIECE = re.compile(rb"[^\n]{0,63}\n|[^\n]{1,64}")
@@ -100,12 +103,12 @@ class _Search:
                 self._take(path, source, min(99, int(similarity * 100)))
 
     def take_most_similar(self) -> None:
-        if len(self._deleted) * len(self._added) > MAX_PAIRS:
-            return
+        is_few = len(self._deleted) * len(self._added) <= MAX_PAIRS
+        owners = {} if is_few else self._owners()
         candidates = []
         for path in self._added:
             interruption.check()
-            for source in self._deleted:
+            for source in self._deleted if is_few else self._likely_sources(path, owners):
                 similarity = self._similarity(source, path)
                 if similarity >= MIN_SIMILARITY:
                     is_same_name = _basename(source) == _basename(path)
@@ -114,6 +117,24 @@ class _Search:
         for similarity, _, path, source in candidates:
             if path in self._added and source in self._deleted:
                 self._take(path, source, min(99, int(similarity * 100)))
+
+    def _owners(self) -> dict[bytes, list[bytes]]:
+        """Returns the deleted files that have a piece."""
+        owners: dict[bytes, list[bytes]] = {}
+        for path, file in self._deleted.items():
+            interruption.check()
+            for piece in self._pieces_of(file) or ():
+                owners.setdefault(piece, []).append(path)
+        return owners
+
+    def _likely_sources(self, path: bytes, owners: Mapping[bytes, list[bytes]]) -> list[bytes]:
+        shared = Counter[bytes]()
+        for piece in self._pieces_of(self._added[path]) or ():
+            sources = owners.get(piece, ())
+            if len(sources) <= MAX_OWNERS:
+                for source in sources:
+                    shared[source] += len(piece)
+        return [source for source, _ in shared.most_common(MAX_LIKELY)]
 
     def _take(self, path: bytes, source: bytes, similarity: int) -> None:
         self.sources[path] = source

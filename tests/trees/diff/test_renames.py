@@ -141,3 +141,27 @@ def test_what_cannot_be_read_is_deleted_and_added(store: Store) -> None:
     damage(store, store.put(LARGE).hash, None)
     found = renames.detect(store, tree.changes(store, old, new))
     assert [one.letter for one in found] == ["D", "A"]
+
+
+@needs("git")
+def test_many_renames_with_edits_at_once(store: Store, tmp_path: Path) -> None:
+    """More pairs than are all compared; every file has lines that all others have, too."""
+    before = {
+        f"f{number}": b"".join(
+            b"common %d\n" % line if line % 3 else b"line %d of %d\n" % (line, number)
+            for line in range(40)
+        )
+        for number in range(300)
+    }
+    after = {f"g{name}": text.replace(b"line 3 of", b"new of") for name, text in before.items()}
+    where = tmp_path / "git"
+    where.mkdir()
+    git(where, "init", "-q")
+    for files in (before, after):
+        commit(where, files)
+    expected = renames_by_git(where)
+    assert len(expected) == 300
+    old, new = put_tree(store, before), put_tree(store, after)
+    found = renames.detect(store, tree.changes(store, old, new))
+    shown = {os.fsdecode(one.path): os.fsdecode(one.source or b"") for one in found}
+    assert shown == expected
