@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.protocols import Head
-from casfs.checkpoints import checkpoint
+from casfs.checkpoints import checkpoint, overwritten
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.directory import File
@@ -116,8 +116,11 @@ def create_before_restore(
     store: Store, state: RecordedState, directory: Path, what: str = "restore"
 ) -> Checkpoint:
     """Record the stored state of all that is in `directory`, some of which a restore is about to
-    overwrite or delete."""
-    return create_of_state(store, BEFORE_RESTORE, state, f"before {what}: {_short(directory)}")
+    overwrite or delete, so that `casfs undo` brings it back."""
+    made = create_of_state(store, BEFORE_RESTORE, state, f"before {what}: {_short(directory)}")
+    with suppress(OSError):  # a directory that is gone has nothing to bring back
+        overwritten.note(store, directory, made)
+    return made
 
 
 def create_of_state(

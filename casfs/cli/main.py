@@ -51,7 +51,7 @@ COMMANDS = {
     "purge": ("purge", "delete a content or a text for good"),
     "grep": ("grep", "find a text byte for byte in all that is stored"),
     "pack": ("pack", "compress what nothing has used lately"),
-    "undo": ("removal", "restore what was removed"),
+    "undo": ("undo", "bring back what was removed or overwritten"),
     "export": ("archive", "write threads, checkpoints and more to one file"),
     "import": ("archive", "import an exported file"),
     "remote": ("remote", "stores at another place: S3, or a directory"),

@@ -16,7 +16,7 @@ from casfs.store import Store
 from casfs.system import clock
 from tests.support.cli import lines, value, written
 from tests.support.engine import ONE, Cli
-from tests.support.helpers import blobs, set_head, write_tree
+from tests.support.helpers import blobs, read_tree, set_head, write_tree
 from tests.support.maintenance import age, ended, put_checkpoint, sql
 
 DAY_MS = 86_400_000
@@ -243,3 +243,59 @@ def test_a_removed_thread_is_found_by_its_name(cli: Cli, opened: Store) -> None:
         batch.swap(HeadName(f"threads/{id}"), None, named)
     cli("thread", "rm", "nightly")
     assert cli("undo", "nightly").text.endswith(f" restored {id}\n")
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+def test_undo_brings_back_what_a_restore_overwrote(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "place", {"f": b"1", "g": b"g"})
+    cli("checkpoint", "create", "p", place)
+    for text in (b"mine", b"more"):
+        (place / "f").write_bytes(text)
+        (place / "g").unlink(missing_ok=True)
+        cli("checkpoint", "restore", "p", place, "--force")
+        assert read_tree(place) == {b"f": b"1", b"g": b"g"}
+    (listed,) = value(cli, "undo", "--list")
+    assert listed["names"] == [str(place)]
+    assert cli("undo").text == f"{listed['removal']} restored to {place}\n"
+    assert read_tree(place) == {b"f": b"more"}
+
+
+def test_undo_of_an_undo(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "place", {"f": b"1"})
+    cli("checkpoint", "create", "p", place)
+    (place / "f").write_bytes(b"mine")
+    cli("checkpoint", "restore", "p", place, "--force")
+    (place / "f").write_bytes(b"later")
+    cli("undo", place)
+    assert read_tree(place) == {b"f": b"mine"}
+    cli("undo", place)
+    assert read_tree(place) == {b"f": b"later"}
+
+
+def test_undo_takes_back_an_apply(cli: Cli, tmp_path: Path) -> None:
+    """What was applied goes, what a person wrote beside it stays."""
+    place = write_tree(tmp_path / "place", {"f": b"1\n", "gone": b"g"})
+    script = tmp_path / "agent.sh"
+    script.write_text("echo 2 >>f; echo new >new; rm gone\n")
+    try:
+        cli("run", "--apply", f"command:sh {script}", "Do it.", place)
+    finally:
+        cli("daemon", "stop")
+    assert read_tree(place) == {b"f": b"1\n2\n", b"new": b"new\n"}
+    (place / "beside").write_bytes(b"mine")
+    cli("undo")
+    assert read_tree(place) == {b"f": b"1\n", b"gone": b"g", b"beside": b"mine"}
+
+
+def test_undo_takes_the_last_of_both(cli: Cli, tmp_path: Path, recorded: list[str]) -> None:
+    place = write_tree(tmp_path / "place", {"f": b"1"})
+    cli("checkpoint", "create", "p", place)
+    (place / "f").write_bytes(b"mine")
+    cli("checkpoint", "restore", "p", place, "--force")
+    removed = cli("checkpoint", "rm", f"work@{recorded[0]}").word
+    assert [len(one["names"]) for one in value(cli, "undo", "--list")] == [1, 1]
+    assert cli("undo").word == removed
+    cli("undo")
+    assert read_tree(place) == {b"f": b"mine"}

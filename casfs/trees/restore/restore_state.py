@@ -99,6 +99,13 @@ class RestoreStates:
         if self._folder is not None:
             self.path(target).unlink(missing_ok=True)
 
+    def listing(self) -> list[RestoreState]:
+        """Returns the states of all directories that are there."""
+        if self._folder is None or not self._folder.is_dir():
+            return []
+        found = map(_read, sorted(self._folder.glob("*.json")))
+        return [state for state in found if state is not None and _exists(state)]
+
     def _prune(self) -> None:
         """Delete the states of directories that are gone."""
         assert self._folder is not None

@@ -1,0 +1,56 @@
+"""What directories held before a restore or an apply overwrote it: the way back of `casfs undo`.
+
+The checkpoint `before-restore` has the files. Which directory it is of stays in this store, beside
+the restore states: a path of this machine is in no node.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError
+from casfs.store import Store
+from casfs.trees.restore.restore_state import RestoreState, RestoreStates
+
+FOLDER = "overwritten"  # of the store
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """`before`: what `directory` held."""
+
+    directory: Path
+    before: Checkpoint
+
+
+def note(store: Store, directory: Path, before: Checkpoint) -> None:
+    """Notes what a directory held, in place of what was noted before."""
+    path = os.path.realpath(directory)
+    found = os.stat(path)
+    name = f"{before.name}@{before.id}"
+    state = RestoreState(path, found.st_dev, found.st_ino, (TreeHash(before.root),), name=name)
+    RestoreStates(store.root, FOLDER).save(state)
+
+
+def listing(store: Store) -> list[Overwritten]:
+    """Returns the directories whose former files can come back, the last overwritten first."""
+    found = []
+    for state in RestoreStates(store.root, FOLDER).listing():
+        try:
+            found.append(Overwritten(Path(state.path), checkpoint.find(store, state.name)))
+        except CasfsError:  # forgotten, or purged
+            continue
+    return sorted(found, key=lambda one: one.before.id, reverse=True)
+
+
+def forget(store: Store, done: Overwritten) -> None:
+    """Forgets it, unless the directory was overwritten again since."""
+    states = RestoreStates(store.root, FOLDER)
+    state = states.find(done.directory)
+    if state is not None and state.name == f"{done.before.name}@{done.before.id}":
+        states.forget(done.directory)

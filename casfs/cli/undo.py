@@ -1,0 +1,103 @@
+"""`casfs undo`: brings back what was removed, or what was overwritten in a directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs import removals
+from casfs.checkpoints import checkpoint, overwritten
+from casfs.checkpoints.create import create_before_restore
+from casfs.checkpoints.overwritten import Overwritten
+from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import moment
+from casfs.cli.output import echo_result
+from casfs.cli.removal import listed
+from casfs.cli.table import Moment, echo_table
+from casfs.errors import Usage
+from casfs.removals import Removal
+from casfs.store import Store
+from casfs.system.paths import printable
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.restore import restore
+
+
+@click.command()
+@click.argument("removal", required=False, metavar="[REMOVAL|NAME|DIR]")
+@click.option("--list", "listing", is_flag=True, help="List what can be restored instead.")
+@json_option
+@click.pass_context
+def undo(ctx: click.Context, removal: str | None, listing: bool, as_json: bool) -> None:
+    """Take back the last `rm` or `forget`, or what a restore or an apply overwrote last.
+
+    Or the one that is named: REMOVAL, a NAME that was removed, or a directory. A removal can be
+    taken back until `casfs gc` has run, a grace period after it. An undo of files is undone by
+    another one.
+
+    \b
+    casfs undo --list
+    casfs undo work
+    casfs undo ./project
+    """
+    if listing and removal is not None:
+        raise Usage("give --list, or what to restore")
+    with open_store(ctx) as store:
+        if listing:
+            _list(store, as_json)
+        elif files := _overwritten(store, removal):
+            _restore_files(store, files)
+            value, place = _files_value(files), printable(os.fsencode(files.directory))
+            echo_result(as_json, value, f"{value['removal']} restored to {place}")
+        else:
+            done = removals.undo(store, removal)
+            echo_result(as_json, _value(done), f"{done.id} restored {listed(done.names)}")
+
+
+def _list(store: Store, as_json: bool) -> None:
+    values = [_value(one) | {"at": one.removed_at} for one in removals.listing(store)]
+    values += [
+        _files_value(one) | {"at": one.before.created_at} for one in overwritten.listing(store)
+    ]
+    values.sort(key=lambda value: -value["at"])
+    if not values and not as_json:
+        click.echo("nothing to undo", err=True)
+    rows = [(one["removal"], Moment(one.pop("at")), listed(one["names"])) for one in values]
+    echo_table(as_json, values, "REMOVAL DATE NAMES", rows, whole="REMOVAL")
+
+
+def _overwritten(store: Store, text: str | None) -> Overwritten | None:
+    """Returns the directory whose files are to come back; None where a removal is meant."""
+    found = overwritten.listing(store)
+    if text is None:
+        last = removals.listing(store)[:1]
+        is_later = bool(found) and (not last or found[0].before.created_at > last[0].removed_at)
+        return found[0] if is_later else None
+    for one in found:
+        before = one.before
+        if text == f"{before.name}@{before.id}" or Path(os.path.realpath(text)) == one.directory:
+            return one
+    return None
+
+
+def _restore_files(store: Store, files: Overwritten) -> None:
+    def save(state: RecordedState, _: object = None) -> None:
+        create_before_restore(store, state, files.directory, "undo")
+
+    state = checkpoint.recorded(store, files.before)
+    restore(store, state, files.directory, on_local_changes=save, on_delete=save)
+    overwritten.forget(store, files)
+
+
+def _files_value(one: Overwritten) -> dict[str, Any]:
+    return {
+        "removal": f"{one.before.name}@{one.before.id}",
+        "removedAt": moment(one.before.created_at),
+        "names": [os.fsdecode(one.directory)],
+    }
+
+
+def _value(one: Removal) -> dict[str, Any]:
+    return {"removal": one.id, "removedAt": moment(one.removed_at), "names": one.names}
