@@ -26,7 +26,7 @@ from tests.engine.runtime.test_local_resume import whole
 from tests.mount.test_workspaces import EACH, opened, run
 from tests.support import programs
 from tests.support.builds import TOOLS, Tool
-from tests.support.engine import begin, carry_on, fork, loop, says
+from tests.support.engine import Cli, begin, carry_on, fork, loop, says
 from tests.support.served import serving, unmounted_after
 from tests.support.strategies import skip_without
 
@@ -308,3 +308,17 @@ def test_programs_are_there() -> None:
     for tool in TOOLS:
         for name in tool.programs:
             assert shutil.which(name) or not programs.IN_CI, name
+
+
+def test_bisect_builds_each_version(cli: Cli, tmp_path: Path) -> None:
+    """Also one that was recorded after an edit, and before it was built."""
+    tool = NAMED["make with cat"]
+    project = tool.create(tmp_path / "project")
+    tool.make(project)
+    made = []
+    for name, value in (("main.c", "1"), ("common.h", "2"), ("a.c", "7"), ("main.c", "3")):
+        tool.edit(project, name, value)
+        made.append(cli("checkpoint", "create", "p", project).word)
+    check = "make prog >/dev/null && ! grep -q value=7 prog"
+    found = cli("bisect", "p", "--json", "--", "sh", "-c", check).json["found"]
+    assert [one["version"]["revision"] for one in found] == [f"p@{made[2]}"]
