@@ -4,7 +4,6 @@ built from. Longer and at random: `python tests/harness/true_builds.py`."""
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -301,13 +300,6 @@ def test_sequences_at_random(name: str, count: int) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"sequences {count}, untrue 0" in done.stdout
-
-
-def test_programs_are_there() -> None:
-    """In CI every tool runs."""
-    for tool in TOOLS:
-        for name in tool.programs:
-            assert shutil.which(name) or not programs.IN_CI, name
 
 
 def test_bisect_builds_each_version(cli: Cli, tmp_path: Path) -> None:

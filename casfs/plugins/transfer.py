@@ -100,7 +100,9 @@ def _store(
 ) -> Synced:
     now = now_ms()
     with store.batch() as batch:
-        root = sources.store_source(batch, path, SnapshotOptions(progress=progress)).hash
+        root = sources.store_source(
+            batch, path, SnapshotOptions(progress=progress, times=False)
+        ).hash
         key = head_name(name, version)
         old = store.heads.get(key)
         record: dict[str, Any] = {

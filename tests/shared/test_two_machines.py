@@ -18,7 +18,6 @@ from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.trees import tree
-from casfs.trees.restore.restore import restore
 from engine.runtime import overlay_workspace
 from tests.support.engine import Cli, begin, loop, shell, steps, until
 from tests.support.helpers import Program, read_tree, write_tree
@@ -26,6 +25,7 @@ from tests.support.lasting import drop_caches
 from tests.support.machines import machines
 from tests.support.native import not_mountable
 from tests.support.postgres_server import PostgresServer
+from tests.support.restores import restore_tree
 from tests.support.s3_servers import S3Server
 from tests.support.teams import Team, team, write_files
 
@@ -128,7 +128,7 @@ def test_a_workspace_outlives_its_cache(
     assert not [*pair.first.heads.list("workspaces/")]
     second("workspace", "close", tmp_path / "w")
     ((_, _), (_, head)) = pair.first.heads.list("checkpoints/t/")
-    restore(pair.first, head.record["root"], tmp_path / "restored")
+    restore_tree(pair.first, head.record["root"], tmp_path / "restored")
     assert read_tree(tmp_path / "restored") == read_tree(source)
 
 
@@ -212,4 +212,4 @@ def test_a_workspace_goes_on_elsewhere(
 def check_steps(store: Store, thread: threads.Thread, into: Path) -> None:
     """Restores the tree of each visible step."""
     for step in steps(store, thread):
-        restore(store, step["workspace"], into / str(step["index"]), parents=True)
+        restore_tree(store, step["workspace"], into / str(step["index"]), parents=True)
