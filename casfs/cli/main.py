@@ -190,7 +190,8 @@ def _fill_closed_streams() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115  # stays open
+            setattr(sys, name, stream)
 
 
 @contextmanager

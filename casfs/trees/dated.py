@@ -1,7 +1,7 @@
 """Trees with their times: what a directory node and the times node beside it say together.
 
-Whoever makes a directory anew reads a tree here, so that its files have the times at which they
-were recorded. A mtime that the tree itself has (`--preserve`) stands above these.
+Restores, images and workspaces read a tree here, so that files get the mtimes that they were
+recorded with. A mtime that the tree itself has (`--preserve`) stands above these.
 """
 
 from __future__ import annotations

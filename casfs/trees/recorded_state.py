@@ -28,7 +28,7 @@ HERE_ONLY = (LOCAL, LOCAL_TIMES)  # those that never travel
 
 class RecordedState(NamedTuple):
     """`local` is None where the whole directory is work, and so is `local_times`; both times are
-    None of what an older casfs recorded, and of trees that nobody recorded from a directory."""
+    None in records of an older casfs, and for a tree that is named by its hash alone."""
 
     tree: TreeHash
     local: TreeHash | None = None

@@ -25,6 +25,7 @@ from casfs.store import Store
 from casfs.system.paths import open_directory
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.restore.write import utime_ns
 
 STEP_NS = 1000
 WIDE_STEP_NS = 1_000_000
@@ -101,11 +102,9 @@ def recorded_times(store: Store, root: DatedTree, above: Path = b"") -> Iterator
         if isinstance(entry, Subdirectory):
             yield from recorded_times(store, directory.subtree(entry), above + name + b"/")
         elif entry.properties is not None and entry.properties.mtime is not None:
-            seconds, nanos = entry.properties.mtime
-            yield above + name, seconds * SECOND_NS + nanos
+            yield above + name, utime_ns(entry.properties.mtime)[1]
     if directory.own is not None and directory.own.mtime is not None:
-        seconds, nanos = directory.own.mtime
-        yield above + b".", seconds * SECOND_NS + nanos
+        yield above + b".", utime_ns(directory.own.mtime)[1]
 
 
 def set_time(fd: int, path: Path, when: int) -> None:

@@ -100,8 +100,8 @@ class Target:
             return True
 
     def is_replaceable(self) -> bool:
-        """An empty mount point or working directory is filled in place, and so is one in a
-        directory of somebody else."""
+        """An empty mount point or working directory is filled in place, and so is one whose parent
+        is not writable: no directory can be renamed into it."""
         if self._opened is not None:
             return False
         return not self.path.exists() or (
