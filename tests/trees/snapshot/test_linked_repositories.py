@@ -134,7 +134,10 @@ def test_a_run_moves_no_branch_of_the_person(cli: Cli, tmp_path: Path) -> None:
     script.write_text(
         "echo more >>a; git -c user.name=x -c user.email=x@x commit -qam agent && git log --oneline"
     )
-    said = cli("run", "--apply", f"command:sh {script}", "Commit.", tmp_path / "linked").text
+    try:
+        said = cli("run", "--apply", f"command:sh {script}", "Commit.", tmp_path / "linked").text
+    finally:
+        cli("daemon", "stop")
     assert "agent" in said
     assert git(main, "show-ref") == before
     assert (tmp_path / "linked/a").read_text() == "a\nmore\n"
