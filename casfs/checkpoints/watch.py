@@ -114,6 +114,7 @@ class Watch:
         self._report.local = self._seen.local
         self._report.exposed = self._seen.exposed
         self._report.purged = self._seen.purged
+        self._report.unreadable = self._seen.unreadable
         return create.Created(latest, self._report, {}, self._new_bytes, made is None)
 
     def mark(self, message: str) -> bool:
@@ -246,7 +247,7 @@ class Watch:
     def _carry(self, gone: Collection[bytes]) -> None:
         """Adds to the report what former looks reported of directories that this one did not list.
         `gone`: directories that are not there any more."""
-        for name in ("private", "derived", "findings", "purged"):
+        for name in ("private", "derived", "findings", "purged", "unreadable"):
             known, fresh = getattr(self._seen, name), getattr(self._report, name)
             for path, value in known.items():
                 above = b"/" + path.rpartition(b"/")[0] if b"/" in path else b""
@@ -267,7 +268,8 @@ class Watch:
         self._add(b"", fd)  # before the rules are read: a later change of them has an event
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         self._rules, self._identity = rules, os.fstat(fd)[1:3]
-        self._options = SnapshotOptions(scanner=policy.load(self._store).scanner())
+        scanner = policy.load(self._store).scanner()
+        self._options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
         self._seen = SnapshotReport()
         cache = stat_cache.load(self._store, self._directory, rules, self._options.variant)
         assert cache is not None  # a daemon's store is on disk

@@ -131,13 +131,15 @@ def _record(
     if known is None:
         refuse_home_or_root(place, force=None)
     from casfs.cli.progress import progress
+    from casfs.cli.snapshot_options import print_unreadable
     from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
     report = SnapshotReport()
     with progress("comparing", "files") as update:
-        options = SnapshotOptions(limit=MAX_BYTES, progress=update)
+        options = SnapshotOptions(limit=MAX_BYTES, progress=update, leaves_out_unreadable=True)
         root = directories.record(store, place, known, base, report, options)
     for warning in report.warnings:
         warn(warning)
+    print_unreadable(report)
     store.looked_at(place, root)
     return root

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+INCOMPLETE = "casfs.incomplete"  # in the context's `meta`, where a part could not be done
 NONE: Mapping[str, str] = {}
 
 

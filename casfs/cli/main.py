@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from casfs.cli.lazy_group import LazyGroup
+from casfs.cli.lazy_group import INCOMPLETE, LazyGroup
 from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
 from casfs.system import safe_text
@@ -108,9 +108,10 @@ class TopGroup(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
         except BrokenPipeError:  # click would make it exit code 1
             return _discard_stdout()
+        return result or int(ctx.meta.get(INCOMPLETE, False))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections = {title: names.split() for title, names in SECTIONS.items()}

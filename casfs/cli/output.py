@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from casfs.cli import terminal
+from casfs.cli.lazy_group import INCOMPLETE
 from casfs.system.safe_text import UNSAFE, escape
 
 COLOURED_WORD = re.compile(r"\x1b\[3[0-7]m[a-z]+ *\x1b\[0m")  # a status, see `thread.show`
@@ -77,6 +78,12 @@ def echo_lines(as_json: bool, value: Any, lines: Iterable[str | bytes]) -> None:
 
 def warn(text: str) -> None:
     click.echo(f"casfs: warning: {escape(text, one_line=True)}", err=True)
+
+
+def say_incomplete(text: str) -> None:
+    """Says that a part could not be done, while the rest goes on; the command's exit code is 1."""
+    warn(text)
+    click.get_current_context().meta[INCOMPLETE] = True
 
 
 def _text(text: str | bytes) -> str:

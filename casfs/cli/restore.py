@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -12,10 +14,10 @@ from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.checkpoints.create import create_before_restore
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_lines, echo_result, warn
+from casfs.cli.output import echo_lines, echo_result, say_incomplete, warn
 from casfs.cli.progress import progress
 from casfs.cli.purged_notes import print_missing
-from casfs.cli.snapshot_options import named
+from casfs.cli.snapshot_options import MAX_NAMED_PATHS, named
 from casfs.errors import Usage
 from casfs.revisions import resolve
 from casfs.system.paths import printable
@@ -98,6 +100,7 @@ def restore(
             on_delete=save,
             progress=update,
             name=f"{source.name}@{source.id}" if source and source.name != BEFORE_RESTORE else "",
+            leaves_out_failed=True,
         )
         print_missing(
             store, found.state.full, f"{source.name}@{source.id}" if source else found.root
@@ -112,6 +115,7 @@ def restore(
         warn(f"{printable(path)}: kept, it holds files that are in neither tree")
     if done.outcome.from_future:
         warn(f"{directory}: files there are from the future: did the clock go back? Build it clean")
+    print_failed(done.failed)
     if done.excluded:
         click.echo(f"casfs: kept: {named(done.excluded)}", err=True)
     plan = [(change.letter, change.path) for change in done.plan]
@@ -125,6 +129,9 @@ def restore(
         "deleted": done.outcome.deleted,
         "changed": [os.fsdecode(path) for path in done.outcome.changed],
         "kept": [os.fsdecode(path) for path in [*done.outcome.kept, *done.excluded]],
+        "failed": [
+            {"path": os.fsdecode(path), "reason": reason} for path, reason in done.failed.items()
+        ],
         "localChanges": [os.fsdecode(path) for path in done.local],
         "recordedAs": [f"{one.name}@{one.id}" for one in saved],
         "dryRun": dry_run,
@@ -140,6 +147,14 @@ def restore(
         f" {done.bytes} bytes, {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
     echo_result(as_json, value, line)
+
+
+def print_failed(failed: Mapping[bytes, str]) -> None:
+    """Names the first of the paths that could not be written; the command's exit code is 1 then."""
+    for path, reason in islice(failed.items(), MAX_NAMED_PATHS):
+        say_incomplete(f"{printable(path)}: {reason}; it is as it was")
+    if len(failed) > MAX_NAMED_PATHS:
+        say_incomplete(f"and {len(failed) - MAX_NAMED_PATHS} more; see --json")
 
 
 def undo_command(before: Checkpoint, directory: str) -> str:

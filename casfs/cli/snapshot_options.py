@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from casfs.cli.output import echo_result, warn
+from casfs.cli.output import echo_result, say_incomplete, warn
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.system.safe_text import escape
@@ -113,6 +113,10 @@ def notes(report: SnapshotReport) -> dict[str, Any]:
         "purged": [
             {"path": os.fsdecode(path), "hash": hash} for path, hash in report.purged.items()
         ],
+        "unreadable": [
+            {"path": os.fsdecode(path), "reason": reason}
+            for path, reason in report.unreadable.items()
+        ],
     }
 
 
@@ -120,8 +124,15 @@ def print_notes(report: SnapshotReport, as_json: bool = False) -> None:
     """Prints warnings, and the notes, unless they are in the JSON, a line each, on stderr."""
     for warning in report.warnings:
         warn(warning)
+    print_unreadable(report)
     for line in () if as_json else _lines(report):
         click.echo(f"casfs: {escape(line, one_line=True)}", err=True)
+
+
+def print_unreadable(report: SnapshotReport) -> None:
+    """Names what could not be read and was left out; the command's exit code is 1 then."""
+    for path, reason in report.unreadable.items():
+        say_incomplete(f"cannot read {printable(path)}: {reason}; it is left out")
 
 
 def _lines(report: SnapshotReport) -> Iterator[str]:

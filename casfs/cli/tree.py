@@ -53,10 +53,12 @@ def build(
     refuse_home_or_root(path, force)
     with open_store(ctx) as store:
         if dry_run:
-            print_dry_run(store, path, defaults, patterns, SnapshotOptions(), as_json)
+            options = SnapshotOptions(leaves_out_unreadable=True)
+            print_dry_run(store, path, defaults, patterns, options, as_json)
             return
         rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=patterns)
-        options = SnapshotOptions(scanner=policy.load(store).scanner())
+        scanner = policy.load(store).scanner()
+        options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
         with store.batch() as batch:
             root = working_tree.snapshot(store, batch, path, rules, report, options).tree
     value = {"hash": root, "files": report.files, "bytes": report.bytes, **notes(report)}

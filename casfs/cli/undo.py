@@ -16,6 +16,7 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import moment
 from casfs.cli.output import echo_result
 from casfs.cli.removal import listed
+from casfs.cli.restore import print_failed
 from casfs.cli.table import Moment, echo_table
 from casfs.errors import Usage
 from casfs.removals import Removal
@@ -87,7 +88,15 @@ def _restore_files(store: Store, files: Overwritten) -> None:
         create_before_restore(store, state, files.directory, "undo")
 
     state = checkpoint.recorded(store, files.before)
-    restore(store, state, files.directory, on_local_changes=save, on_delete=save)
+    done = restore(
+        store,
+        state,
+        files.directory,
+        on_local_changes=save,
+        on_delete=save,
+        leaves_out_failed=True,
+    )
+    print_failed(done.failed)
     overwritten.forget(store, files)
 
 

@@ -185,6 +185,8 @@ class StepCommitter:
             self.log("secret in workspace", thread=thread, path=printable(path), found=str(hits[0]))
         for path in report.purged:
             self.log("purged content left out", thread=thread, path=printable(path))
+        for path, why in report.unreadable.items():
+            self.log("unreadable, left out", thread=thread, path=printable(path), reason=why)
 
     def _log_files_with_secrets(self, before: TreeHash | None, after: TreeHash) -> None:
         """Logs the changed files that contain a secret: files are recorded unredacted. At the

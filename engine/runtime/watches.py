@@ -103,6 +103,7 @@ class Watches:
             "newBytes": made.new_bytes,
             "excluded": [(printable(one.path), one.reason) for one in made.report.excluded],
             "purged": [(printable(path), hash) for path, hash in made.report.purged.items()],
+            "unreadable": [(printable(path), why) for path, why in made.report.unreadable.items()],
             "private": [(printable(path), why) for path, why in made.report.local.items()],
             "secrets": [(printable(path), *hits[0]) for path, hits in made.report.exposed.items()],
         }

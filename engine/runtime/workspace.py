@@ -86,7 +86,9 @@ class Workspace:
         return state
 
     def _record(self, report: SnapshotReport) -> RecordedState:
-        options = SnapshotOptions(limit=self.max_bytes, scanner=self._scanner())
+        options = SnapshotOptions(
+            limit=self.max_bytes, scanner=self._scanner(), leaves_out_unreadable=True
+        )
         rules = self._rules()
         with self._store.batch() as batch:
             full = walker.snapshot(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,40 +181,6 @@ def test_nothing_is_restored_over_what_is_there(cli: Cli, project: Path, tmp_pat
     )
     assert "not a directory" in cli.refused("tree", "restore", tree, project / "run", code=4)
     assert sorted(os.listdir(project)) == before
-
-
-def test_what_cannot_be_read_is_named_and_no_checkpoint_is_made(
-    bare: Cli, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Root may read everything, so root does this as somebody else."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(runtime_dir))
-    bare.root = runtime_dir / "store"
-    bare("init")
-    project = runtime_dir / "project"
-    (project / "src").mkdir(parents=True)
-    (project / "src/secret").touch()
-    bare("checkpoint", "create", "fine", project)
-    (project / "src/secret").chmod(0)
-    (project / "src/later").touch()
-    with powerless(runtime_dir):
-        line = bare.refused("checkpoint", "create", "work", project, code=1)
-    assert line == f"casfs: cannot read {project}/src/secret: Permission denied\n"
-
-
-@contextmanager
-def powerless(top: Path) -> Iterator[None]:
-    """Without root's powers, owning what is below `top`. Modules must be loaded already."""
-    if os.geteuid() != 0:
-        yield
-        return
-    for folder, below, files in os.walk(top):
-        for path in (folder, *(os.path.join(folder, name) for name in [*below, *files])):
-            os.chown(path, 65534, 65534)
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_no_store(cli: Cli, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support import output_schemas
 
-ERROR = re.compile("casfs: (?!step [0-9])")  # --wait also reports steps on stderr
+ERROR = re.compile("casfs: (?!step [0-9]|warning: )")  # --wait also reports steps on stderr
 DEADLINE = 60.0  # seconds that a condition may take on a slow machine
 
 OPEN = {"name": "open", "type": "object"}

@@ -36,6 +36,7 @@ def create_by_daemon(
     report = SnapshotReport(stats["files"], read=found["read"], read_bytes=found["readBytes"])
     report.excluded = [Excluded(os.fsencode(path), why) for path, why in found["excluded"]]
     report.purged = {os.fsencode(path): hash for path, hash in found["purged"]}
+    report.unreadable = {os.fsencode(path): why for path, why in found["unreadable"]}
     report.local = {os.fsencode(path): why for path, why in found["private"]}
     for path, kind, line in found["secrets"]:
         report.exposed[os.fsencode(path)] = (Hit(kind, line),)

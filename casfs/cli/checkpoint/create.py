@@ -90,7 +90,9 @@ def create(
     message = step_secrets().redact(message)
     start = time.monotonic()
     with open_store(ctx) as store, progress("recording", "files", _expected(store, name)) as update:
-        options = SnapshotOptions(_properties(preserve), max_size, update)
+        options = SnapshotOptions(
+            _properties(preserve), max_size, update, leaves_out_unreadable=True
+        )
         if dry_run:
             checkpoints.check_name(name)
             print_dry_run(

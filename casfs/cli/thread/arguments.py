@@ -206,7 +206,7 @@ def record_workspace(
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
             return {"workspace": state.tree, "recorded": state.fields}
         refuse_home_or_root(directory, force=None)
-        report, options = SnapshotReport(), SnapshotOptions()
+        report, options = SnapshotReport(), SnapshotOptions(leaves_out_unreadable=True)
         if not allow_secret:
             options.scanner = policy.load(store).scanner()
         rules = exclusions.ignore_rules(

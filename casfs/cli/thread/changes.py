@@ -15,7 +15,7 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.diff import DiffFormat, format_options, print_diff
 from casfs.cli.diff_output import letter_json, shown_path
 from casfs.cli.output import echo_json, echo_line, warn
-from casfs.cli.restore import undo_command
+from casfs.cli.restore import print_failed, undo_command
 from casfs.digest import NodeHash
 from casfs.errors import Usage
 from casfs.revisions import step_state
@@ -52,8 +52,8 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
     """Bring what a thread changed to DIRECTORY (the working directory), by a three-way merge.
 
     Exit 1 where both changed the same: in text the conflict is marked as by git, and each is
-    named. A checkpoint records the directory before files are overwritten, and the command that
-    undoes it is printed. Paths in .git are left out. Exit 4 while a file to be merged has the
+    named. A checkpoint records the directory before it is changed, and the command that undoes it
+    is printed. Paths in .git are left out. Exit 4 while a file to be merged has the
     conflict markers of a former apply.
 
     \b
@@ -78,7 +78,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
             label=name,
             step=step,
             check=check,
-            on_overwrite=save,
+            on_change=save,
         )
     merged = done.merged
     if done.undone:
@@ -95,6 +95,9 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
                 "conflicts": [
                     {"path": os.fsdecode(path), "reason": why} for path, why in merged.conflicts
                 ],
+                "failed": [
+                    {"path": os.fsdecode(path), "reason": why} for path, why in done.failed.items()
+                ],
                 "recordedAs": [f"{one.name}@{one.id}" for one in saved],
             },
             pretty=False,
@@ -108,6 +111,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
             echo_line(f"undo: {undo_command(one, directory)}")
         if not merged.changed and not merged.conflicts:
             echo_line("nothing to apply")
+    print_failed(done.failed)
     return 1 if merged.conflicts else 0
 
 

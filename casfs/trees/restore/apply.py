@@ -9,7 +9,7 @@ merged one: where an apply was killed, the next one brings the directory back fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked, working_tree
+from casfs.trees.snapshot.report import SnapshotOptions
 
 JOURNAL = "applied"
 
@@ -37,11 +38,13 @@ JOURNAL = "applied"
 @dataclass(frozen=True, slots=True)
 class Applied:
     """`skipped`: changed paths in `.git`, which are left out; `undone`: an interrupted apply was
-    undone before."""
+    undone before; `failed`: paths that are as they were, since they could not be written, with the
+    reason."""
 
     merged: Merged
     skipped: int
     undone: bool
+    failed: Mapping[bytes, str]
 
 
 def apply(
@@ -53,12 +56,12 @@ def apply(
     label: str,
     step: NodeHash | None = None,
     check: bool = False,
-    on_overwrite: Callable[[RecordedState], None] = lambda here: None,
+    on_change: Callable[[RecordedState], None] = lambda here: None,
 ) -> Applied:
     """Brings what changed from the tree `old` to the tree `new` to `directory`; conflicts are
     marked, and named in the result. `label` names the new side in markers; `step`: the
     one that made `new`, which the next checkpoint there is to name; `check`: change nothing;
-    `on_overwrite`: called before files are, with the tree of all that is there.
+    `on_change`: called before the first, with the tree of all that is there.
     Raises NotFound, Refused, Conflict (another restore or apply there), Failed."""
     target = Target(store, directory)
     if not target.path.is_dir():
@@ -73,19 +76,19 @@ def apply(
         if step is not None and not check:
             # Before the first write: a kill between would lose it.
             applied_steps.note(store, target.path, step)
+        failed: dict[bytes, str] = {}
         if result.merged.changed and not check:
             result = _merge(store, target, theirs, old, new.tree, label)
-            merged, before = result.merged, None
-            if any(one.letter != "A" for one in merged.changed):
-                known = [RecordedState(root) for root in result.sides]
-                before = working_tree.record(store, target.path, known)
-                on_overwrite(before)
-            task.write(result.ours, merged.root)
+            merged = result.merged
+            known = [RecordedState(root) for root in result.sides]
+            options = SnapshotOptions(leaves_out_unreadable=True)  # which stays as it is
+            before = working_tree.record(store, target.path, known, options=options)
+            on_change(before)
+            failed = task.write(result.ours, merged.root)
             if step is not None:  # again: a look that has begun may have missed what was written
                 applied_steps.note(store, target.path, step)
-            if before is not None:
-                target.save_undo(before.full, merged.root)
-    return Applied(result.merged, theirs.skipped, undone)
+            target.save_undo(before.full, merged.root)
+    return Applied(result.merged, theirs.skipped, undone, failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +147,19 @@ class _Apply:
         self._journal.forget(self._target.path)
         return True
 
-    def write(self, ours: TreeHash, merged: TreeHash) -> None:
+    def write(self, ours: TreeHash, merged: TreeHash) -> dict[bytes, str]:
+        """Returns what could not be written, with the reason."""
         found = os.lstat(self._target.path)
         path = str(self._target.path)
         state = RestoreState(path, found.st_dev, found.st_ino, (ours, merged))
         self._journal.save(state, durable=True)
-        self._write([ours], merged)
+        failed = self._write([ours], merged)
         self._journal.forget(self._target.path)
+        return failed
 
-    def _write(self, olds: Sequence[TreeHash | None], new: TreeHash) -> None:
-        progress = WriteProgress()
+    def _write(self, olds: Sequence[TreeHash | None], new: TreeHash) -> dict[bytes, str]:
+        failed: dict[bytes, str] = {}
+        progress = WriteProgress(failed=failed)
         fd = os.open(self._target.path, DIR_FLAGS)
         try:
             task = IncrementalRestore(self._store, self._target.staging.encode(), progress)
@@ -164,3 +170,4 @@ class _Apply:
             raise Failed(f"cannot write {self._target}/{where}: {error.strerror}") from error
         finally:
             os.close(fd)
+        return failed

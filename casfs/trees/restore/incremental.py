@@ -35,6 +35,7 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.restore import host_entries, modification_order
 from casfs.trees.restore.host_entries import Actual, is_same, is_same_content, read_entry
 from casfs.trees.restore.write import (
+    Path,
     WriteProgress,
     file_mode,
     set_directory_attributes,
@@ -45,7 +46,6 @@ from casfs.trees.restore.write import (
 )
 
 ALL_BITS = 0o7777
-Path = bytes  # relative to the directory
 Olds = list[TreeHash | None]  # roots of subtrees; None: nothing is there
 
 
@@ -110,6 +110,9 @@ class IncrementalRestore:
                 inner = open_directory(fd, above)
                 try:
                     self._date(inner, name, path, source, when)
+                except PermissionError as error:
+                    if not self._progress.leaves_out(error):
+                        raise
                 finally:
                     os.close(inner)
         self._progress.path = []
@@ -140,14 +143,19 @@ class IncrementalRestore:
         self, fd: int, name: bytes, above: Path, was: list[Entry | None], to: Entry | None
     ) -> None:
         self._progress.path.append(name)
-        path = above + name
-        found = host_entries.lstat(fd, name)
-        if found is not None and stat.S_ISDIR(found.st_mode):
-            self._replace_directory(fd, name, path, was, to)
-        elif isinstance(to, Subdirectory):
-            self._create_directory(fd, name, path, was, to, found)
-        else:
-            self._restore_leaf(fd, name, path, was, to, found)
+        depth, path = len(self._progress.path), above + name
+        try:
+            found = host_entries.lstat(fd, name)
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                self._replace_directory(fd, name, path, was, to)
+            elif isinstance(to, Subdirectory):
+                self._create_directory(fd, name, path, was, to, found)
+            else:
+                self._restore_leaf(fd, name, path, was, to, found)
+        except OSError as error:
+            if not self._progress.leaves_out(error):
+                raise
+            del self._progress.path[depth:]
         self._progress.path.pop()
 
     # -- where a directory is --------------------------------------------------------------

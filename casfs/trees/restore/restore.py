@@ -44,7 +44,12 @@ from casfs.trees.restore.write import Progress, WriteProgress, write_tree
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked, working_tree
 from casfs.trees.snapshot.properties import preserved_names
-from casfs.trees.snapshot.report import SPECIAL_BITS, SnapshotReport
+from casfs.trees.snapshot.report import (
+    SPECIAL_BITS,
+    RelativePath,
+    SnapshotOptions,
+    SnapshotReport,
+)
 
 # Called with the state of the whole directory, and the changed paths.
 OnLocalChanges = Callable[[RecordedState, list[bytes]], None]
@@ -54,7 +59,9 @@ OnLocalChanges = Callable[[RecordedState, list[bytes]], None]
 class RestoreResult:
     """`files`: files and links that were written or corrected; `old`: the previous tree, None for
     a full restore; `local`: paths that were changed locally; `plan`: what a dry run would change;
-    `excluded`: paths that stay where untracked files are deleted, as no checkpoint has them."""
+    `excluded`: paths that stay where untracked files are deleted, as no checkpoint has them;
+    `failed`: paths that are as they were, since they could not be read or written, with the
+    reason."""
 
     root: TreeHash
     old: TreeHash | None = None
@@ -65,6 +72,7 @@ class RestoreResult:
     bytes: int = 0
     seconds: float = 0.0
     outcome: Outcome = field(default_factory=Outcome)
+    failed: dict[RelativePath, str] = field(default_factory=dict)
 
 
 def restore(
@@ -84,6 +92,7 @@ def restore(
     progress: Progress | None = None,
     opened: int | None = None,
     name: str = "",
+    leaves_out_failed: bool = False,
 ) -> RestoreResult:
     """Make the directory `target` hold all of `state`: a new one with the recorded times, one that
     has files with times in the recorded order (`casfs.trees.restore.modification_order`).
@@ -94,7 +103,8 @@ def restore(
     every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
     preserved modes. `parents`: make missing parents. `on_local_changes`: called before they are
     overwritten; without it they are refused. `opened`: as in Target. `name`: NAME@ID of the
-    checkpoint that `state` is of, which is noted of the directory.
+    checkpoint that `state` is of, which is noted of the directory. `leaves_out_failed`: what cannot
+    be read or written is in the result, and the rest is restored.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
@@ -103,11 +113,15 @@ def restore(
         tree.load(store, hash)
     started = time.monotonic()
     place = Target(store, target, opened)
-    task = _Restore(store, state, place, WriteProgress(progress=progress, set_id=set_id), name)
+    failed: dict[bytes, str] = {}
+    writing = WriteProgress(progress=progress, set_id=set_id)
+    writing.failed = failed if leaves_out_failed else None
+    task = _Restore(store, state, place, writing, name)
+    task.result.failed = failed
     with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
 
         def record() -> RecordedState:
-            return task.record(store, olds, SnapshotReport(), verify=verify)
+            return task.record(store, olds, verify=verify)
 
         place.check(delete_untracked, parents)
         place.delete_staging()
@@ -117,6 +131,7 @@ def restore(
             olds = place.possible_trees(base, root, is_needed=not paths)
             here = task.look(olds, verify=verify or set_id)
         task.select(paths, here)
+        task.leave_unreadable()
         task.find_local_changes(here, olds)
         known, before = here, None
         if here is not None:
@@ -175,9 +190,30 @@ class _Restore:
         """Returns the tree of what is there now, of the paths that any of the trees has."""
         roots = self._known(olds)
         kept, path = preserved_names(self._store, *roots), self._target.here
-        here = tracked.snapshot_tracked(self._store, path, roots, kept, verify=verify)
+        report = SnapshotReport()
+        options = self._options(kept)
+        here = tracked.snapshot_tracked(
+            self._store, path, roots, options, report=report, verify=verify
+        )
+        self.result.failed |= report.unreadable
         self._newest = dated.load_times(self._store, here).newest
         return here.tree
+
+    def _options(self, preserve: Sequence[str] = ()) -> SnapshotOptions:
+        may_leave_out = self._progress.failed is not None
+        return SnapshotOptions(preserve, leaves_out_unreadable=may_leave_out)
+
+    def leave_unreadable(self) -> None:
+        """Takes what cannot be read out of the goal: it could not be brought back."""
+        self.goal = self._without_failed(self.goal)
+
+    def _without_failed(self, root: TreeHash) -> TreeHash:
+        if not self.result.failed:
+            return root
+        without = dict.fromkeys(self.result.failed)
+        with self._store.batch() as batch:
+            found = edit.with_entries(self._store, batch, root, without, keep_empty=True)
+        return found.hash
 
     def _known(self, olds: Roots) -> list[TreeHash]:
         return [root for root in dict.fromkeys([self._root, *olds]) if root is not None]
@@ -222,7 +258,7 @@ class _Restore:
             self._target.refuse_blocked(blocked, forced=False)
             return here, None
         report = SnapshotReport()
-        before = self.record(self._store, olds, report, verify=verify)
+        before = self.record(self._store, olds, report=report, verify=verify)
         if delete:
             here = before.full
             self.result.excluded = sorted(one.path for one in report.excluded)
@@ -236,13 +272,15 @@ class _Restore:
         return here, before
 
     def record(
-        self, store: Store, olds: Roots, report: SnapshotReport, *, verify: bool
+        self, store: Store, olds: Roots, *, report: SnapshotReport | None = None, verify: bool
     ) -> RecordedState:
         """Stores the whole directory as it is now."""
         held = self._target.known_state()
         known = [RecordedState(old) for old in self._known(olds) if not self._is_of(old, held)]
         states = [*([held] if held else []), self._state, *known]
-        return working_tree.record(store, self._target.here, states, report, verify=verify)
+        return working_tree.record(
+            store, self._target.here, states, report, self._options(), verify=verify
+        )
 
     def changes(self, old: TreeHash | None, new: TreeHash) -> Iterator[tree.Change]:
         return tree.changes(self._store, old, new)
@@ -283,7 +321,7 @@ class _Restore:
                 write_tree(self._store, self._dated_goal(), fd, self._progress)
                 self._keep_private(fd)
                 kept = preserved_names(self._store, self.goal)
-                if self.goal == self._root:
+                if self.goal == self._root and not self._progress.failed:
                     tracked.remember(self._real_store, fd, path, self._state, kept)
                 staging.rename(path)  # takes the place of an empty directory
                 self._save_state(fd)
@@ -327,7 +365,7 @@ class _Restore:
                 top_mode=self._top_mode(here, olds),
                 newest=self._newest,
             )
-            unfinished = olds if len(olds) > 1 else []
+            unfinished = [old and self._without_failed(old) for old in olds if len(olds) > 1]
             task.directory(fd, b"", [here, *unfinished], self.goal)
             if here is None and olds == [None]:
                 task.date_as_recorded(fd, self._dated_goal())

@@ -18,6 +18,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -29,6 +30,7 @@ from casfs.system.files import data_extents, write_all
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.restore import host_entries
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 SET_ID = stat.S_ISUID | stat.S_ISGID
@@ -39,6 +41,12 @@ CLONE_UNSUPPORTED = (
 FETCH_BATCH_ENTRIES = 500  # entries whose contents are fetched at once
 FETCH_BATCH_BYTES = 16 << 20
 PROGRESS_INTERVAL_FILES = 100  # between two calls of `progress`
+OF_ONE_ENTRY = (  # errors; with any other (a full disk) what follows would fail as well
+    errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EFBIG,
+    errno.ETXTBSY, errno.EBUSY, errno.ELOOP, errno.EOPNOTSUPP, errno.EISDIR, errno.ENOTDIR,
+    errno.EEXIST, errno.ENOTEMPTY, errno.EMLINK,
+)  # fmt: skip
+Path = bytes  # relative to the directory
 Names = list[bytes]
 Progress = Callable[[int, int], None]  # files and bytes so far
 
@@ -46,13 +54,22 @@ Progress = Callable[[int, int], None]  # files and bytes so far
 @dataclass(slots=True)
 class WriteProgress:
     """Counts of written files and bytes; `path`: of the current entry, for error messages.
-    `set_id`: whether files get the set-id bits of their preserved modes."""
+    `set_id`: whether files get the set-id bits of their preserved modes; `failed`: entries that
+    could not be written, with the reason; None: the first one ends it."""
 
     files: int = 0
     bytes: int = 0
     progress: Progress | None = None
     set_id: bool = False
     path: Names = field(default_factory=list)
+    failed: dict[Path, str] | None = None
+
+    def leaves_out(self, error: OSError) -> bool:
+        """Notes the current entry, which could not be written, unless `error` ends everything."""
+        if self.failed is None or error.errno not in OF_ONE_ENTRY:
+            return False
+        self.failed[b"/".join(self.path)] = error.strerror or repr(error)
+        return True
 
     def wrote(self, size: int) -> None:
         self.files += 1
@@ -110,8 +127,28 @@ class _Writer:
         self._store = store
         self._stack = [fd]
         self._progress = progress
+        self._missing = 0  # directories on the current path that could not be made
 
     def execute(self, step: _Step, content: bytes | None) -> None:
+        if self._missing:
+            if isinstance(step, Subdirectory):
+                self._missing += 1
+            elif isinstance(step, _DirectoryEnd):
+                self._missing -= 1
+            return
+        depth = len(self._progress.path)
+        try:
+            self._make(step, content)
+        except OSError as error:
+            if isinstance(step, _DirectoryEnd) or not self._progress.leaves_out(error):
+                raise
+            del self._progress.path[depth:]
+            if isinstance(step, Subdirectory):
+                self._missing = 1
+            with suppress(OSError):
+                host_entries.remove(self._stack[-1], step.name)
+
+    def _make(self, step: _Step, content: bytes | None) -> None:
         fd = self._stack[-1]
         if isinstance(step, _DirectoryEnd):
             set_directory_attributes(fd, step.own)

@@ -18,14 +18,14 @@ from casfs.backend.derived import stager
 from casfs.backend.hot_packs import HotPacks
 from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, BlobInfo, Blobs, Staged
 from casfs.digest import Digest
-from casfs.errors import Failed
 from casfs.scanner import Finding, Scanner, ScanningReader
 from casfs.scanner.findings import BINARY_PROBE_BYTES, is_binary
-from casfs.system.paths import FILE_FLAGS, printable
+from casfs.system.paths import FILE_FLAGS
 
 NO_ATTRIBUTES: tuple[list[str], ...] = ([], ["security.selinux"])
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
 STAGE_BATCH_BYTES = 4 << 20  # content held until the store is asked for it
+NO_DIGEST = Digest.of(b"")  # of what was not read
 T = TypeVar("T")
 
 
@@ -56,6 +56,13 @@ class Hit(NamedTuple):
 Hits = tuple[Hit, ...]
 
 
+class SourceUnreadable(Exception):
+    """A file cannot be read, for the `reason`."""
+
+    def __init__(self, reason: OSError) -> None:
+        self.reason = reason
+
+
 class ReadContent(NamedTuple):
     """The content of a file that was read."""
 
@@ -73,7 +80,7 @@ class ReadFile:
     """A file that was read. `has_xattrs`: it has extended attributes. `staged` is None where the
     store has the content already, as `info` says, where it was staged with an earlier file, or is
     in a pack (`hot`: the number of the group, and its own in that). `is_purged`: its content was
-    purged, and is not stored again."""
+    purged, and is not stored again. `error`: why it could not be read; it has no digest then."""
 
     name: bytes
     digest: Digest
@@ -84,6 +91,11 @@ class ReadFile:
     hot: tuple[int, int] | None = None
     hits: Hits = ()
     is_purged: bool = False
+    error: str = ""
+
+    @classmethod
+    def unreadable(cls, name: bytes, error: OSError) -> ReadFile:
+        return cls(name, NO_DIGEST, Stat(0, 0, 0, 0, 0), error=error.strerror or repr(error))
 
 
 class FileReader:
@@ -103,8 +115,9 @@ class FileReader:
         self._stage_bytes = stager(blobs)
         self._is_known = is_known
 
-    def read(self, fd: int, names: Iterable[bytes], where: str) -> list[ReadFile]:
-        """Reads files of the directory `fd`; omits those that have vanished. Raises Failed."""
+    def read(self, fd: int, names: Iterable[bytes]) -> list[ReadFile]:
+        """Reads files of the directory `fd`; omits those that have vanished. Raises OSError where
+        the store cannot be written."""
         done: list[ReadFile] = []
         held: list[tuple[ReadFile, bytes]] = []
         size = 0
@@ -114,9 +127,9 @@ class FileReader:
                     one, data = self._file(fd, name)
                 except FileNotFoundError:
                     continue
-                except OSError as error:
-                    shown = printable(name)
-                    raise Failed(f"cannot read {where}/{shown}: {error.strerror}") from None
+                except SourceUnreadable as error:
+                    done.append(ReadFile.unreadable(name, error.reason))
+                    continue
                 done.append(one)
                 if data is not None:
                     held.append((one, data))
@@ -132,7 +145,12 @@ class FileReader:
 
     def _file(self, fd: int, name: bytes) -> tuple[ReadFile, bytes | None]:
         """Returns the file and its content, or None for a large file, which is staged here."""
-        file = os.open(name, FILE_FLAGS, dir_fd=fd)
+        try:
+            file = os.open(name, FILE_FLAGS, dir_fd=fd)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise SourceUnreadable(error) from None
         try:
             size = os.fstat(file).st_size
             marked = has_xattrs(file)
@@ -149,7 +167,11 @@ class FileReader:
     def _stream(self, file: int, name: bytes, marked: bool) -> ReadFile:
         """Stages a large file, which is scanned as it is read."""
         with open(file, "rb", buffering=0, closefd=False) as source:
-            found, staged = scanned_stream(source, self._scanner, self._blobs.stage)
+            try:
+                found, staged = scanned_stream(source, self._scanner, self._blobs.stage)
+            except OSError:  # of the source or of the store: the kernel copies, and does not say
+                _check_readable(source)
+                raise
         read = ReadFile(name, staged.digest, Stat.of(os.fstat(file)), marked, staged, hits=found)
         info = self._blobs.info([staged.digest.hash]).get(staged.digest.hash)
         if info is not None and info.purged:
@@ -198,16 +220,30 @@ def has_xattrs(file: int | str) -> bool:
         return False
 
 
+def _check_readable(source: FileIO) -> None:
+    """Reads a file to its end. Raises SourceUnreadable."""
+    try:
+        source.seek(0)
+        while source.read(STREAM_MIN_BYTES):
+            pass
+    except OSError as error:
+        raise SourceUnreadable(error) from None
+
+
 def discard(done: Iterable[ReadFile]) -> None:
     protocols.discard(one.staged for one in done if one.staged is not None)
 
 
 def _read_whole(fd: int, size: int) -> bytes:
-    """Reads a whole file of `size` bytes; more or less where it has changed since."""
-    data = os.read(fd, size + 1)
-    while data and len(data) != size:
-        more = os.read(fd, STREAM_MIN_BYTES)
-        if not more:
-            break
-        data += more
+    """Reads a whole file of `size` bytes; more or less where it has changed since. Raises
+    SourceUnreadable."""
+    try:
+        data = os.read(fd, size + 1)
+        while data and len(data) != size:
+            more = os.read(fd, STREAM_MIN_BYTES)
+            if not more:
+                break
+            data += more
+    except OSError as error:
+        raise SourceUnreadable(error) from None
     return data

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from casfs.backend.derived import staging_directory
-from casfs.system.paths import printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
 from casfs.trees.snapshot.file_reader import FileReader, ReadFile
@@ -38,23 +37,21 @@ class ReadQueue:
     ) -> None:
         self._batch = batch
         self._root_fd = root_fd
-        self._root_text = printable(root)
+        self._root, self._options = root, options
         self._report = report
         self._racy_after = racy_after
-        self._progress = options.progress
-        self._scanner = options.scanner
         self._reader = FileReader(batch.blobs, batch.knows, scanner=options.scanner)
         self._pool: ReaderPool[ScannedDirectory] | None = None
         self._asked: list[tuple[ScannedDirectory, bytes, list[bytes]]] = []
         self._asked_files = 0
 
     def read(self, scanned: ScannedDirectory, fd: int, names: list[bytes]) -> None:
-        """Reads files of a directory, open as `fd`. Raises Failed."""
+        """Reads files of a directory, open as `fd`. Raises Failed for one that cannot be read,
+        where the options do not leave it out; OSError where the store cannot be written."""
         if self._pool is None:
             self._start_pool(scanned, names)
         if self._pool is None:
-            where = self._root_text + printable(scanned.path)
-            self._adopt(scanned, self._reader.read(fd, names, where))
+            self._adopt(scanned, self._reader.read(fd, names))
             return
         for start in range(0, len(names), READ_BATCH_FILES):
             part = names[start : start + READ_BATCH_FILES]
@@ -89,23 +86,26 @@ class ReadQueue:
             if private is not None:
                 from casfs.trees.snapshot.reader_pool import ReaderPool
 
-                self._pool = ReaderPool(
-                    private, self._root_fd, self._root_text, scanner=self._scanner
-                )
+                self._pool = ReaderPool(private, self._root_fd, scanner=self._options.scanner)
 
     def _adopt(self, scanned: ScannedDirectory, done: list[ReadFile]) -> None:
         """Takes over files that were read. The stat at the time of reading counts, not the one
         of the scan: the file may have changed in between."""
         for file in done:
+            path = (scanned.path + b"/" + file.name)[1:]
+            if file.error:
+                self._report.leave_out_unreadable(self._root, path, file.error, self._options)
+                self._drop(scanned, file.name)
+                continue
             if file.is_purged:
-                self._leave_out_purged(scanned, file)
+                self._report.purged[path] = file.digest.hash
+                self._drop(scanned, file.name)
                 continue
             self._batch.adopt(file.digest, file.staged, file.info)
             entry = scanned.entries[file.name]
             entry.hits = file.hits
             if file.hits:
-                path = scanned.path + b"/" + file.name
-                self._report.findings[path[1:]] = file.hits
+                self._report.findings[path] = file.hits
             self._report.read += 1
             if file.has_xattrs:
                 self._report.not_kept[XATTRS] += 1
@@ -114,11 +114,8 @@ class ReadQueue:
             if entry.fingerprint != stat_cache.fingerprint(file.stat, self._racy_after):
                 entry.fingerprint = stat_cache.RACY
             entry.stat, entry.digest = file.stat, file.digest
-        self._progress(self._report.files, self._report.read_bytes)
+        self._options.progress(self._report.files, self._report.read_bytes)
 
-    def _leave_out_purged(self, scanned: ScannedDirectory, file: ReadFile) -> None:
-        entry = scanned.entries.pop(file.name)
+    def _drop(self, scanned: ScannedDirectory, name: bytes) -> None:
         self._report.files -= 1
-        self._report.bytes -= entry.stat.st_size
-        path = scanned.path + b"/" + file.name
-        self._report.purged[path[1:]] = file.digest.hash
+        self._report.bytes -= scanned.entries.pop(name).stat.st_size

@@ -37,7 +37,7 @@ from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.scanner import Scanner
 from casfs.system import cycles, interruption
-from casfs.system.paths import open_directory, printable
+from casfs.system.paths import open_directory
 from casfs.trees.snapshot.file_reader import FileReader, Hit, ReadFile, Stat, discard
 
 MAX_WORKER_PROCESSES = 4
@@ -48,14 +48,12 @@ Key = TypeVar("Key")
 
 
 class ReaderPool(Generic[Key]):
-    """`root_fd`: the recorded directory, `root_text` in messages; `private`: the store's private
-    directory of this process; `scanner`: looks for secrets, in the workers. `submit` batches, then
-    take `results` until all have come, in the order of submission. `close` in a finally. One worker
-    thread waits for each process."""
+    """`root_fd`: the recorded directory; `private`: the store's private directory of this process;
+    `scanner`: looks for secrets, in the workers. `submit` batches, then take `results` until all
+    have come, in the order of submission. `close` in a finally. One worker thread waits for each
+    process."""
 
-    def __init__(
-        self, private: Path, root_fd: int, root_text: str, scanner: Scanner | None = None
-    ) -> None:
+    def __init__(self, private: Path, root_fd: int, scanner: Scanner | None = None) -> None:
         self._allowed = None if scanner is None else sorted(scanner.allowed)
         count = max(1, min(MAX_WORKER_PROCESSES, (os.cpu_count() or 2) - 1))
         self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
@@ -63,13 +61,13 @@ class ReaderPool(Generic[Key]):
         self._pending: deque[tuple[list[Key], Future[bytes]]] = deque()
         self._members: defaultdict[tuple[int, int], list[tuple[Digest, int]]] = defaultdict(list)
         self._groups: dict[tuple[int, int], Group] = {}  # by process and number
-        self._processes = [self._start(private, root_fd, root_text) for _ in range(count)]
+        self._processes = [self._start(private, root_fd) for _ in range(count)]
 
-    def _start(self, private: Path, root_fd: int, root_text: str) -> subprocess.Popen[bytes]:
+    def _start(self, private: Path, root_fd: int) -> subprocess.Popen[bytes]:
         pairs = [Pipe() for _ in range(PIPES_PER_WORKER)]
         worker_fds = [pipe.fileno() for _, pipe in pairs]
         allowed = json.dumps(self._allowed)
-        arguments = [str(private), str(root_fd), root_text, allowed, *map(str, worker_fds)]
+        arguments = [str(private), str(root_fd), allowed, *map(str, worker_fds)]
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {__name__} import main; main()", *arguments],
             stdin=subprocess.DEVNULL,
@@ -133,9 +131,9 @@ class ReaderPool(Generic[Key]):
 
     def _files(self, items: list[Any], process: int) -> list[ReadFile]:
         done = []
-        for name, hash, size, seen, marked, staged, info, hot, hits, purged in items:
+        for name, hash, size, seen, marked, staged, info, hot, hits, purged, unread in items:
             digest = Digest(hash, size)
-            one = ReadFile(name, digest, Stat(*seen), marked, is_purged=purged)
+            one = ReadFile(name, digest, Stat(*seen), marked, is_purged=purged, error=unread)
             one.hits = tuple(Hit(*hit) for hit in hits)
             if staged:
                 one.staged = Staged(digest, *staged)
@@ -164,12 +162,12 @@ class ReaderPool(Generic[Key]):
 
 
 def main() -> None:
-    """A worker: `PRIVATE ROOT_FD SHOWN ALLOWED PIPE_FD...` as arguments; ALLOWED is JSON: null
-    where nothing is scanned."""
+    """A worker: `PRIVATE ROOT_FD ALLOWED PIPE_FD...` as arguments; ALLOWED is JSON: null where
+    nothing is scanned."""
     cycles.search_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # what is staged is discarded
-    private, root_fd, root_text, allowed, *pipe_fds = sys.argv[1:]
+    private, root_fd, allowed, *pipe_fds = sys.argv[1:]
     hashes = json.loads(allowed)
     scanner = None if hashes is None else Scanner(hashes)
     backend = DiskBackend.for_worker(Path(private))
@@ -186,9 +184,11 @@ def main() -> None:
                 try:
                     asked = marshal.loads(pipe.recv_bytes())
                     for path, names in asked:
-                        done, error = _read_batch(reader, int(root_fd), path, names, root_text)
+                        done, error = _read_batch(reader, int(root_fd), path, names)
                         found.append(done)
-                        staged.update(one.digest.hash for one in done if not one.is_purged)
+                        staged.update(
+                            one.digest.hash for one in done if not (one.is_purged or one.error)
+                        )
                         if error is not None:
                             break
                     if not asked:
@@ -206,20 +206,21 @@ def main() -> None:
 
 
 def _read_batch(
-    reader: FileReader, root: int, path: bytes, names: list[bytes], root_text: str
+    reader: FileReader, root: int, path: bytes, names: list[bytes]
 ) -> tuple[list[ReadFile], str | None]:
-    """Returns the files, or the message of the error."""
-    where = root_text + printable(path)
+    """Returns the files, or the message of an error of the store."""
     try:
         fd = open_directory(root, filter(None, path.split(b"/")))
     except FileNotFoundError:
         return [], None  # the directory has vanished with all its files
     except OSError as error:
-        return [], f"cannot read {where}: {error.strerror}"
+        return [ReadFile.unreadable(name, error) for name in names], None
     try:
-        return reader.read(fd, names, where), None
+        return reader.read(fd, names), None
     except CasfsError as error:
         return [], str(error)
+    except OSError as error:
+        return [], f"cannot write the store: {error.strerror}"
     finally:
         os.close(fd)
 
@@ -230,4 +231,4 @@ def _packed(one: ReadFile) -> tuple[Any, ...]:
     hash, size = one.digest.hash, one.digest.size_bytes
     hits = [tuple(hit) for hit in one.hits]
     stat, marked = tuple(one.stat), one.has_xattrs
-    return one.name, hash, size, stat, marked, staged, info, one.hot, hits, one.is_purged
+    return one.name, hash, size, stat, marked, staged, info, one.hot, hits, one.is_purged, one.error

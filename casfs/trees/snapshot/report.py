@@ -10,11 +10,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from casfs.errors import Failed
 from casfs.scanner import Scanner
+from casfs.system.paths import printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.file_reader import Hits, ReadContent
 
 RelativePath = bytes
+HostPath = bytes
 KnownFiles = dict[bytes, ReadContent]
 Progress = Callable[[int, int], None]  # files seen and bytes read so far
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
@@ -46,7 +49,8 @@ class SnapshotReport:
     name, with the reason; `derived`: kept directories, with the reason; `findings`: what the
     scanner found. By path, what `classes.settle` decided: `local`: private files; `exposed`:
     files with secrets that are work. `purged`: files that were left out, since their content was
-    purged; `git_files`: the `.git` files, of linked work trees and submodules."""
+    purged; `unreadable`: entries that were left out, with the reason; `git_files`: the `.git`
+    files, of linked work trees and submodules."""
 
     files: int = 0
     bytes: int = 0
@@ -61,6 +65,7 @@ class SnapshotReport:
     local: dict[RelativePath, str] = field(default_factory=dict)
     exposed: dict[RelativePath, Hits] = field(default_factory=dict)
     purged: dict[RelativePath, str] = field(default_factory=dict)
+    unreadable: dict[RelativePath, str] = field(default_factory=dict)
     git_files: list[RelativePath] = field(default_factory=list)
     not_kept: Counter[str] = field(default_factory=Counter)
     known: KnownFiles | None = None
@@ -91,6 +96,7 @@ class SnapshotReport:
         self.local |= other.local
         self.exposed |= other.exposed
         self.purged |= other.purged
+        self.unreadable |= other.unreadable
         self.git_files += other.git_files
         self.not_kept.update(other.not_kept)
 
@@ -98,6 +104,15 @@ class SnapshotReport:
         """Notes that an entry was left out; returns True."""
         self.excluded.append(Excluded(path, reason))
         return True
+
+    def leave_out_unreadable(
+        self, root: HostPath, path: RelativePath, reason: str, options: SnapshotOptions
+    ) -> None:
+        """Notes an entry that cannot be read. Raises Failed where the options do not allow that it
+        is left out."""
+        if not options.leaves_out_unreadable:
+            raise Failed(f"cannot read {printable(root + b'/' + path)}: {reason}")
+        self.unreadable[path] = reason
 
     def count_not_kept(self, seen: os.stat_result, user: int, preserve: Collection[str]) -> None:
         if seen.st_uid != user:
@@ -111,13 +126,15 @@ class SnapshotReport:
 @dataclass(slots=True)
 class SnapshotOptions:
     """`preserve`: "mtime", "mode"; `limit`: largest sum of file sizes, in bytes; `scanner`: looks
-    for secrets in the files that are read; None: nothing does; `times`: they are recorded, too."""
+    for secrets in the files that are read; None: nothing does; `times`: they are recorded, too;
+    `leaves_out_unreadable`: what cannot be read is in the report, else it fails the snapshot."""
 
     preserve: Collection[str] = ()
     limit: int | None = None
     progress: Progress = lambda files, bytes: None
     scanner: Scanner | None = None
     times: bool = True
+    leaves_out_unreadable: bool = False
 
     @property
     def variant(self) -> str:

@@ -63,8 +63,9 @@ def snapshot_tracked(
     store: Store,
     directory: Path,
     roots: Collection[TreeHash],
-    preserve: Sequence[str] = (),
+    options: SnapshotOptions | None = None,
     *,
+    report: SnapshotReport | None = None,
     verify: bool = False,
 ) -> DatedTree:
     """Store the paths of the trees `roots` as they are in `directory`; returns the tree, which no
@@ -72,8 +73,11 @@ def snapshot_tracked(
     rules = TrackedPaths(store, roots)
     exclusions.exclude_stores(store, directory, rules, SnapshotReport())
     # Scanned like any snapshot, so that the stat cache's rows serve both.
-    options = SnapshotOptions(preserve, scanner=policy.load(store).scanner())
-    return working_tree.snapshot_paths(store, directory, rules, options, verify=verify)
+    options = options or SnapshotOptions()
+    options.scanner = policy.load(store).scanner()
+    return working_tree.snapshot_paths(
+        store, directory, rules, options, report=report, verify=verify
+    )
 
 
 def untracked(store: Store, directory: Path, roots: Collection[TreeHash]) -> Iterator[bytes]:

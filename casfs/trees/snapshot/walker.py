@@ -6,9 +6,9 @@ swapped in underneath can redirect it.
 All that a tree can hold is kept exactly: names and targets as bytes, empty directories, modes and
 mtimes as `casfs.trees.snapshot.properties` has it. Owners, hard links and extended attributes are
 counted in the report. Sockets, fifos and devices are
-left out with a warning, and so is a file that vanished while the directory was read. A file
-that cannot be read fails the whole snapshot and is named: a checkpoint is complete or it is
-not made.
+left out with a warning, and so is a file that vanished while the directory was read. What cannot
+be read is left out and named where the options say so (a checkpoint); else it fails the snapshot
+(what a restore is about to overwrite must be complete).
 
 Two passes: the first stats every entry and has the new files read, by worker processes when
 they are many (`casfs.trees.snapshot.read_queue`); the second (`casfs.trees.snapshot.encoder`)
@@ -152,7 +152,8 @@ class Snapshot:
             try:
                 entries = list_directory(fd, path, self._root_fd, self._rules, self._report)
             except OSError as error:
-                raise self._unreadable(path, error) from None
+                self._leave_out_unreadable(path, error)
+                return None
             if entries is None:
                 return None
             below = None if row is None else self._scan_unchanged(scanned, row, fd, entries)
@@ -257,7 +258,8 @@ class Snapshot:
             self._vanished(path)
             return None
         except OSError as error:
-            raise self._unreadable(path, error) from None
+            self._leave_out_unreadable(path, error)
+            return None
         if kind not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
             what = KINDS.get(kind, "of an unknown kind")
             self._report.warnings.append(f"{self._show(path)}: left out, it is {what}")
@@ -281,7 +283,8 @@ class Snapshot:
             self._vanished(path)
             return None
         except OSError as error:
-            raise self._unreadable(path, error) from None
+            self._leave_out_unreadable(path, error)
+            return None
         found = self._scan(inner, path, seen)
         return None if found is None else ScannedEntry(seen, stat_cache.DIRECTORY, below=found)
 
@@ -303,8 +306,12 @@ class Snapshot:
     def _vanished(self, path: bytes) -> None:
         self._report.warnings.append(f"{self._show(path)}: vanished while it was read")
 
-    def _unreadable(self, path: bytes, error: OSError) -> Failed:
-        return Failed(f"cannot read {self._show(path)}: {error.strerror}")
+    def _leave_out_unreadable(self, path: bytes, error: OSError) -> None:
+        """Raises Failed where it must not be left out, as the recorded directory itself."""
+        reason = error.strerror or repr(error)
+        if not path:
+            raise Failed(f"cannot read {self._show(path)}: {reason}")
+        self._report.leave_out_unreadable(self._root, path[1:], reason, self._options)
 
     def _show(self, path: bytes) -> str:
         return printable(self._root + path)

@@ -127,6 +127,7 @@ def snapshot_paths(
     rules: IgnoreRules,
     options: SnapshotOptions,
     *,
+    report: SnapshotReport | None = None,
     verify: bool = False,
 ) -> DatedTree:
     """Stores what `rules` leave of a directory as one tree, whatever is work in it. It is only
@@ -135,7 +136,7 @@ def snapshot_paths(
     if cache is not None and verify:
         cache.rows.clear()
     with store.batch() as batch:
-        root = walker.snapshot(batch, directory, rules, options=options, cache=cache)
+        root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
     if cache is not None:
         cache.save()
     return root.dated

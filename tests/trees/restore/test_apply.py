@@ -44,7 +44,7 @@ def place(tmp_path: Path) -> Path:
 def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None:
     untouched = {name: (place / name).stat().st_ctime_ns for name in ("mine", "d/z")}
     overwritten: list[RecordedState] = []
-    done = apply(disk_store, place, on_overwrite=overwritten.append)
+    done = apply(disk_store, place, on_change=overwritten.append)
     assert read_tree(place) == AFTER
     assert [one.path for one in done.merged.changed] == [
         *(b"a", b"d/x", b"d/y", b"e/n", b"gone", b"run")
@@ -121,14 +121,14 @@ def test_one_at_a_time(disk_store: Store, place: Path, monkeypatch: pytest.Monke
         with pytest.raises(Conflict, match="under way"):
             apply(disk_store, place)
 
-    apply(disk_store, place, on_overwrite=nested)
+    apply(disk_store, place, on_change=nested)
 
 
 def test_the_tree_before_is_undo_also_where_the_directory_was_not_tracked(
     disk_store: Store, place: Path
 ) -> None:
     before: list[Any] = []
-    apply(disk_store, place, on_overwrite=before.append)
+    apply(disk_store, place, on_change=before.append)
     (place / "later").write_bytes(b"mine")
     restore(disk_store, before[0], place)
     assert read_tree(place) == named({**HERE, "later": b"mine"})
