@@ -2,6 +2,8 @@
 
     request   {"op": …, …}
     answer    {"ok": …}  or  {"error": "<class of casfs.errors>", "message": …}
+              or  {"lacking": [names of variables]}, where the request is to be sent again with
+              their values in "lent"
 
 The socket is 0600 in a directory of 0700, short because a socket's path holds 107 bytes.
 `daemon.json` in the store says where it is, and `daemon.lock` is locked as long as the
@@ -36,6 +38,7 @@ REQUEST_TIMEOUT_S = 30.0  # until a request has come whole; then the connection 
 STOP_TIMEOUT_S = 30.0
 PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
 STATUS_TIMEOUT_S = 5.0
+LACKING = "lacking"
 NO_DAEMON = "no daemon runs for the store at"
 
 
@@ -125,6 +128,23 @@ def status(root: Path) -> dict[str, Any] | None:
 def request(root: Path, op: str, *, timeout: float | None = None, **arguments: Any) -> Any:
     """Sends a request to the daemon; returns its answer. Raises NoDaemon, and the error that the
     daemon answers with."""
+    return _result(_exchange(root, op, timeout, arguments))
+
+
+def request_of_agents(root: Path, env: Mapping[str, str], op: str, **arguments: Any) -> Any:
+    """`request` for an operation that has agents play. The variables that their configs name and
+    that the daemon does not have are lent to it from `env`: it keeps them in memory, for this
+    thread alone. Only for a caller whose user chose the agents: one may send them anywhere."""
+    answer = _exchange(root, op, None, {**arguments, "lent": {}})
+    if LACKING in answer:
+        lent = {name: env.get(name, "") for name in answer[LACKING]}
+        answer = _exchange(root, op, None, {**arguments, "lent": lent})
+    return _result(answer)
+
+
+def _exchange(
+    root: Path, op: str, timeout: float | None, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     found = find(root)
     if found is None:
         raise NoDaemon(f"{NO_DAEMON} {root}; start one with `casfs daemon`")
@@ -141,7 +161,11 @@ def request(root: Path, op: str, *, timeout: float | None = None, **arguments: A
             ) from None
     if not line.endswith(b"\n"):
         raise NoDaemon(f"the daemon (pid {found['pid']}) went away without an answer")
-    answer = canonical.parse(line)
+    answer: dict[str, Any] = canonical.parse(line)
+    return answer
+
+
+def _result(answer: Mapping[str, Any]) -> Any:
     if "error" in answer:
         raise _error(answer["error"])(answer["message"])
     return answer["ok"]

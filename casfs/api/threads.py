@@ -20,6 +20,7 @@ from casfs.thread_state import state
 from casfs.threads import ThreadId
 
 NO_AGENTS: Mapping[str, Agent] = {}
+STARTS_AGENTS = ("start", "fork", "resume")
 Steps: TypeAlias = list[Step]  # `Threads.list` hides the built-in
 
 
@@ -187,6 +188,8 @@ class Threads:
             from engine.runtime.in_process import request
 
             return request(self._store, self._env, op, arguments)
+        if op in STARTS_AGENTS:
+            return daemon_socket.request_of_agents(self._root(), self._env, op, **arguments)
         return daemon_socket.request(self._root(), op, **arguments)
 
     # -- values ---------------------------------------------------------------------------

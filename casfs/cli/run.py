@@ -102,10 +102,10 @@ def run(ctx: click.Context, /, **given: Any) -> int:
                 start.trust_thread(ctx, id)
         start_daemon(root)
         if again is None:
-            id = daemon_socket.request(root, "start", **fields)["id"]
+            id = daemon_socket.request_of_agents(root, os.environ, "start", **fields)["id"]
         else:
             with suppress(Conflict):  # it is not suspended, or asks a person
-                daemon_socket.request(root, "resume", id=id, **fields)
+                daemon_socket.request_of_agents(root, os.environ, "resume", id=id, **fields)
         click.echo(f"casfs: thread {id}", err=True)
         screen, done = Screen(store, threads.get(store, id), err=as_json), 0
         show = (lambda event: print_event(store, event, True)) if as_json else screen.show
@@ -116,7 +116,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
                 return _end(ctx, store, found, directory)
             done = threads.length(store, found)
             try:
-                daemon_socket.request(root, "resume", id=id, input=answer)
+                daemon_socket.request_of_agents(root, os.environ, "resume", id=id, input=answer)
             except Refused as error:  # it does not fit, or was answered elsewhere
                 warn(f"not accepted: {error}")
 

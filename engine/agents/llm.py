@@ -85,6 +85,8 @@ def endpoint(config: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
 def _variable(name: str, env: Mapping[str, str]) -> str:
     if not env.get(name):
         raise Failed(
-            f"{name} is not set in the daemon's environment; set it and run `casfs daemon restart`"
+            f"{name} is not set, neither by the command that started or resumed the thread nor in"
+            " the daemon's environment; set it and run `casfs thread resume`, or `casfs daemon"
+            " restart`"
         )
     return env[name]

@@ -27,7 +27,7 @@ from casfs.system.log import Log
 from engine import containment
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import overlay_workspace
-from engine.runtime.daemon_requests import DaemonApi
+from engine.runtime.daemon_requests import DaemonApi, VariablesLacking
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.watches import Watches
 from engine.runtime.workspace import COPYING, Workspaces, sweep
@@ -152,6 +152,8 @@ class Daemon:
             if operation is None:
                 raise NotFound(f"the daemon has no operation {op!r}")
             return {"ok": await operation(**request)}
+        except VariablesLacking as lacking:
+            return {daemon_socket.LACKING: lacking.names}
         except CasfsError as error:
             return _error(type(error).__name__, str(error))
         except (TypeError, KeyError, AttributeError) as error:

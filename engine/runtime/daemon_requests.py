@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
@@ -34,7 +34,7 @@ from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import compaction, stop_thread
 from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
-from engine.runtime.thread_config import redacting_store
+from engine.runtime.thread_config import redacting_store, secret_names
 from engine.runtime.thread_head import ThreadHead
 from engine.threads import (
     agent_binding,
@@ -54,6 +54,13 @@ from engine.workflow import registry as workflows
 
 Answer = dict[str, Any]
 MAX_REPLAYED_STEPS = 1000
+
+
+class VariablesLacking(Exception):
+    """Configs of agents name variables that the daemon does not have and the client may lend."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
 
 
 class DaemonApi:
@@ -100,11 +107,13 @@ class DaemonApi:
         profiles: dict[str, AgentSpec] | None = None,
         turn_trees: bool = False,
         allow_secret: bool = False,
+        lent: dict[str, str] | None = None,
     ) -> Answer:
         """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of
         a tree, None for the empty one, False for no workspace; `recorded`: with it, what else was
         recorded of the directory (`RecordedState.fields`); `ignored`: as of ThreadRequest;
-        `compact`: {above, agent}; `profiles`: in addition to those of `config.toml`."""
+        `compact`: {above, agent}; `profiles`: in addition to those of `config.toml`; `lent`: as
+        `_with_lent`."""
 
         def create() -> tuple[Thread, bool]:
             flow = workflows.load(self._store, workflows.find_trusted(self._store, workflow))
@@ -116,7 +125,8 @@ class DaemonApi:
             if workspace is not False:
                 state = RecordedState.of_fields(workspace or self._empty_tree(), recorded or {})
             full = None if state is None else state.full
-            role_agents.check_programs(self._store, flow, bound, full, self._env)
+            env = self._with_lent(agent_binding.secret_names(bound), lent)
+            role_agents.check_programs(self._store, flow, bound, full, env)
             request = ThreadRequest(
                 flow.hash,
                 input,
@@ -132,9 +142,10 @@ class DaemonApi:
                 allow_secret,
             )
             store = agent_binding.redacting_store(
-                self._store, request.all_agents, self._env, allow_secret
+                self._store, request.all_agents, env, allow_secret
             )
             thread = lifecycle.create(store, request)
+            self._supervisor.lend(thread.id, lent)
             return thread, thread.status == RUNNING and thread.record["intent"] is None
 
         thread, fresh = await blocking(create)
@@ -158,22 +169,27 @@ class DaemonApi:
         name: str | None = None,
         count: int = 1,
         variants: list[dict[str, Any]] | None = None,
+        lent: dict[str, str] | None = None,
     ) -> Answer:
-        """`variants`: {agents, every} that the forks take in turn, in place of those two."""
+        """`variants`: {agents, every} that the forks take in turn, in place of those two; `lent`:
+        as `_with_lent`."""
 
         def fork() -> list[Thread]:
             found = threads.get(self._store, id)
             given = variants or [{"agents": agents, "every": every}]
             others = [self._replacements(found, one["agents"], one["every"]) for one in given]
-            store = redacting_store(self._store, found, self._env)
             bound = {f"{at} {role}": b for at, one in enumerate(others) for role, b in one.items()}
-            store = agent_binding.redacting_store(store, bound, self._env)
+            names = secret_names(self._store, found) | agent_binding.secret_names(bound)
+            env = self._with_lent(names, lent)
+            store = redacting_store(self._store, found, env)
+            store = agent_binding.redacting_store(store, bound, env)
             new = None if workflow is None else workflows.find_trusted(store, workflow)
             text = None if hint is None else content.put(store, hint)
             return forking.fork(store, found, at, others, count, max_steps, new, text, name)
 
         made = await blocking(fork)
         for one in made:
+            self._supervisor.lend(one.id, lent)
             self._supervisor.launch(one.id)
         ids, record = [one.id for one in made], made[0].record
         return {"id": ids[0], "ids": ids, "start": record["start"], **record["fork"]}
@@ -185,19 +201,41 @@ class DaemonApi:
         hint: str | None = None,
         agents: dict[str, Any] | None = None,
         every: dict[str, Any] | None = None,
+        lent: dict[str, str] | None = None,
     ) -> Answer:
+        """`lent`: as `_with_lent`."""
+
         def resume() -> Thread:
             thread = threads.get(self._store, id)
             others = self._replacements(thread, agents, every)
+            names = secret_names(self._store, thread) | agent_binding.secret_names(others)
+            env = self._with_lent(names, lent, self._supervisor.env_of(id))
             if input is None and hint is None and not others and (held := self._held(thread)):
                 return held
-            store = redacting_store(self._store, thread, self._env)
-            store = agent_binding.redacting_store(store, others, self._env)
+            store = redacting_store(self._store, thread, env)
+            store = agent_binding.redacting_store(store, others, env)
             check = not self._supervisor.extracts
             return suspension.resume(store, thread, input, hint, check, others)
 
-        self._supervisor.launch((await blocking(resume)).id)
+        launched = (await blocking(resume)).id
+        self._supervisor.lend(launched, lent)
+        self._supervisor.launch(launched)
         return {"id": id}
+
+    def _with_lent(
+        self,
+        names: Collection[str],
+        lent: Mapping[str, str] | None,
+        env: Mapping[str, str] | None = None,
+    ) -> Mapping[str, str]:
+        """Returns `env`, of agents, with what the client has lent; None: it does not lend. Raises
+        VariablesLacking for names of variables that it was not asked for yet."""
+        env = self._env if env is None else env
+        if lent is None:
+            return env
+        if lacking := sorted(name for name in names if not env.get(name) and name not in lent):
+            raise VariablesLacking(lacking)
+        return {**env, **lent}
 
     def _replacements(
         self, thread: Thread, agents: dict[str, Any] | None, every: dict[str, Any] | None

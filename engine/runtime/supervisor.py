@@ -78,6 +78,7 @@ class Supervisor:
         self._extractor = extractor
         self._store = store
         self._env = env
+        self._lent: dict[ThreadId, Mapping[str, str]] = {}  # variables, in memory alone
         self._log = log
         self._limit = limit
         self._workspaces = workspaces
@@ -107,6 +108,15 @@ class Supervisor:
     def has_task(self, id: ThreadId) -> bool:
         """Returns whether the thread runs or is queued."""
         return id in self._tasks
+
+    def lend(self, id: ThreadId, variables: Mapping[str, str] | None) -> None:
+        """Gives variables to the agents of a thread, as long as this daemon runs."""
+        if set_ones := {name: value for name, value in (variables or {}).items() if value}:
+            self._lent[id] = {**self._lent.get(id, {}), **set_ones}
+
+    def env_of(self, id: ThreadId) -> Mapping[str, str]:
+        """Returns the environment of a thread's agents."""
+        return {**self._env, **self._lent[id]} if id in self._lent else self._env
 
     @property
     def extracts(self) -> bool:
@@ -294,7 +304,7 @@ class Supervisor:
             thread, guard = threads.get(self._store, task.id), None
         shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
         rest = (self._extractor, self._commits, guard)
-        return ThreadRun(self._store, thread, self._env, self._log, *shared, *rest)
+        return ThreadRun(self._store, thread, self.env_of(task.id), self._log, *shared, *rest)
 
     def _suspend(self, task: Task, reason: str) -> None:
         now = threads.get(self._store, task.id)

@@ -71,12 +71,18 @@ def redacting_store(
     """Returns the store in which to create a thread with these agents: their secrets are
     redacted from its first node on, and unless they are allowed, what the scanner finds. Faults of
     packages are left to `resolve`."""
+    names = secret_names(bound)
+    marks = redaction.new_marks(store, env, allows_all=allows_secrets)
+    return redaction.redacting_store(store, redaction.from_env(names, env, marks))
+
+
+def secret_names(bound: Mapping[str, Binding]) -> set[str]:
+    """Returns the variables that the configs of these agents name as secrets."""
     names: set[str] = set()
     for one in bound.values():
         with suppress(CasfsError):
             names |= loader.load(one.name).secret_names(one.config)
-    marks = redaction.new_marks(store, env, allows_all=allows_secrets)
-    return redaction.redacting_store(store, redaction.from_env(names, env, marks))
+    return names
 
 
 def check_replacements(thread: Thread, roles: Collection[str], new: Mapping[str, Binding]) -> None:

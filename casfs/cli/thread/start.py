@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -116,7 +117,7 @@ def start(
     if workspace is not None:
         allow_secret = options["allow_secret"]
         options |= record_workspace(ctx, workspace, patterns, allow_secret=allow_secret)
-    made = daemon_socket.request(root, "start", workflow=workflow, **options)
+    made = daemon_socket.request_of_agents(root, os.environ, "start", workflow=workflow, **options)
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])
     return wait_until_over(ctx, made["id"], as_json) if wait else 0
@@ -274,7 +275,8 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         done = threads.length(store, found) if wait else 0
-    made = daemon_socket.request(store_root(ctx), op, id=found.id, **arguments)
+    root = store_root(ctx)
+    made = daemon_socket.request_of_agents(root, os.environ, op, id=found.id, **arguments)
     if not (wait and as_json):
         echo_lines(as_json, made, made.get("ids", [made["id"]]))
     if made.get("continues") is False:
