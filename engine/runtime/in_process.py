@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from casfs import daemon_socket
-from casfs.errors import Refused
+from casfs.errors import CasfsError, Refused
 from casfs.store import Store
 from casfs.system.log import silent
 from engine.moderator.evaluator_pool import WorkerPool
@@ -41,6 +41,13 @@ async def _run(
         raise Refused("the threads of a shared store need `casfs daemon`")
     operation = DaemonApi(store, env, supervisor).find(op)
     assert operation is not None
+    failure: CasfsError | None = None
     async with evaluator, trio.open_nursery() as nursery:
         supervisor.nursery = nursery
-        return await operation(**arguments)  # the nursery waits for the threads
+        try:
+            answer = await operation(**arguments)  # the nursery waits for the threads
+        except CasfsError as error:  # out of the nursery it would come in a group
+            failure = error
+    if failure is not None:
+        raise failure
+    return answer

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,14 +141,17 @@ class Workspace:
         Target(self._store, self.path).forget()
 
 
-class NoWorkspace(Workspace):
-    """A store in memory has no place for a workspace; a thread without one needs none."""
+class TemporaryWorkspace(Workspace):
+    """Of a store in memory: a temporary directory, made when it is used and gone with `remove`."""
 
     def reset(self, state: RecordedState) -> None:
-        raise Failed("a store in memory has no place for workspaces")
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().reset(state)
 
     def remove(self) -> None:
-        pass
+        super().remove()
+        with suppress(FileNotFoundError):
+            self.path.parent.rmdir()
 
 
 @dataclass(frozen=True)
@@ -164,10 +170,12 @@ COPYING = Workspaces()
 
 
 def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPYING) -> Workspace:
-    """Returns the workspace of a thread; of a store in memory, one that cannot be used."""
+    """Returns the workspace of a thread."""
     if store.root is None:
-        return NoWorkspace(store, Path(os.devnull))
-    found = workspaces.open(store, store.root / FOLDER / thread.id)
+        folder = Path(tempfile.gettempdir()) / f"casfs-{os.getpid()}-{secrets.token_hex(8)}"
+        found: Workspace = TemporaryWorkspace(store, folder / thread.id)
+    else:
+        found = workspaces.open(store, store.root / FOLDER / thread.id)
     found.max_bytes = workspaces.max_bytes
     found.allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
     found.ignored = ignored_files.of_thread(store, thread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,12 +89,23 @@ def test_a_thread_runs_to_its_end_in_this_process(opened: casfs.Store, tmp_path:
     assert forked.status == "succeeded"
 
 
-def test_a_thread_runs_in_a_store_in_memory() -> None:
+def test_a_thread_runs_in_a_store_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with casfs.Store.memory() as store:
         store.workflows.register(LOOP)
         played = agents(a={"status": "done"}, b={})
         thread = store.threads.start("sample", "Do.", played, workspace=False, in_process=True)
         assert thread.status == "succeeded"
+        (tmp_path / "old").write_text("old")
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        tree = store.trees.build(tmp_path)
+        writes = casfs.Agent("command", says({"status": "done"}, "echo more >>old"))
+        other = store.threads.start(
+            "sample", "Do.", {**played, "a": writes}, workspace=tree, in_process=True
+        )
+        assert store.trees.read(store.threads.steps(other.id)[-1], "old") == b"oldmore\n"
+        assert [path.name for path in tmp_path.glob("casfs-*")] == [], "its workspace is gone"
         assert {"thread-start", "thread-step", "thread-end"} <= {
             store.node(hash).type for hash in store.walk(thread.hash) if hash in _nodes(store, hash)
         }
@@ -108,6 +120,8 @@ def test_a_suspended_thread_is_answered_in_this_process(opened: casfs.Store) -> 
     human = {"a": casfs.Agent("human", {"question": "May it?"}), **agents(b={})}
     thread = opened.threads.start("sample", "Do it.", human, in_process=True)
     assert thread.status == "suspended"
+    with pytest.raises(casfs.CasfsError, match="does not fit"):
+        opened.threads.resume(thread.id, '{"status": 1}', in_process=True)
     thread = opened.threads.resume(thread.id, '{"status": "done"}', in_process=True)
     assert thread.status == "succeeded"
 
