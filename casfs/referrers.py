@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -25,7 +26,6 @@ from casfs.backend.derived import find_missing, of_types
 from casfs.backend.protocols import META
 from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
 from casfs.errors import CasfsError, Failed
-from casfs.nodes import node
 from casfs.store import Store
 
 FILE = "edges.db"
@@ -160,19 +160,12 @@ class Referrers:
         return batch, position
 
     def _edges(self, parents: list[str]) -> Iterator[tuple[str, set[bytes]]]:
-        contents: list[bytes | None]
-        try:
-            contents = list(self._store.blobs.get_many(parents))
-        except CasfsError:  # one of them is damaged, or was deleted by gc meanwhile
-            contents = [None] * len(parents)
-        for parent, data in zip(parents, contents, strict=True):
-            try:
-                type_hash, payload = node.decode(parent, data or self._store.get(parent))
-                if type_hash != META:
-                    _, schema = self._store.registry.compiled(type_hash)
-                    yield parent, {bytes.fromhex(ref.hash) for ref in schema.refs(payload)}
-            except CasfsError:
-                continue
+        for found in self._store.readable_nodes(parents):
+            if found.type_hash != META:
+                with suppress(CasfsError):
+                    _, schema = self._store.registry.compiled(found.type_hash)
+                    refs = schema.refs(found.payload)
+                    yield found.hash, {bytes.fromhex(ref.hash) for ref in refs}
 
     def _write_batch(self, begin: int, end: int, batch: Batch) -> int:
         """Returns the position that the index has reached: not `end` if another process has moved

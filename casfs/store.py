@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +28,7 @@ from casfs.backend.protocols import META, Backend
 from casfs.backend.purged_contents import PurgedContents
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import BlobHash, Digest, NodeDigest, NodeHash, is_hash
-from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
+from casfs.errors import CasfsError, Conflict, Failed, Invalid, NotFound, Refused
 from casfs.lru_cache import LruCache
 from casfs.nodes import node
 from casfs.nodes.node import Node
@@ -200,6 +200,22 @@ class Store:
         if type is not None and name != type:
             raise NotFound(f"{hash} is a {name}, not a {type}")
         return Node(cast(NodeHash, hash), name, type_hash, payload)
+
+    def readable_nodes(self, hashes: Sequence[str]) -> Iterator[Node]:
+        """Yields the nodes of these hashes, read in one go; omits one that is damaged, or that gc
+        has deleted meanwhile."""
+        contents: list[bytes | None]
+        try:
+            contents = list(self.blobs.get_many(hashes))
+        except CasfsError:  # one of them
+            contents = [None] * len(hashes)
+        for hash, data in zip(hashes, contents, strict=True):
+            try:
+                type_hash, payload = node.decode(hash, data or self.get(hash))
+                name = self.registry.name(type_hash)
+            except CasfsError:
+                continue
+            yield Node(cast(NodeHash, hash), name, type_hash, payload)
 
     def refs(self, found: Node) -> list[Ref]:
         """Returns the refs of a node: those of its payload, then its type."""

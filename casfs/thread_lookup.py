@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from casfs import threads
+from casfs.backend.sqlite_statements import is_storable
 from casfs.errors import Conflict, NotFound
 from casfs.store import Store
-from casfs.threads import HEADS, ID_LENGTH, Thread, ThreadId, head_name, list_threads, of_head
+from casfs.threads import HEADS, ID_LENGTH, Thread, ThreadId, head_name, of_head
 
 LAST = "@last"
 TIME_CHARS = 10  # of an id: its time; the rest is random
@@ -36,15 +38,12 @@ def matches(store: Store, text: str) -> list[Thread]:
             if not thread.fields.get("parent"):
                 return [thread]
         return []
-    if not text:
+    if not text or not is_storable(text):
         return []
-    threads = list_threads(store)
-    return named(threads, text) or [one for one in threads if _has(one.id, upper)]
-
-
-def named(threads: list[Thread], name: str) -> list[Thread]:
-    """Returns the threads with this name, of `thread start --name`."""
-    return [one for one in threads if one.fields.get("name") == name]
+    named = [*threads.with_field(store, "name", [text])]
+    return (
+        named or [one for one in threads.newest_first(store, [upper]) if _has(one.id, upper)][::-1]
+    )
 
 
 def _has(id: ThreadId, part: str) -> bool:

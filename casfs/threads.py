@@ -54,10 +54,11 @@ is a few reads away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NewType
 
+from casfs import canonical
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash
 from casfs.errors import Corrupt, NotFound
@@ -138,10 +139,23 @@ def list_threads(store: Store) -> list[Thread]:
     return [of_head(name, head) for name, head in store.heads.list(HEADS)]
 
 
-def newest_first(store: Store) -> Iterator[Thread]:
-    """Yields the threads as `list_threads` has them, newest first, as they are read."""
-    for name, head in store.heads.list(HEADS, reverse=True):
+def newest_first(store: Store, containing: Collection[str] = ()) -> Iterator[Thread]:
+    """Yields the threads as `list_threads` has them, newest first, as they are read. `containing`:
+    as of `Heads.list`."""
+    for name, head in store.heads.list(HEADS, reverse=True, containing=containing):
         yield of_head(name, head)
+
+
+def with_field(store: Store, field: str, values: Collection[str]) -> Iterator[Thread]:
+    """Yields the threads whose record has one of these values in this field, newest first. Reads no
+    others where the backend can tell."""
+    texts = [f'"{field}":{canonical.encode(value).decode()}' for value in values]
+    return (one for one in newest_first(store, texts) if one.fields.get(field) in values)
+
+
+def called(store: Store) -> Iterator[Thread]:
+    """Yields the threads that another one called, newest first."""
+    return (one for one in newest_first(store, ['"parent":"']) if one.fields.get("parent"))
 
 
 def get(store: Store, id: ThreadId) -> Thread:

@@ -31,17 +31,21 @@ class DiskHeads:
             row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (name,)).fetchone()
         return None if row is None else head_of(*row)
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
+    def list(
+        self, prefix: str = "", *, reverse: bool = False, containing: Collection[str] = ()
+    ) -> Iterator[tuple[HeadName, Head]]:
         if not is_storable(prefix):
             return
         low, high = prefix, prefix + chr(sys.maxunicode)
+        test = " OR ".join(["instr(name, ?) OR instr(record, ?)"] * len(containing)) or "1"
+        texts = [text for one in containing for text in (one, one)]
         order, limit = ("DESC", REVERSED_FIRST_BATCH_ROWS) if reverse else ("ASC", BATCH_ROWS)
         while True:
             with self._db.read() as db:
                 rows = db.execute(
                     "SELECT name, hash, record FROM heads WHERE name >= CAST(? AS TEXT)"
-                    f" AND name < CAST(? AS TEXT) ORDER BY name {order} LIMIT {limit}",
-                    (_stored_name(low), _stored_name(high)),
+                    f" AND name < CAST(? AS TEXT) AND ({test}) ORDER BY name {order} LIMIT {limit}",
+                    (_stored_name(low), _stored_name(high), *texts),
                 ).fetchall()
             for name, hash, record in rows:
                 yield name, head_of(hash, record)

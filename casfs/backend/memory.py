@@ -202,7 +202,9 @@ class MemoryHeads:
         found = self._heads.get(name)
         return None if found is None else Head(found[0], canonical.decode(found[1]))
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
+    def list(
+        self, prefix: str = "", *, reverse: bool = False, containing: Collection[str] = ()
+    ) -> Iterator[tuple[HeadName, Head]]:
         for name, (hash, record) in sorted(self._heads.items(), reverse=reverse):
             if name.startswith(prefix):
                 yield name, Head(hash, canonical.decode(record))

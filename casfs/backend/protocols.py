@@ -233,9 +233,13 @@ class Heads(Protocol):
     def get(self, name: HeadName) -> Head | None:
         """Returns the value of a name, None where there is none."""
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
+    def list(
+        self, prefix: str = "", *, reverse: bool = False, containing: Collection[str] = ()
+    ) -> Iterator[tuple[HeadName, Head]]:
         """Yields the heads whose names start with `prefix`, sorted by code point. Heads may
-        move meanwhile."""
+        move meanwhile. `containing`: those are enough whose name, or record as canonical JSON,
+        contains one of these texts; a backend that cannot look faster than its caller yields
+        others, too."""
 
     def moves(self, after: int = 0) -> Sequence[Move]:
         """Returns the journal's moves after number `after`, oldest first, at most

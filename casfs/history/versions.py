@@ -266,10 +266,8 @@ def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place
 
 def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None) -> str:
     """Returns the id of the oldest thread that has a step, or a start; empty where it is gone."""
-    for one in threads.list_threads(store):
+    for one in [*threads.with_field(store, "start", [start])][::-1]:
         with suppress(NotFound):
-            if one.fields.get("start") != start:
-                continue
             if not index or threads.step_at(store, one, index).hash == step:
                 return one.id
     return ""

@@ -98,8 +98,8 @@ def _called_threads(store: Store, name: HeadName) -> Iterator[tuple[HeadName, He
     """Yields the heads of the threads that a thread called, and of those that these called."""
     below: dict[str, list[threads.Thread]] = {}
     if name.startswith(threads.HEADS):
-        for one in threads.list_threads(store):
-            below.setdefault(one.fields.get("parent") or "", []).append(one)
+        for one in threads.called(store):
+            below.setdefault(one.fields["parent"], []).append(one)
     waiting = [name[len(threads.HEADS) :]]
     while waiting:
         for one in below.pop(waiting.pop(), ()):

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from casfs import threads
-from casfs.backend.protocols import META
+from casfs.backend.protocols import META, BlobInfo
 from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, Failed
@@ -44,7 +44,9 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='', tokenize='
 SKIPPED_TYPES = ("directory", META)
 OLD_TABLE = "steps"  # of an index without details
 MAX_STREAM_BYTES = 64 << 10  # of a program's output, its end
-INDEX_BATCH_NODES = 2000  # a transaction
+READ_NODES = 500  # at once
+INDEX_BATCH_BYTES = 32 << 20  # of words, a transaction: many small ones are merged many times over
+INDEX_MEMORY_BYTES = 32 << 20  # of words, before FTS5 writes them: its default, 1 MiB, is slower
 SNIPPET_CONTEXT_CHARS = 60  # on either side
 WORD = re.compile(r"\w+")
 TOKEN = re.compile(r"[^\W_]+")  # as the index splits texts
@@ -75,8 +77,7 @@ class Index:
             raise Failed("a store in memory has no index")
         self._store = store
         self._progress = progress
-        self._blobs_seen = 0
-        self._bytes_seen = 0
+        self._blobs_seen = self._bytes_seen = 0
         self._path = store.root / "search.db"
         self._db = open_derived(self._path, SCHEMA)
         if self._is_old():
@@ -112,36 +113,46 @@ class Index:
                 return done
 
     def _index_batch(self, db: Connection) -> tuple[int, bool]:
+        """Indexes what has arrived, up to a limit; returns the number of nodes, and whether there
+        may be more."""
         row = db.execute("SELECT position FROM progress").fetchone()
-        begin = row[0] if row else 0
-        position, count = begin, 0
-        for position, hash, info in self._store.blobs.iterate(begin):
-            self._blobs_seen += 1
-            self._bytes_seen += info.size
+        if row is None:
+            size = (INDEX_MEMORY_BYTES,)
+            db.execute("INSERT INTO words (words, rank) VALUES ('hashsize', ?)", size)
+        position, count, left = row[0] if row else 0, 0, INDEX_BATCH_BYTES
+        arrivals = self._store.blobs.iterate(position)
+        while left > 0 and (arrived := list(islice(arrivals, READ_NODES))):
+            interruption.check()
+            positions = {hash: position for position, hash, info in arrived if self._has_text(info)}
+            for node in self._store.readable_nodes([*positions]):
+                left -= self._add(db, positions[node.hash], node)
+                count += 1
+            position = arrived[-1][0]
+            self._blobs_seen += len(arrived)
+            self._bytes_seen += sum(info.size for _, _, info in arrived)
             self._progress(self._blobs_seen, self._bytes_seen)
-            if info.type is not None:
-                count += self._add(db, position, hash)
-            if count >= INDEX_BATCH_NODES:
-                break
         db.execute("INSERT OR REPLACE INTO progress (id, position) VALUES (1, ?)", (position,))
-        return count, count >= INDEX_BATCH_NODES
+        return count, left <= 0
 
-    def _add(self, db: Connection, position: int, hash: str) -> int:
+    def _has_text(self, info: BlobInfo) -> bool:
+        if info.type is None:
+            return False
         try:
-            node = self._store.node(hash)
-        except CasfsError:  # damaged, or deleted by gc meanwhile
-            return 0
-        if node.type in SKIPPED_TYPES:
-            return 0
+            return self._store.registry.name(info.type) not in SKIPPED_TYPES
+        except CasfsError:  # its schema is damaged
+            return False
+
+    def _add(self, db: Connection, position: int, node: Node) -> int:
+        """Returns the length of the node's text."""
         db.execute(
             "INSERT OR REPLACE INTO docs (id, hash, type) VALUES (?, ?, ?)",
-            (position, bytes.fromhex(hash), node.type),
+            (position, bytes.fromhex(node.hash), node.type),
         )
         text = self._text(node)
         db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (position, text))
         if node.type == "thread-step":
             _add_step(db, node)
-        return 1
+        return len(text)
 
     def _text(self, node: Node) -> str:
         parts = [*_strings(node.payload)]

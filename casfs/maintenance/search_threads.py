@@ -5,7 +5,7 @@ the last one, not all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from casfs import threads
 from casfs.backend.journal import JournalReader
@@ -37,7 +37,7 @@ def catch_up(store: Store, database: Database) -> None:
         if row is None or journal.lost:
             db.execute("DELETE FROM starts")
             db.execute("DELETE FROM attempts")
-            _add(db, threads.list_threads(store))
+            _add(db, threads.newest_first(store))
         else:
             _update(store, db, moved)
         db.execute("INSERT OR REPLACE INTO journal (id, seq) VALUES (1, ?)", (journal.seq,))
@@ -74,8 +74,13 @@ def _update(store: Store, db: Connection, moved: Iterable[HeadName]) -> None:
 
 
 def _add(db: Connection, added: Iterable[Thread]) -> None:
-    for one in added:
-        if isinstance(start := one.fields.get("start"), str):
-            db.execute("INSERT OR REPLACE INTO starts VALUES (?, ?)", (one.id, start))
-        rows = [(str(attempt), one.id) for attempt in one.fields.get("attempts") or ()]
-        db.executemany("INSERT INTO attempts VALUES (?, ?)", rows)
+    attempts: list[tuple[str, ThreadId]] = []
+
+    def starts() -> Iterator[tuple[ThreadId, str]]:
+        for one in added:
+            attempts.extend((str(hash), one.id) for hash in one.fields.get("attempts") or ())
+            if isinstance(start := one.fields.get("start"), str):
+                yield one.id, start
+
+    db.executemany("INSERT OR REPLACE INTO starts VALUES (?, ?)", starts())
+    db.executemany("INSERT INTO attempts VALUES (?, ?)", attempts)

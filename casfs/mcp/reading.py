@@ -90,7 +90,7 @@ class Reading:
         """The threads (runs of workflows), the newest first."""
         found = (
             times(listing(self.store, one))
-            for one in reversed(threads.list_threads(self.store))
+            for one in threads.newest_first(self.store)
             if status in ("", state(one)) and workflow in ("", one.fields.get("workflow"))
         )
         return rows("threads", found, offset, limit)

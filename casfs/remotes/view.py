@@ -180,7 +180,9 @@ class RemoteHeads:
     def get(self, name: HeadName) -> Head | None:
         return self._heads.get(name)
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
+    def list(
+        self, prefix: str = "", *, reverse: bool = False, containing: Collection[str] = ()
+    ) -> Iterator[tuple[HeadName, Head]]:
         names = sorted(self._heads, reverse=reverse)
         return ((name, self._heads[name]) for name in names if name.startswith(prefix))
 

@@ -136,12 +136,8 @@ def sweep(store: Store) -> None:
 
 
 def _used(store: Store) -> set[str]:
-    finished = (threads.ENDED, threads.CANCELLED)
-    return {
-        thread.fields.get(FIELD, "")
-        for thread in threads.list_threads(store)
-        if thread.status not in finished
-    }
+    unfinished = threads.with_field(store, "status", [threads.RUNNING, threads.SUSPENDED])
+    return {thread.fields.get(FIELD, "") for thread in unfinished}
 
 
 def _special_files(directory: str, names: list[str]) -> list[str]:

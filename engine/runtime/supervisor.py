@@ -134,8 +134,8 @@ class Supervisor:
         if self.leases:
             self.leases.launch()
             return
-        found = await blocking(lambda: threads.list_threads(self._store))
-        for thread in sorted((one for one in found if one.status == RUNNING), key=_launch_order):
+        running = await blocking(lambda: [*threads.with_field(self._store, "status", [RUNNING])])
+        for thread in sorted(running, key=_launch_order):
             if not await blocking(partial(is_awaited, self._store, thread, running=True)):
                 self.launch(thread.id)
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs import threads
-from casfs.errors import Failed, Refused
+from casfs.errors import Failed, NotFound, Refused
 from casfs.scanner import Scanner
 from casfs.store import Store
 from casfs.system import rmtree
-from casfs.threads import Thread
+from casfs.threads import Thread, ThreadId
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
@@ -182,6 +182,13 @@ def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPY
     return found
 
 
+def _is_used(store: Store, id: ThreadId) -> bool:
+    try:
+        return threads.get(store, id).status not in FINISHED
+    except NotFound:
+        return False
+
+
 def sweep(store: Store) -> int:
     """Deletes the workspaces of finished threads that a killed daemon left; returns how many.
     Workspaces that `casfs workspace` opened are not touched.
@@ -198,8 +205,7 @@ def sweep(store: Store) -> int:
         return 0
     except OSError as error:
         raise Failed(f"cannot list {folder}: {error.strerror}") from None
-    kept = {one.id for one in threads.list_threads(store) if one.status not in FINISHED}
-    left = [folder / name for name in found if name not in kept]
+    left = [folder / name for name in found if not _is_used(store, ThreadId(name))]
     for path in left:
         rmtree.delete(path)
         for place in (path, path / "tree"):

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from casfs import thread_lookup, threads
+from casfs import threads
 from casfs.digest import is_hash
 from casfs.errors import Conflict, Invalid
 from casfs.nodes import head_kinds
@@ -43,6 +43,6 @@ def fields(store: Store, name: str | None) -> dict[str, str]:
     """Returns the record's field of a new thread's name. Raises Conflict where it is taken."""
     if name is None:
         return {}
-    for one in thread_lookup.named(threads.list_threads(store), name):
+    for one in threads.with_field(store, "name", [name]):
         raise Conflict(f"the name {name!r} is taken by thread {one.id}; choose another")
     return {"name": name}

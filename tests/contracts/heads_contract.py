@@ -237,6 +237,21 @@ def listing_can_go_backwards(make_backend: Factory) -> None:
     assert [name for name, _ in backend.heads.list("a/", reverse=True)] == names[::-1]
 
 
+def what_contains_a_text_is_listed(make_backend: Factory) -> None:
+    backend = make_backend()
+    one = put(backend, b"1")
+    for number in range(30):
+        record = {"status": "é" if number % 10 == 3 else "ended"}
+        create(backend, f"a/{number:02}", one, **record)
+    wanted = {"a/03", "a/13", "a/23", "a/07"}
+    for reverse in (False, True):
+        listed = backend.heads.list("a/", reverse=reverse, containing=['"status":"é"', "/07"])
+        names = [name for name, _ in listed]
+        assert wanted <= {*names}
+        assert names == sorted(names, reverse=reverse)
+    assert len([*backend.heads.list("a/", containing=[""])]) == 30
+
+
 def publications_in_a_group_fail_alone(make_backend: Factory) -> None:
     backend = make_backend()
     here = NodeHash(put(backend, b"here"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from casfs.errors import Invalid
 from casfs.nodes import head_kinds
 from casfs.nodes.head_kinds import KINDS
-from casfs.nodes.record_shape import fits
+from casfs.nodes.record_shape import shape_of
 from casfs.nodes.schema import Schema
 
 HASH, ID = "ab" * 32, "01JD0000000000000000000000"
@@ -55,17 +55,17 @@ def record_of(document: dict[str, Any], draw: st.DataObject) -> dict[str, Any]:
 @given(st.data())
 def test_what_fits_is_valid(kind: head_kinds.HeadKind, draw: st.DataObject) -> None:
     record = record_of(kind.document, draw)
-    assert not fits(kind.document, record) or is_valid(kind.document, record)
+    assert not shape_of(kind.document)(record) or is_valid(kind.document, record)
 
 
 @given(st.sampled_from(sorted(head_kinds.THREAD["properties"])), st.sampled_from(LEAVES))
 def test_a_changed_record_of_a_thread(name: str, value: Any) -> None:
     """Of the values here both say the same, but for a whole number that is written 1.0."""
-    assert fits(head_kinds.THREAD, THREAD)
+    assert shape_of(head_kinds.THREAD)(THREAD)
     changed = {**copy.deepcopy(THREAD), name: value}
     if not isinstance(value, float):
-        assert fits(head_kinds.THREAD, changed) == is_valid(head_kinds.THREAD, changed)
+        assert shape_of(head_kinds.THREAD)(changed) == is_valid(head_kinds.THREAD, changed)
 
 
 def test_an_unknown_keyword_is_left_to_the_library() -> None:
-    assert not fits({"type": "string", "maxLength": 3}, "ab")
+    assert not shape_of({"type": "string", "maxLength": 3})("ab")

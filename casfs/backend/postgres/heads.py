@@ -100,12 +100,14 @@ class PostgresHeads:
         rows = self._pool.run(query, [self.stored_name(name)])
         return head_of(*rows[0]) if rows else None
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
+    def list(
+        self, prefix: str = "", *, reverse: bool = False, containing: Collection[str] = ()
+    ) -> Iterator[tuple[HeadName, Head]]:
         if not _is_name(prefix):
             return
         low = self.stored_name(prefix)
         if self.replica is not None:
-            found = self.replica.list(low, reverse=reverse)
+            found = self.replica.list(low, reverse=reverse, containing=containing)
             yield from ((self._shown_name(name), head) for name, head in found)
             return
         high = low + chr(sys.maxunicode)

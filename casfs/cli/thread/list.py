@@ -17,6 +17,18 @@ from casfs.thread_state import STATES, created_ms
 from casfs.thread_summary import listing
 
 MIN_SHORT_CHARS = 6  # of an id's random end
+# What the record of a thread in each state contains, for the store to look for; nothing of a
+# broken one is sure.
+RECORDS_OF = {
+    "running": '"status":"running"',
+    "queued": '"status":"running"',
+    "suspended": '"status":"suspended"',
+    "succeeded": '"status":"ended"',
+    "failed": '"returnCode":1',
+    "stopped": '"returnCode":2',
+    "cancelled": '"status":"cancelled"',
+    "broken": "",
+}
 MAX_COMPARED, CHARS_OF_MANY = 1000, 10
 
 
@@ -42,7 +54,7 @@ def list_(
         queue = Queue(store)
         matching = (
             one
-            for one in threads.newest_first(store)
+            for one in threads.newest_first(store, [RECORDS_OF[one] for one in states])
             if (not states or queue.state(one) in states)
             and (workflow is None or one.fields.get("workflow") == workflow)
         )

@@ -185,9 +185,8 @@ def step_name(store: Store, caller: str | None, state: NodeHash | None) -> str |
 def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
     """Returns the tree of callees, oldest first."""
     below: dict[str, list[Thread]] = {}
-    for one in threads.list_threads(store):
-        if parent := one.fields.get("parent"):
-            below.setdefault(parent, []).append(one)
+    for one in threads.called(store):
+        below.setdefault(one.fields["parent"], []).insert(0, one)
 
     def tree_of(id: str) -> list[dict[str, Any]]:
         return [{**head_fields(one), "calls": tree_of(one.id)} for one in below.get(id, ())]
