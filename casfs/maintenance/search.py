@@ -45,7 +45,9 @@ SKIPPED_TYPES = ("directory", META)
 OLD_TABLE = "steps"  # of an index without details
 MAX_STREAM_BYTES = 64 << 10  # of a program's output, its end
 READ_NODES = 500  # at once
-INDEX_BATCH_BYTES = 32 << 20  # of words, a transaction: many small ones are merged many times over
+# Of a transaction: many small ones are merged many times over, and a large one is lost as a whole
+# where the caller's time ends.
+INDEX_BATCH_NODES, INDEX_BATCH_BYTES = 20_000, 16 << 20
 INDEX_MEMORY_BYTES = 32 << 20  # of words, before FTS5 writes them: its default, 1 MiB, is slower
 SNIPPET_CONTEXT_CHARS = 60  # on either side
 WORD = re.compile(r"\w+")
@@ -121,7 +123,7 @@ class Index:
             db.execute("INSERT INTO words (words, rank) VALUES ('hashsize', ?)", size)
         position, count, left = row[0] if row else 0, 0, INDEX_BATCH_BYTES
         arrivals = self._store.blobs.iterate(position)
-        while left > 0 and (arrived := list(islice(arrivals, READ_NODES))):
+        while left > 0 and count < INDEX_BATCH_NODES and (arrived := list(islice(arrivals, READ_NODES))):
             interruption.check()
             positions = {hash: position for position, hash, info in arrived if self._has_text(info)}
             for node in self._store.readable_nodes([*positions]):
@@ -132,7 +134,7 @@ class Index:
             self._bytes_seen += sum(info.size for _, _, info in arrived)
             self._progress(self._blobs_seen, self._bytes_seen)
         db.execute("INSERT OR REPLACE INTO progress (id, position) VALUES (1, ?)", (position,))
-        return count, left <= 0
+        return count, left <= 0 or count >= INDEX_BATCH_NODES
 
     def _has_text(self, info: BlobInfo) -> bool:
         if info.type is None:

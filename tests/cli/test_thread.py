@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.backend.protocols import Head, HeadName
 from casfs.store import Store
 from casfs.trees.recorded_state import RecordedState
@@ -269,7 +269,8 @@ def test_a_limited_list_reads_what_it_shows(cli: Cli, monkeypatch: pytest.Monkey
         with store.batch() as batch:
             for number in range(3000):
                 id = f"01JE{number:012}{number * 7919 % 10**10:010}"
-                batch.swap(HeadName(f"threads/{id}"), None, Head(first.head.hash, record))
+                other = record | ({"status": "suspended", "name": "odd"} if number == 1234 else {})
+                batch.swap(HeadName(f"threads/{id}"), None, Head(first.head.hash, other))
     read: list[str] = []
     original = threads.of_head
 
@@ -281,3 +282,11 @@ def test_a_limited_list_reads_what_it_shows(cli: Cli, monkeypatch: pytest.Monkey
     shown = cli("thread", "list", "--limit", "5", "--json").json
     assert [one["id"][:16] for one in shown] == [f"01JE{2999 - at:012}" for at in range(5)]
     assert len(read) <= 1000 + 5
+    read.clear()
+    (shown,) = cli("thread", "list", "--status", "suspended", "--json").json
+    assert len(read) <= 1000 + 1, "and those whose ids are compared"
+    for text in ("odd", shown["id"][-12:]):
+        read.clear()
+        with Store.open(cli.root) as store:
+            assert thread_lookup.find(store, text).id == shown["id"]
+        assert len(read) == 1, text
