@@ -123,7 +123,9 @@ class Index:
             db.execute("INSERT INTO words (words, rank) VALUES ('hashsize', ?)", size)
         position, count, left = row[0] if row else 0, 0, INDEX_BATCH_BYTES
         arrivals = self._store.blobs.iterate(position)
-        while left > 0 and count < INDEX_BATCH_NODES and (arrived := list(islice(arrivals, READ_NODES))):
+        while left > 0 and count < INDEX_BATCH_NODES:
+            if not (arrived := list(islice(arrivals, READ_NODES))):
+                break
             interruption.check()
             positions = {hash: position for position, hash, info in arrived if self._has_text(info)}
             for node in self._store.readable_nodes([*positions]):

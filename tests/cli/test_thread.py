@@ -285,8 +285,8 @@ def test_a_limited_list_reads_what_it_shows(cli: Cli, monkeypatch: pytest.Monkey
     read.clear()
     (shown,) = cli("thread", "list", "--status", "suspended", "--json").json
     assert len(read) <= 1000 + 1, "and those whose ids are compared"
-    for text in ("odd", shown["id"][-12:]):
+    for part in ("odd", shown["id"][-12:]):
         read.clear()
         with Store.open(cli.root) as store:
-            assert thread_lookup.find(store, text).id == shown["id"]
-        assert len(read) == 1, text
+            assert thread_lookup.find(store, part).id == shown["id"]
+        assert len(read) == 1, part
