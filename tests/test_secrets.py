@@ -5,8 +5,10 @@ The order in which the project is recorded, run, purged and pushed does not matt
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket
+from casfs import daemon_socket, threads
 from casfs.errors import Purged
 from casfs.packs.reader import open_pack
 from casfs.store import Store
@@ -207,6 +209,33 @@ def test_no_secret_leaves(user: User) -> None:
 
 
 @ROOT_ONLY
+def test_no_secret_is_in_what_an_agent_prints_of_it(user: User) -> None:
+    """However it prints it; `token.txt` is private for what is in it, not for its name."""
+    (user.project / "token.txt").write_text(f"{TOKEN}\n")
+    (user.project / "agent.sh").write_text(
+        "cat >/dev/null\n"
+        "python3 -c \"import json; print(json.dumps([chr(10) + open('token.txt').read()]))\"\n"
+        "grep --color=always -o 'ghp_.*' token.txt settings.py\n"
+        "GREP_COLORS='mt=01;31' grep --color=always ghp_q9 token.txt\n"
+        "base64 -w0 token.txt; echo; base64 .env; echo\n"
+        "printf 'key is %s' $(cat token.txt) | base64\n"
+        "sed 's/^/-/' token.txt; sed 's/^/x%3D/' token.txt\n"
+        "printf 'key is ' | cat - .env token.txt | iconv -t UTF-16LE\n"
+    )
+    user.agent()
+    with Store.open(user.root) as store:
+        (thread,) = threads.list_threads(store)
+        step = threads.step_at(store, thread, 1).payload
+        said = store.get(store.node(step["detail"], "command-detail").payload["stdout"])
+    assert b"secret:" in said
+    assert found_in(said) == []
+    assert found_in(re.sub(rb"\x1b[^mK]*[mK]|\0", b"", said)) == []
+    for text in (TOKEN, PASSWORD):
+        for before in ("", "x", "xx"):
+            inside = base64.b64encode((before + text).encode()).decode()[8:-4]
+            assert inside.encode() not in said, (text, before)
+
+
 def test_no_secret_is_in_a_container_that_mounts_a_checkpoint(
     user: User, runtime_dir: Path, tmp_path: Path
 ) -> None:

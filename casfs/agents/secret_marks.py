@@ -66,8 +66,8 @@ class SecretMarks:
             pieces: list[bytes] = []
             end = 0
             for found in findings:
-                secret = data[found.start : found.end]
-                pieces += [data[end : found.start], self.mark(found.kind, secret).encode()]
+                mark = self.mark(found.kind, found.secret)
+                pieces += [data[end : found.start], mark.encode()]
                 end = found.end
             data = b"".join([*pieces, data[end:]])
         return data

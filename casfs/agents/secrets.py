@@ -9,16 +9,20 @@ to a model, it redacts with `Secrets.redact`. A redacted variable reads `$NAME`,
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
 from casfs.agents.secret_marks import SecretMarks
 from casfs.backend.protocols import Backend, Head, HeadName
 from casfs.digest import Digest, NodeDigest, NodeHash
 from casfs.nodes.registry import Registry
 from casfs.scanner import Scanner
+from casfs.scanner.hit_finder import hits
+from casfs.scanner.spellings import Span, readings
 from casfs.store import Store
 from casfs.system.log import Log
 from casfs.threads import HEADS
@@ -97,7 +101,7 @@ class Secrets:
     def redact_values_in_bytes(self, data: bytes) -> bytes:
         for value, name in self._forms:
             data = data.replace(_bytes(value), name.encode())
-        return data
+        return _replaced_in_readings(data, self._forms)
 
     def redact_values_in_json(self, value: Any) -> Any:
         return _replaced_in_json(value, self._forms) if self._forms else value
@@ -165,7 +169,29 @@ def _sorted_forms(names: Mapping[str, str]) -> Forms:
 def _replaced(text: str, forms: Forms) -> str:
     for form, name in forms:
         text = text.replace(form, name)
-    return text
+    if len(text) < MIN_SECRET_CHARS or not forms:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    replaced = _replaced_in_readings(data, forms)
+    return text if replaced is data else replaced.decode("utf-8", "surrogatepass")
+
+
+def _replaced_in_readings(data: bytes, forms: Forms) -> bytes:
+    """Replaces a value that a text has in another spelling: coloured, in base64, in UTF-16."""
+    spans: dict[Span, str] = {}
+    for reading in readings(data, hits(data)[1]) if forms else ():
+        for form, name in forms:
+            value = _bytes(form)
+            at = reading.data.find(value)
+            while at >= 0:
+                spans.setdefault(reading.span(at, at + len(value)), name)
+                at = reading.data.find(value, at + len(value))
+    end = len(data)
+    for start, stop in sorted(spans, reverse=True):
+        if stop <= end:  # else it is a part of the one before
+            data = data[:start] + spans[start, stop].encode() + data[stop:]
+            end = start
+    return data
 
 
 def _replaced_in_json(value: Any, forms: Forms) -> Any:
@@ -179,10 +205,13 @@ def _replaced_in_json(value: Any, forms: Forms) -> Any:
 
 
 def _forms(value: str) -> set[str]:
-    """Returns the forms in which a value occurs in text: plain, inside a JSON string, and for a
-    value of several lines, in a diff."""
+    """Returns the forms in which a value occurs in text: plain, inside a JSON string and a URL, in
+    base64, and for a value of several lines, in a diff."""
     in_json = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-    return {value, *in_json, *(value.replace("\n", f"\n{mark}") for mark in "+- ")}
+    in_url = {quote(value, safe="", errors="replace"), quote(value, errors="replace")}
+    in_base64 = {base64.b64encode(_bytes(value)).decode().rstrip("=")}
+    in_diff = (value.replace("\n", f"\n{mark}") for mark in "+- ")
+    return {value, *in_json, *in_url, *in_base64, *in_diff}
 
 
 def _bytes(value: str) -> bytes:

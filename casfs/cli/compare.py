@@ -131,7 +131,6 @@ def _record(
     if known is None:
         refuse_home_or_root(place, force=None)
     from casfs.cli.progress import progress
-    from casfs.cli.snapshot_options import print_unreadable
     from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
     report = SnapshotReport()
@@ -140,6 +139,9 @@ def _record(
         root = directories.record(store, place, known, base, report, options)
     for warning in report.warnings:
         warn(warning)
-    print_unreadable(report)
+    if report.unreadable:
+        from casfs.cli.snapshot_options import print_unreadable
+
+        print_unreadable(report)
     store.looked_at(place, root)
     return root

@@ -56,6 +56,8 @@ PUBLIC_NAME = re.compile(  # of a value that only looks like a secret
 )
 NAME_BYTES = 24  # of a name before the part that tells
 PASSWORD_NAME = re.compile(rb"(?i)pass|pwd")
+PATTERN = re.compile(rb"[][(){}|\\^]")  # what a regular expression has, and no URL
+NAME_IN_CODE = re.compile(rb"[A-Za-z_][\w.]*(?:[(\[].*)?\Z")  # of a variable, a type, a function
 CLASSES = [re.compile(letters) for letters in (rb"[a-z]", rb"[A-Z]", rb"\d", rb"[^0-9A-Za-z]")]
 QUOTES = b"\"'`"
 ENDS = b" \t\r\n;,&<\"'`)}]|"  # what may follow a value without quotes
@@ -101,19 +103,15 @@ def web_token(match: Match) -> bool:
 
 def header_token(match: Match) -> bool:
     """Returns whether the value of a header is random, or is a name and a password in base64."""
-    if b"basic" not in match[0].lower():
-        return entropic(match)
-    try:
-        password = binascii.a2b_base64(secret(match)).partition(b":")[2]
-    except binascii.Error:
-        return False
-    return bool(password) and not is_placeholder(password)
+    return name_and_password(match) if b"basic" in match[0].lower() else entropic(match)
 
 
 def url_password(match: Match) -> bool:
     """Returns whether a password in a URL is one: in a URL of an example only a random one."""
     password = secret(match)
     if is_placeholder(password) or password.isalpha() or password.isdigit():
+        return False
+    if PATTERN.search(password):
         return False
     is_example = EXAMPLE_HOST.match(match.string, match.end())
     return not is_example or is_strong_password(password) or looks_random(password)
@@ -125,6 +123,24 @@ def curl_password(match: Match) -> bool:
     command = match.string[max(0, match.start() - COMMAND_BYTES) : match.start()]
     is_curl = b"curl" in command
     return is_curl and bits(password) >= MIN_PASSWORD_BITS and not is_placeholder(password)
+
+
+def name_and_password(match: Match) -> bool:
+    """Returns whether it is a name and a password in base64."""
+    try:
+        password = binascii.a2b_base64(secret(match)).partition(b":")[2]
+    except binascii.Error:
+        return False
+    return bool(password) and not is_placeholder(password)
+
+
+def yaml_password(match: Match) -> bool:
+    """Returns whether a value without quotes that ends its line is a strong password, and neither a
+    placeholder nor a name in code."""
+    value, after = secret(match), match.string[match.end() : match.end() + 1]
+    if after not in (b"", b"\n", b"\r", b" ") or NAME_IN_CODE.match(value):
+        return False
+    return is_strong_password(value) and bool(DIGITS.search(value)) and not is_placeholder(value)
 
 
 def key_block(match: Match) -> bool:
@@ -147,7 +163,8 @@ def named_value(match: Match) -> bool:
     before = match.string[match.start("secret") - 1 : match.start("secret")]
     if before not in QUOTES and (after not in ENDS or DOTTED_NAME.match(value)):
         return False  # the name of a function, or a part of an expression
-    if before in QUOTES and PASSWORD_NAME.match(match[0]):
+    is_password = PASSWORD_NAME.search(match.string, match.start(), match.start("secret"))
+    if is_password and (before in QUOTES or match[0].lstrip(b" \n\t\"'`").startswith(b"-")):
         return is_strong_password(value)
     return looks_random(value)
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from casfs.digest import hash_bytes
 from casfs.scanner.hit_finder import Hit, hits
 from casfs.scanner.rules import RULES
+from casfs.scanner.spellings import is_utf16, readings
 from casfs.version import VERSION
 
 BINARY_PROBE_BYTES = 8 << 10
 MAX_SECRET_BYTES = 16 << 10  # the private key of RSA-16384 in PEM has 13 KB
+MAX_WRAPPED = 3  # spellings one within the other, as JSON in JSON in base64
 GENERAL_KIND = RULES[-1].kind  # any other rule says more about the same bytes
 
 
 class Finding(NamedTuple):
-    """A secret in a text. `line`: from 1. `start`, `end`: bytes of the secret itself."""
+    """A secret in a text. `line`: from 1. `start`, `end`: the bytes that spell it; `secret`: as it
+    reads without what a program wrapped it in (`casfs.scanner.spellings`)."""
 
     kind: str
     line: int
     start: int
     end: int
+    secret: bytes
 
 
 def fingerprint(secret: bytes) -> str:
@@ -49,7 +53,7 @@ class Scanner:
             return findings
         if fingerprint(data) in self.allowed:
             return ()
-        return tuple(found for found in findings if not self.allows(data[found.start : found.end]))
+        return tuple(found for found in findings if not self.allows(found.secret))
 
     def allows(self, secret: bytes) -> bool:
         return fingerprint(secret) in self.allowed
@@ -59,17 +63,27 @@ def scan(data: bytes, binary: bool = False) -> tuple[Finding, ...]:
     """As `Scanner.scan`, where nothing is allowed."""
     if not binary and is_binary(data):
         return ()
-    found = hits(data)
-    if not found:
-        return ()
-    return _with_lines(data, _without_overlaps(_spans(data, found)))
+    found = _all_spans(data, MAX_WRAPPED)
+    return _with_lines(data, _without_overlaps(found)) if found else ()
 
 
 def is_binary(data: bytes) -> bool:
-    return data.find(b"\0", 0, BINARY_PROBE_BYTES) >= 0
+    """Returns whether data is no text. One in UTF-16 is a text."""
+    return data.find(b"\0", 0, BINARY_PROBE_BYTES) >= 0 and not is_utf16(data)
 
 
-Span = tuple[int, int, str]  # start, end, kind
+Span = tuple[int, int, str, bytes]  # start, end, kind, secret
+
+
+def _all_spans(data: bytes, depth: int) -> list[Span]:
+    """Returns the secrets in a text as it stands, and as it reads without its spellings, one within
+    the other up to `depth`."""
+    found, signs = hits(data)
+    spans = list(_spans(data, found)) if found else []
+    for reading in readings(data, signs) if depth else ():
+        for start, end, kind, secret in _all_spans(reading.data, depth - 1):
+            spans.append((*reading.span(start, end), kind, secret))
+    return spans
 
 
 def _spans(data: bytes, found: list[Hit]) -> Iterator[Span]:
@@ -86,12 +100,14 @@ def _spans(data: bytes, found: list[Hit]) -> Iterator[Span]:
                 continue
             position = match.end()
             start, stop = match.span(rule.secret_group)
-            if stop - start <= MAX_SECRET_BYTES and rule.check(match):
-                yield start, stop, rule.kind
+            if stop - start > MAX_SECRET_BYTES or not rule.begins_at(data, match.start()):
+                continue
+            if rule.check(match):
+                yield start, stop, rule.kind, data[start:stop]
         tried[index] = max(tried[index], position)
 
 
-def _without_overlaps(spans: Iterator[Span]) -> list[Span]:
+def _without_overlaps(spans: Iterable[Span]) -> list[Span]:
     """Returns the spans in order; of two that overlap, the one that says more."""
     chosen: list[Span] = []
     for span in sorted(spans, key=lambda span: (span[2] == GENERAL_KIND, span[0], -span[1])):
@@ -104,8 +120,8 @@ def _with_lines(data: bytes, spans: list[Span]) -> tuple[Finding, ...]:
     findings = []
     line = 1
     counted = 0
-    for start, end, kind in spans:
+    for start, end, kind, secret in spans:
         line += data.count(b"\n", counted, start)
         counted = start
-        findings.append(Finding(kind=kind, line=line, start=start, end=end))
+        findings.append(Finding(kind, line, start, end, secret))
     return tuple(findings)

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 from casfs.digest import hash_bytes
 from casfs.scanner.rules import RULES
+from casfs.scanner.spellings import SIGNS
 from casfs.system import cache_directory
 
 if TYPE_CHECKING:
     import hyperscan
 
 Hit = tuple[int, int]  # the end of the hit in bytes, the index of its rule
+EXPRESSIONS = [*(rule.expression for rule in RULES), *SIGNS.values()]
+SPELLINGS = dict(enumerate(SIGNS, start=len(RULES)))
 
 
 class _ThreadState(threading.local):
@@ -30,16 +33,18 @@ class _ThreadState(threading.local):
         self.scratch = hyperscan.Scratch(_database())
 
 
-def hits(data: bytes) -> list[Hit]:
-    """Returns all hits, sorted."""
+def hits(data: bytes) -> tuple[list[Hit], list[str]]:
+    """Returns all hits, sorted, and the spellings that the text has signs of."""
     found: list[Hit] = []
 
     def add(rule: int, start: int, end: int, flags: int, context: object) -> None:
         found.append((end, rule))
 
     _database().scan(data, match_event_handler=add, scratch=_thread_state().scratch)
-    found.sort()
-    return found
+    if not found:
+        return [], []
+    signs = [SPELLINGS[rule] for _, rule in found if rule in SPELLINGS]
+    return sorted(hit for hit in found if hit[1] < len(RULES)), signs
 
 
 @cache
@@ -54,7 +59,7 @@ def _database() -> hyperscan.Database:
     be written, and it fits one kind of processor only."""
     import hyperscan
 
-    expressions = [rule.expression.encode() for rule in RULES]
+    expressions = [one.encode() for one in EXPRESSIONS]
     rules_hash = hash_bytes(b"\0".join(expressions))
     name = f"scanner-{rules_hash[:16]}.database"
     with suppress(hyperscan.error):  # as of another processor
@@ -62,6 +67,8 @@ def _database() -> hyperscan.Database:
         if saved is not None:
             return hyperscan.loadb(saved, mode=hyperscan.HS_MODE_BLOCK)
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    database.compile(expressions=expressions, ids=range(len(RULES)), elements=len(RULES))
+    count = len(expressions)
+    flags = [hyperscan.HS_FLAG_SINGLEMATCH if id in SPELLINGS else 0 for id in range(count)]
+    database.compile(expressions=expressions, ids=range(count), elements=count, flags=flags)
     cache_directory.write(name, hyperscan.dumpb(database))
     return database

@@ -9,14 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+EXAMPLE = rb"(?:example|sample|template|dist|defaults?|schema)"
+BACKUP = rb"(?:~|\.(?:bak|backup|old|orig|save|swp|\d{1,2}))?"  # what an editor leaves beside it
 NAMES = re.compile(  # in names joined by NUL, which one search over all is cheapest for
-    rb"\0(\.env(?:\.(?!(?:[^\0]*\.)?(?:example|sample|template|dist|defaults?|schema)\0)[^\0]+)?"
+    rb"\0((?:\.env(?:\.(?!(?:[^\0]*\.)?%b%b\0)[^\0]+)?"
     rb"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?"
     rb"|[._]netrc|\.pgpass|\.pypirc|\.git-credentials|\.htpasswd|\.my\.cnf|\.s3cfg|\.boto"
     rb"|\.vault-token|\.dockercfg|kubeconfig"
     rb"|credentials(?:\.(?:json|toml|ya?ml|csv|ini))?|client_secret[^\0]*\.json"
     rb"|service[_-]account[^\0]*\.json|secrets?\.(?:env|json|toml|ya?ml)"
-    rb"|[^\0]*\.(?:keystore|jks|p12|pfx|kdbx?|ppk|ovpn))(?=\0)"
+    rb"|(?!(?:%b|test)\.)[\w-]+\.env"
+    rb"|[^\0]*\.(?:keystore|jks|p12|pfx|kdbx?|ppk|ovpn))%b)(?=\0)"
+    % (EXAMPLE, BACKUP, EXAMPLE, BACKUP)
 )
 
 

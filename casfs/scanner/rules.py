@@ -17,7 +17,13 @@ from casfs.scanner import evidence
 Check = Callable[["re.Match[bytes]"], bool]
 
 LAST_COUNT = re.compile(r"\{(\d+)(?:,\d*)?\}(\)*)\Z")
-NO_WORD_BEFORE, NO_WORD_AFTER = r"(?<![\w-])", r"(?![\w-])"
+NO_WORD_AFTER = r"(?![\w-])"
+WORD_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+ESCAPE_BYTES = 24
+ESCAPE_BEFORE = re.compile(
+    rb"(?:\\[nrtbfv0]|\\u00[0-9a-fA-F]{2}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}"
+    rb"|(?:\x1b|\\(?:033|x1b|u001b|e))\[[0-?]*[@-~])\Z"
+)
 FRONT_CHARS = 12  # of the last repetition: more only makes the database slower to build
 REACH_BYTES = 512  # between the start of a secret, or of its name, and the end of a hit
 
@@ -51,9 +57,17 @@ class Rule:
 
     @cached_property
     def regex(self) -> re.Pattern[bytes]:
-        before = "" if self.secret_group or not self.is_word else NO_WORD_BEFORE
         after = NO_WORD_AFTER if self.is_word else ""
-        return re.compile(f"{before}(?:{self.pattern}){after}".encode())
+        return re.compile(f"(?:{self.pattern}){after}".encode())
+
+    def begins_at(self, data: bytes, at: int) -> bool:
+        """Returns whether a match may begin there: not within a word, where it has no name. The
+        end of an escape is none: `\\n`, `%3D`, a colour, nor is the dash of a removed line."""
+        if self.secret_group or not self.is_word or at == 0 or data[at - 1] not in WORD_BYTES:
+            return True
+        if data[at - 1 : at] == b"-":
+            return at == 1 or data[at - 2] not in WORD_BYTES or data[at - 2 : at - 1] == b"-"
+        return ESCAPE_BEFORE.search(data, max(0, at - ESCAPE_BYTES), at) is not None
 
 
 def _shortened(count: re.Match[str]) -> str:
@@ -121,7 +135,8 @@ TOKENS = {
 }
 
 # From within a name to its value.
-IS = r"""[\w.-]*["'\]]*(?: string)?\s*(?:[?.]?[:=]{1,4}>?|>)\s*["'`]?"""
+TYPE = r"(?: string|\s?:\s?&?(?:'static )?[A-Za-z][\w<>]{0,15})?"  # as in Go; in Rust, TypeScript
+IS = rf"""[\w.-]*["'\]]*{TYPE}\s*(?:[?.]?[:=]{{1,4}}>?|>)\s*["'`]?"""
 KEY = r"(?P<secret>[A-Za-z0-9/+]{40})"
 NAMES = (  # the ends of the names of keys are cheaper than the names: api_key, access-key
     r"(?i:passw|passphrase|pwd|secret|token|credential|creds|_auth"
@@ -136,6 +151,12 @@ KEY_BODY = (
 )
 WORD = r"[\w+/=.~-]"
 
+VALUE = r"(?P<secret>(?<=[\"'`])[^\"'`\s]{8,}|[^\"'`\s,;&<]{8,})"
+OPTION = (  # of a command
+    r"""(?:^|[\s"'`])--?(?:(?:[\w-]{0,24}-)?(?:pass|password|passwd|passphrase|pwd|secret"""
+    r"""|(?:api|access|secret|private|service|auth)[_-]?key)|(?:(?:auth|access|api|bearer)-)?token)"""
+    r"""[ =]["']?"""
+)
 RULES = (
     *(Rule(kind, pattern, check=evidence.varied) for kind, pattern in TOKENS.items()),
     Rule("github-token", r"gh[opsru]_[0-9A-Za-z]{36}", check=evidence.github_checksum),
@@ -177,6 +198,33 @@ RULES = (
         front=KEY_HEADER,
         is_word=False,
     ),
+    Rule(
+        "docker-auth",
+        r'"auth"\s?:\s{0,8}"(?P<secret>[A-Za-z0-9+/]{12,}={0,2})"',
+        check=evidence.name_and_password,
+        is_word=False,
+    ),
+    Rule(
+        "command-option",
+        rf"""{OPTION}{VALUE}""",
+        check=evidence.named_value,
+        front=rf"""{OPTION}\S{{0,40}}\d""",
+        reach=128,
+    ),
+    Rule(
+        "variable-default",
+        rf"""(?i:env)[\w.:!]{{0,12}}[(\[]["'][\w.-]{{0,40}}{NAMES}[\w.-]*["'],\s?["']{VALUE}""",
+        check=evidence.named_value,
+        front=rf"""(?i:env)[\w.:!]{{0,12}}[(\[]["'][\w.-]{{0,40}}{NAMES}[\w.-]*["'],\s?["']\S{{0,40}}\d""",
+        reach=160,
+    ),
+    Rule(
+        "yaml-password",
+        r"(?i:passw(?:or)?d|passphrase|pwd): {1,4}(?P<secret>[^\s\"'`,;]{10,})",
+        check=evidence.yaml_password,
+        front=r"(?i:passw(?:or)?d|passphrase|pwd): {1,4}[^\s\"'`,;]{10}",
+        is_word=False,
+    ),
     Rule("teams-webhook", r"webhook\.office\.com/webhookb2/(?P<secret>[\w@-]{36,}/[\w/-]{60,})"),
     Rule("slack-webhook", r"hooks\.slack\.com/\w{1,12}/(?P<secret>[\w/+-]{40,})"),
     Rule(
@@ -187,7 +235,7 @@ RULES = (
     ),
     Rule(
         "high-entropy",
-        rf"{NAMES}{IS}(?P<secret>(?<=[\"'`])[^\"'`\s]{{8,}}|[^\"'`\s,;&<]{{8,}})",
+        rf"{NAMES}{IS}{VALUE}",
         check=evidence.named_value,
         front=rf"{NAMES}{IS}(?:[\"'`]\S{{0,40}}|{WORD}{{8,40}})\d",
         reach=96,

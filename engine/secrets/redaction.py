@@ -23,7 +23,7 @@ from casfs.agents.secrets import Secrets, redacting_store, secrets_of
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.directory import File
-from casfs.scanner import Scanner
+from casfs.scanner import Scanner, scan
 from casfs.scanner.private_names import is_private
 from casfs.scanner.private_values import private_values
 from casfs.store import Store
@@ -49,16 +49,17 @@ def from_env(
 
 
 def values_in_private_files(store: Store, state: RecordedState) -> list[str]:
-    """Returns the values in the private files of a state, which an agent may print."""
+    """Returns the values in the private files of a state, which an agent may print: what the
+    scanner finds in them, and of those that are private by their names every value."""
     values: list[str] = []
     for path, entry in recorded_state.local_paths(store, state.tree, state.full):
         if not isinstance(entry, File) or entry.digest.size_bytes > MAX_PRIVATE_BYTES:
             continue
-        if not is_private(path.rpartition(b"/")[2]):
-            continue
         with suppress(CasfsError):  # purged, or damaged
             data = store.get(entry.digest.hash)
-            values += private_values(data.decode("utf-8", "replace"))
+            values += (one.secret.decode("utf-8", "replace") for one in scan(data))
+            if is_private(path.rpartition(b"/")[2]):
+                values += private_values(data.decode("utf-8", "replace"))
     return values
 
 

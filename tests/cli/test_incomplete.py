@@ -7,12 +7,14 @@ import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
 from casfs.cli.lazy_group import INCOMPLETE
+from casfs.cli.main import COMMANDS
 from casfs.cli.main import cli as commands
 from casfs.cli.thread.arguments import record_workspace
 from tests.support.engine import Cli
@@ -35,7 +37,9 @@ def place(cli: Cli, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     cli.root = runtime_dir / "store"
     init_store(cli.root).close()
     project = write_tree(runtime_dir / "project", FILES)
-    cli("checkpoint", "create", "before", project)  # loads the modules
+    for module, _ in COMMANDS.values():  # while they can be read
+        import_module(f"casfs.cli.{module}")
+    cli("checkpoint", "create", "before", project)
     cli("checkpoint", "restore", "before", runtime_dir / "first")
     cli("status", project)
     with powerless(runtime_dir):

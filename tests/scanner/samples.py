@@ -129,5 +129,9 @@ IN_CONTEXT: dict[str, tuple[str, str]] = {
     "teams-webhook": (f"https://a.webhook.office.com/webhookb2/{TEAMS}", TEAMS),
     "slack-webhook": (f"https://hooks.slack.com/services/T{word(44)}", f"T{word(44)}"),
     "url-password": ("postgres://app:k9Lm2x@db.local/x", "k9Lm2x"),
+    "docker-auth": ('{"auths": {"a.b": {"auth": "am9lOms5TG0yeFEh"}}}', "am9lOms5TG0yeFEh"),
+    "command-option": (f"tool --api-key {word(24)} x", word(24)),
+    "variable-default": (f'getenv("API_KEY", "{word(24)}")', word(24)),
+    "yaml-password": ("db:\n  password: Ab3-s4fe!xQ9\n", "Ab3-s4fe!xQ9"),
     "high-entropy": (f'"db_password": "{word(20)}"', word(20)),
 }

@@ -149,8 +149,8 @@ def test_a_specific_kind_stands_above_the_general_one() -> None:
 def test_lines_and_offsets() -> None:
     data = f"a\nb {TOKEN}\n\nc={samples.build('npm-token')}".encode()
     assert scan(data) == (
-        Finding(kind="github-token", line=2, start=4, end=44),
-        Finding(kind="npm-token", line=4, start=48, end=88),
+        Finding("github-token", line=2, start=4, end=44, secret=data[4:44]),
+        Finding("npm-token", line=4, start=48, end=88, secret=data[48:88]),
     )
 
 

@@ -8,12 +8,13 @@ PRIVATE = (
     ".env .env.local .env.production .env.example.local id_rsa id_ed25519 id_ecdsa_sk .netrc "
     "_netrc .pgpass .pypirc .git-credentials .htpasswd .my.cnf .s3cfg credentials credentials.json "
     "credentials.yml kubeconfig a.keystore b.jks c.p12 d.pfx e.kdbx service-account.json "
-    "service_account_prod.json client_secret_17.json secrets.yaml"
+    "service_account_prod.json client_secret_17.json secrets.yaml .env~ prod.env app-1.env "
+    ".netrc.bak .pgpass.old id_rsa.orig secrets.yaml.swp credentials.1"
 ).split()
 WORK = (
     ".env.example .env.sample .env.template .env.dist .env.defaults .env.prod.example .envrc env "
     "environment.env.py id_rsa.pub server.pem server.key credentials.py my.credentials .npmrc "
-    "terraform.tfstate config.json netrc p12"
+    "terraform.tfstate config.json netrc p12 example.env sample.env test.env .env.example~"
 ).split()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # loaded later, it could not be read
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -30,7 +30,6 @@ from casfs.system.files import data_extents, write_all
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
-from casfs.trees.restore import host_entries
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 SET_ID = stat.S_ISUID | stat.S_ISGID
@@ -145,8 +144,8 @@ class _Writer:
             del self._progress.path[depth:]
             if isinstance(step, Subdirectory):
                 self._missing = 1
-            with suppress(OSError):
-                host_entries.remove(self._stack[-1], step.name)
+            with suppress(OSError):  # what was begun
+                os.unlink(step.name, dir_fd=self._stack[-1])
 
     def _make(self, step: _Step, content: bytes | None) -> None:
         fd = self._stack[-1]
