@@ -86,10 +86,10 @@ def run(ctx: click.Context, /, **given: Any) -> int:
     with open_store(ctx) as store:
         if again is None:
             patterns = given.pop("patterns")
-            if given.pop("yes"):
+            if given.pop("yes") and not registry.is_trusted(store, target):
+                for line in registry.all_runs(store, target):
+                    click.echo(f"casfs: trusted: {line}", err=True)
                 registry.trust(store, target)
-            elif target in dict(registry.listing(store)):
-                registry.find_trusted(store, target)
             fields |= {"max_steps": given.pop("max_steps"), **arguments.start_options(**given)}
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
             fields |= _player(ctx, store, target, fields)
@@ -127,10 +127,11 @@ run.params += [one for one in start.start.params if one.name not in OTHERS]
 def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields of a start request for a workflow, or for an agent. Raises NotFound."""
     flows = [name for name, _ in registry.listing(store)]
-    if text in flows:
-        return {"workflow": text}
     agents = config.agents(store_root(ctx), os.environ)
     known = [*fields.get("profiles", ()), *agents, *loader.names()]
+    if text in flows and (registry.is_trusted(store, text) or text not in known):
+        registry.find_trusted(store, text)
+        return {"workflow": text}
     name = re.split("[:<>=!~]", text, maxsplit=1)[0].strip()
     if name not in known:
         raise NotFound(f"no workflow {name!r}, and {loader.unknown(name, [*flows, *known])}")

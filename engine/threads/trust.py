@@ -21,13 +21,13 @@ def check(store: Store, found: Iterable[Thread]) -> None:
     for one in found:
         if (origin := one.record.get("origin")) is not None:
             raise Refused(
-                f"thread {one.id} is from {origin}, and {runs(store, one)};"
+                f"thread {one.id} is from {origin}, and {workflows.in_one_line(runs(store, one))};"
                 f" `casfs thread trust {one.id}` lets it run"
             )
 
 
-def runs(store: Store, thread: Thread) -> str:
-    """Returns in one line which agents a thread has, that of its summaries among them."""
+def runs(store: Store, thread: Thread) -> list[str]:
+    """Returns which agents a thread has, that of its summaries among them, a line each."""
     agents = dict(threads.agents(store, thread))
     compact = threads.start(store, thread).payload.get("compact")
     if compact is not None:
@@ -37,14 +37,21 @@ def runs(store: Store, thread: Thread) -> str:
     )
 
 
-def trust(store: Store, thread: Thread) -> str:
-    """Lets a thread run, with the callers and callees that are resumed with it; returns in lines
-    what they run. Raises Conflict."""
+def all_runs(store: Store, thread: Thread) -> list[str]:
+    """Returns what `trust` lets run, a line each."""
+    return [f"{one.id}: {line}" for one in _resumed(store, thread) for line in runs(store, one)]
+
+
+def _resumed(store: Store, thread: Thread) -> list[Thread]:
+    """Returns a thread with the callers and callees that are resumed with it."""
     callers, children = call_stack.waiting_callers, call_stack.open_children
-    found = [*callers(store, thread), thread, *children(store, thread)]
+    return [*callers(store, thread), thread, *children(store, thread)]
+
+
+def trust(store: Store, thread: Thread) -> None:
+    """Lets a thread run, with the callers and callees that are resumed with it. Raises Conflict."""
     with store.batch() as batch:
-        for one in found:
+        for one in _resumed(store, thread):
             if "origin" in one.record:
                 record = {key: value for key, value in one.record.items() if key != "origin"}
                 batch.move(one.name, one.head, one.hash, record)
-    return "\n".join(f"{one.id}: {runs(store, one)}" for one in found)

@@ -10,7 +10,7 @@ itself has put there (`engine.workflow.shipped`); of one from elsewhere `origin`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,6 +141,21 @@ def find(store: Store, name: str) -> NodeHash:
         raise NotFound(f"no workflow {name!r}; see `casfs workflow list`") from None
 
 
+def foreign(store: Store, name: str) -> tuple[str, bool] | None:
+    """Returns where a registered workflow came from, and whether a person lets it run; None for
+    one of this store."""
+    head = head_kinds.get(store.heads, head_name(name))
+    if head is None or "origin" not in head.record:
+        return None
+    return str(head.record["origin"]), head.record.get("trusted") is not False
+
+
+def is_trusted(store: Store, name: str) -> bool:
+    """Returns whether a registered workflow is of this store, or a person lets it run."""
+    found = foreign(store, name)
+    return found is None or found[1]
+
+
 def find_trusted(store: Store, name: str) -> NodeHash:
     """As `find`, for a workflow that is to run. Raises Refused for one that came from elsewhere
     and that no person has looked at."""
@@ -155,19 +170,29 @@ def find_trusted(store: Store, name: str) -> NodeHash:
 
 def runs(store: Store, name: str) -> str:
     """Returns in one line which agents a registered workflow names for its roles."""
+    return in_one_line(all_runs(store, name))
+
+
+def all_runs(store: Store, name: str) -> list[str]:
+    """Returns which agents a registered workflow names for its roles: all that it may run."""
     return describe(default_agents(store, name))
 
 
-def describe(agents: Mapping[str, AgentSpec]) -> str:
-    """Returns in one line which agents the roles have."""
-    if not agents:
-        return "its roles name no agent"
+def describe(agents: Mapping[str, AgentSpec]) -> list[str]:
+    """Returns the agent of each role with its whole config, a line each, safe for a terminal."""
     lines = [
         f"{role} runs {spec['name']} {canonical.encode(spec['config']).decode()}"
         for role, spec in agents.items()
     ]
-    line = escape("; ".join(lines), one_line=True)
-    return line if len(line) <= MAX_RUNS_CHARS else f"{line[:MAX_RUNS_CHARS]}…"
+    return [escape(line, one_line=True) for line in lines] or ["its roles name no agent"]
+
+
+def in_one_line(lines: Sequence[str]) -> str:
+    """Returns the beginning of what `describe` returned, for a message; it says where it is cut."""
+    line = "; ".join(lines)
+    if len(line) <= MAX_RUNS_CHARS:
+        return line
+    return f"{line[:MAX_RUNS_CHARS]}… ({len(lines)} roles, not all is shown here)"
 
 
 def trust(store: Store, name: str) -> None:

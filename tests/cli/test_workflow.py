@@ -22,7 +22,7 @@ def test_workflows(cli: Cli, tmp_path: Path) -> None:
     added = cli("workflow", "add", DEVELOP)
     assert added.text == f"{added.word} develop\n"
     assert (added.err, cli("workflow", "add", DEVELOP).word) == ("", added.word)
-    assert cli("workflow", "list").text == f"develop\t{added.word}\n"
+    assert cli("workflow", "list").text == f"develop\t{added.word}\t\n"
     shown = cli("workflow", "show", "develop", "--json")
     assert shown.json == json.loads(DEVELOP.read_text())
     assert cli("workflow", "add", "-", stdin=shown.out).word == added.word

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from casfs import threads
+from casfs.agents.notation import AgentSpec
 from casfs.store import Store
+from engine.workflow import registry as workflows
 from engine.workflow import shipped
-from tests.support.engine import Cli, daemon
+from tests.support.engine import Cli, daemon, loop, rule, shell
 
 
 def test_a_new_workflow_validates_and_runs(
@@ -99,7 +102,48 @@ def test_one_that_came_from_elsewhere_runs_after_it_was_trusted(
     assert "pulled mine: " in cli("pull", "r", "workflows/mine").text
     message = cli.refused("run", "mine", "Do it", str(tmp_path), code=4)
     assert "casfs workflow trust mine" in message
-    assert cli("workflow", "trust", "mine").text.startswith("trusted mine: ")
+    assert cli("workflow", "list").text.endswith("\tr, not trusted\n")
+    assert "  from r, not trusted\n" in cli("workflow", "show", "mine").text
+    assert cli("workflow", "trust", "mine").text.endswith("\ntrusted mine\n")
+    assert cli("workflow", "list").text.endswith("\tr\n")
+
+
+def foreign(cli: Cli, tmp_path: Path, name: str, roles: int) -> None:
+    """Pulls a workflow of `roles` roles, each with an agent of its own, that is not trusted."""
+    cli("remote", "add", "r", (tmp_path / "remote").as_uri())
+    places = [f"r{number}" for number in range(roles)]
+    scripts = {place: f"true {'x' * 300} {place}\x1b[2J" for place in places}
+    agents = {
+        place: AgentSpec(name="command", version="", config=shell(script))
+        for place, script in scripts.items()
+    }
+    role = loop(1)["roles"]["a"]
+    steps = ["__start__", *places, "__end__"]
+    definition = {**loop(1), "name": name, "roles": {one: {**role, "name": one} for one in places}}
+    definition["moderator"] = [rule(*pair) for pair in pairwise(steps)]
+    with Store.open(cli.root) as store:
+        workflows.add(store, definition, agents)
+    cli("push", "r", f"workflows/{name}")
+    cli("workflow", "rm", name)
+    cli("pull", "r", f"workflows/{name}")
+
+
+def test_all_that_one_may_run_is_shown(cli: Cli, tmp_path: Path) -> None:
+    foreign(cli, tmp_path, "mine", roles=9)
+    message = cli.refused("run", "mine", "Do it", tmp_path, code=4)
+    assert "(9 roles, not all is shown here)" in message
+    said = cli("workflow", "trust", "mine")
+    assert [f" r{number}\\u001b[2J" in said.text for number in range(9)] == [True] * 9
+    assert "\x1b" not in said.text
+
+
+def test_a_foreign_one_does_not_shadow_a_profile(cli: Cli, tmp_path: Path) -> None:
+    foreign(cli, tmp_path, "mender", roles=1)
+    (cli.root / "config.toml").write_text('[agents.mender]\npackage = "command:echo mended"\n')
+    (tmp_path / "work").mkdir()
+    with daemon(cli.root):
+        done = cli("run", "mender", "Do it", tmp_path / "work", "--no-apply")
+    assert "\nmended\n" in done.text
 
 
 def test_faults_of_agents_in_yaml_have_their_line(cli: Cli, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_a_pulled_thread_runs_after_it_was_trusted(pair: tuple[Site, Site]) -> N
     theirs.push(thread.id)
     mine.pull()
     refused(mine.store, thread)
-    assert "touch /tmp/PWNED" in trust.trust(mine.store, threads.get(mine.store, thread.id))
+    assert "touch /tmp/PWNED" in trust.all_runs(mine.store, threads.get(mine.store, thread.id))[0]
+    trust.trust(mine.store, threads.get(mine.store, thread.id))
     forking.fork(mine.store, threads.get(mine.store, thread.id))
     suspension.resume(mine.store, threads.get(mine.store, thread.id))
 

@@ -24,6 +24,7 @@ from casfs.cli.thread.arguments import (
     wait_option,
 )
 from casfs.cli.thread.wait import wait_until_over
+from casfs.cli.trust import ask_for_trust
 from casfs.errors import Usage
 from casfs.revisions import STEP
 
@@ -112,6 +113,8 @@ def start(
     daemon_socket.request(root, "status")  # fails before a large workspace is read
     if yes:
         with open_store(ctx) as store:
+            for line in workflows.all_runs(store, workflow):
+                click.echo(f"casfs: trusted: {line}", err=True)
             workflows.trust(store, workflow)
     options |= {"workspace": False if no_workspace else None, "max_steps": max_steps}
     if workspace is not None:
@@ -160,25 +163,35 @@ def resume(
 
 @click.command()
 @click.argument("id")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 @json_option
 @click.pass_context
-def trust(ctx: click.Context, id: str, as_json: bool) -> None:
-    """Let a thread run that a pull or an import brought, and print which agents it has.
+def trust(ctx: click.Context, id: str, yes: bool, as_json: bool) -> None:
+    """Let a thread run that a pull or an import brought: prints which agents it has, and asks.
 
     \b
     casfs thread trust 01K2
     """
-    found, lines = trust_thread(ctx, id)
-    echo_result(as_json, {"id": found, "runs": lines}, f"trusted {lines}")
-
-
-def trust_thread(ctx: click.Context, id: str) -> tuple[str, str]:
-    """Trusts the thread that a person names; returns its id, and what it runs."""
-    from engine.threads import trust
+    from engine.threads import trust as trusting
 
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
-        return found.id, trust.trust(store, found)
+        lines = trusting.all_runs(store, found)
+        if not as_json:
+            ask_for_trust(f"thread {found.id}", lines, yes)
+        trusting.trust(store, found)
+    echo_result(as_json, {"id": found.id, "runs": lines}, f"trusted {found.id}")
+
+
+def trust_thread(ctx: click.Context, id: str) -> None:
+    """Trusts the thread that a person names, and prints what it runs on stderr."""
+    from engine.threads import trust as trusting
+
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, id)
+        for line in trusting.all_runs(store, found):
+            click.echo(f"casfs: trusted: {line}", err=True)
+        trusting.trust(store, found)
 
 
 @click.command()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import (
-    json_option,
-    open_store,
-)
+from casfs.cli.common import json_option, open_store
 from casfs.cli.output import echo_result
 from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
+from casfs.cli.trust import ask_for_trust
 from casfs.errors import NotFound
 from engine.workflow import registry as workflows
 
@@ -19,23 +17,31 @@ from engine.workflow import registry as workflows
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the workflows: name, hash.
+    """List the workflows: name, hash, and where it is from, if it is from elsewhere.
 
     \b
     casfs workflow list
     """
+    values, rows = [], []
     with open_store(ctx) as store:
-        found = workflows.listing(store)
-    value = [{"name": name, "hash": hash} for name, hash in found]
-    echo_table(as_json, value, "NAME HASH", ((name, Hash(hash)) for name, hash in found))
+        for name, hash in workflows.listing(store):
+            origin, is_trusted = workflows.foreign(store, name) or (None, True)
+            values.append({"name": name, "hash": hash, "origin": origin, "trusted": is_trusted})
+            rows.append((name, Hash(hash), origin_text(origin, is_trusted)))
+    echo_table(as_json, values, "NAME HASH FROM", rows)
+
+
+def origin_text(origin: str | None, is_trusted: bool) -> str | None:
+    return origin if origin is None or is_trusted else f"{origin}, not trusted"
 
 
 @click.command()
 @click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 @json_option
 @click.pass_context
-def trust(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Let a workflow run that a pull or an import brought, and print which agents it runs.
+def trust(ctx: click.Context, name: str, yes: bool, as_json: bool) -> None:
+    """Let a workflow run that a pull or an import brought: prints all that it may run, and asks.
 
     It holds until a pull replaces the workflow.
 
@@ -43,9 +49,12 @@ def trust(ctx: click.Context, name: str, as_json: bool) -> None:
     casfs workflow trust develop
     """
     with open_store(ctx) as store:
+        workflows.find(store, name)
+        lines = workflows.all_runs(store, name)
+        if not as_json:
+            ask_for_trust(name, lines, yes)
         workflows.trust(store, name)
-        line = workflows.runs(store, name)
-    echo_result(as_json, {"name": name, "runs": line}, f"trusted {name}: {line}")
+    echo_result(as_json, {"name": name, "runs": lines}, f"trusted {name}")
 
 
 @click.command()

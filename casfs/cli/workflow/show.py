@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import (
-    json_option,
-    open_store,
-)
+from casfs.cli.common import json_option, open_store
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
+from casfs.cli.workflow.list import origin_text
 from casfs.errors import NotFound
 from engine.workflow import registry as workflows
 
@@ -30,6 +28,7 @@ def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None
     with open_store(ctx) as store:
         definition = workflows.definition(store, workflows.find(store, name))
         agents = workflows.default_agents(store, name)
+        origin, is_trusted = workflows.foreign(store, name) or (None, True)
     if role is not None:
         prompt = _prompt(definition, role)
         echo_result(as_json, {"role": role, "prompt": prompt}, prompt.rstrip())
@@ -41,6 +40,8 @@ def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None
         echo_json(definition)
         return
     echo(f"{definition['name']}: {definition['description']}")
+    if origin is not None:
+        echo_line(f"  from {origin_text(origin, is_trusted)}")
     for key, body in definition["roles"].items():
         player = f"  (agent: {agents[key]['name']})" if key in agents else ""
         echo_line(f"  {key}: {body['description']}{player}")
