@@ -12,7 +12,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
@@ -30,7 +32,9 @@ from casfs.write_batch import Batch
 
 SECRETS_VARIABLE = "CASFS_SECRETS"  # names of variables, for what a step's program puts itself
 JSON_VALUES = (str, int, list, type(None))  # others are logged as text
-MIN_SECRET_CHARS = 6  # shorter values occur in ordinary text and are not redacted
+MIN_SECRET_CHARS = 6  # of a variable; shorter values occur in ordinary text
+MIN_CHARS_WITHIN_WORDS = 6  # a shorter one counts as a whole word only
+NO_NAMES: Mapping[str, str] = {}
 SEARCH_CHUNK_BYTES = 1 << 20
 PRIVATE = "private"  # the kind of a value in a private file
 TREE, STEP = "directory", "thread-step"
@@ -67,7 +71,8 @@ class Secrets:
         private = {
             value: self.marks.mark(PRIVATE, _bytes(value)) for value in sorted(self.private_values)
         }
-        self._forms = _sorted_forms({**private, **self._variables})
+        short = {value: mark for value, mark in private.items() if len(value) < MIN_SECRET_CHARS}
+        self._forms = _sorted_forms({**private, **self._variables}, short)
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -99,9 +104,11 @@ class Secrets:
         return _replaced(text, self._forms)
 
     def redact_values_in_bytes(self, data: bytes) -> bytes:
-        for value, name in self._forms:
-            data = data.replace(_bytes(value), name.encode())
-        return _replaced_in_readings(data, self._forms)
+        if not self._forms:
+            return data
+        text = data.decode("utf-8", "surrogateescape")
+        replaced = _replaced(text, self._forms)
+        return data if replaced == text else replaced.encode("utf-8", "surrogateescape")
 
     def redact_values_in_json(self, value: Any) -> Any:
         return _replaced_in_json(value, self._forms) if self._forms else value
@@ -154,21 +161,22 @@ def of_step(env: Mapping[str, str]) -> Secrets:
     return Secrets({name: env[name] for name in names if env.get(name)})
 
 
-def _sorted_forms(names: Mapping[str, str]) -> Forms:
+def _sorted_forms(names: Mapping[str, str], short: Mapping[str, str] = NO_NAMES) -> Forms:
     """Returns the forms of all values that are long enough, longest first; `names`: value to what
-    replaces it."""
+    replaces it; `short`: those that count as they stand, however long."""
     forms = {
         form: name
         for value, name in names.items()
         if len(value) >= MIN_SECRET_CHARS
         for form in _forms(value)
     }
-    return sorted(forms.items(), key=lambda pair: -len(pair[0]))
+    return sorted({**short, **forms}.items(), key=lambda pair: -len(pair[0]))
 
 
 def _replaced(text: str, forms: Forms) -> str:
     for form, name in forms:
-        text = text.replace(form, name)
+        if form in text:
+            text = text.replace(form, name) if _is_long(form) else _word(form).sub(name, text)
     if len(text) < MIN_SECRET_CHARS or not forms:
         return text
     data = text.encode("utf-8", "surrogatepass")
@@ -176,11 +184,21 @@ def _replaced(text: str, forms: Forms) -> str:
     return text if replaced is data else replaced.decode("utf-8", "surrogatepass")
 
 
+def _is_long(form: str) -> bool:
+    """Returns whether a value is replaced within a word, too."""
+    return len(form) >= MIN_CHARS_WITHIN_WORDS
+
+
+@cache
+def _word(form: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(form)}(?!\w)")
+
+
 def _replaced_in_readings(data: bytes, forms: Forms) -> bytes:
     """Replaces a value that a text has in another spelling: coloured, in base64, in UTF-16."""
     spans: dict[Span, str] = {}
     for reading in readings(data, hits(data)[1]) if forms else ():
-        for form, name in forms:
+        for form, name in filter(lambda pair: _is_long(pair[0]), forms):
             value = _bytes(form)
             at = reading.data.find(value)
             while at >= 0:

@@ -62,6 +62,7 @@ class ThreadConfig:
         self.secrets = redaction.from_env(names, env, marks_of(store, thread, env))
         self._allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
         self._read_local: str | None = None
+        self._words_of_work: dict[str, bool] = {}
         self.read_private_files(_last_state(store, thread))
         self.read_private_files(pending_state(thread.record["intent"] or {}))
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
@@ -98,7 +99,8 @@ class ThreadConfig:
         it, or one before it, has written."""
         if self._allows_secrets or state is None or state.local in (None, self._read_local):
             return
-        self.secrets.add_private(redaction.values_in_private_files(self._store, state))
+        values = redaction.values_in_private_files(self._store, state, self._words_of_work)
+        self.secrets.add_private(values)
         self._read_local = state.local
 
     def bound_agent(self, role: str) -> Mapping[str, Any]:

@@ -13,8 +13,10 @@ that contains a secret is named in the log (`files_with_secrets`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from casfs import config
@@ -34,6 +36,7 @@ from engine.secrets.config_marks import ENV, marked_values
 
 ALLOWED = "snapshot.allow"
 MAX_PRIVATE_BYTES = 64 << 10  # of a file whose values are looked for
+MAX_WORK_BYTES, READ_FILES = 16 << 20, 200  # that are searched for words; that are read at once
 
 __all__ = ["files_with_secrets", "from_env", "redacting_store", "secret_variables", "secrets_of"]
 
@@ -48,19 +51,51 @@ def from_env(
     return Secrets(values, marks=marks)
 
 
-def values_in_private_files(store: Store, state: RecordedState) -> list[str]:
+def values_in_private_files(
+    store: Store, state: RecordedState, words: dict[str, bool]
+) -> list[str]:
     """Returns the values in the private files of a state, which an agent may print: what the
-    scanner finds in them, and of those that are private by their names every value."""
+    scanner finds in them, and of those that are private by their names every value, but words of
+    the work whose names do not say that they are secrets. `words`: what is known of such; it
+    grows."""
     values: list[str] = []
+    doubtful: list[str] = []
     for path, entry in recorded_state.local_paths(store, state.tree, state.full):
         if not isinstance(entry, File) or entry.digest.size_bytes > MAX_PRIVATE_BYTES:
             continue
         with suppress(CasfsError):  # purged, or damaged
             data = store.get(entry.digest.hash)
-            values += (one.secret.decode("utf-8", "replace") for one in scan(data))
+            for found in scan(data):
+                secret = found.secret.decode("utf-8", "replace")
+                values += [secret, *(line for line in secret.split("\n") if len(line) >= 16)]
             if is_private(path.rpartition(b"/")[2]):
-                values += private_values(data.decode("utf-8", "replace"))
-    return values
+                for value in private_values(data.decode("utf-8", "replace")):
+                    (values if value.is_secret else doubtful).append(value.text)
+    if unknown := {value for value in doubtful if value not in words}:
+        in_work = _words_of_work(store, state.tree, unknown)
+        words |= {value: value in in_work for value in unknown}
+    return [*values, *(value for value in doubtful if not words[value])]
+
+
+def _words_of_work(store: Store, root: TreeHash, values: set[str]) -> set[str]:
+    """Returns which of these values a file of the work has as a word. Looks at text files up to a
+    limit: a value that is not seen is taken for a secret."""
+    left, missing, found = MAX_WORK_BYTES, set(values), set[str]()
+    files = (entry for _, entry in tree.walk(store, root) if isinstance(entry, File))
+    while missing and left > 0 and (batch := list(islice(files, READ_FILES))):
+        small = [one.digest.hash for one in batch if one.digest.size_bytes <= MAX_PRIVATE_BYTES]
+        try:
+            contents = [data or b"" for data in store.blobs.get_many(small)]
+        except CasfsError:  # one is purged, or damaged
+            continue
+        left -= sum(map(len, contents))
+        pattern = re.compile(
+            rb"(?<![\w-])(?:%b)(?![\w-])" % b"|".join(re.escape(one.encode()) for one in missing)
+        )
+        for data in contents:
+            found |= {match.decode() for match in pattern.findall(data)}
+        missing -= found
+    return found
 
 
 def new_marks(

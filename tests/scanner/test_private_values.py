@@ -15,13 +15,27 @@ from casfs.scanner.private_values import MAX_VALUES, private_values
         ('{"key": "js0n-44-value", "n": 12345678}', ["js0n-44-value"]),
         ("machine h login me password p4ss-in-netrc\n", ["p4ss-in-netrc"]),
         ("URL=postgres://u:p4ssw0rd@db.internal/app\n", ["postgres://u:p4ssw0rd@db.internal/app"]),
-        ("D=short1\nE=production\nF=20261123\nG=/usr/lib/python3\nH=db.example.org\n", []),
+        ("D=sho1\nE=production\nF=20261123\nG=/usr/lib/python3\nH=db.example.org\n", []),
+        ("PASSWORD=abcd\nPIN_SECRET=1234 # four\nTOKEN_ON=true\n", ["abcd", "1234"]),
+        ("DB_PASSWORD=correcthorse\nAPI_KEY=a/b.c;d{e}f\n", ["correcthorse", "a/b.c;d{e}f"]),
+        (
+            "h:5432:db:user:pgp4ss\n*:*:*:u:with\\:colon\n",
+            ["5432:db:user:pgp4ss", "pgp4ss", "with:colon"],
+        ),
+        (
+            'KEY="first line of it\nand the second line"\n',
+            [
+                "first line of it\nand the second line",
+                "and the second line",
+                "first line of it",
+            ],
+        ),
         ("I=https://example.org/path\nJ=true\nK=\n# L=c0mment-is-not\n", []),
         ("M=correct-horse-battery\n", ["correct-horse-battery"]),
     ],
 )
 def test_values(text: str, values: list[str]) -> None:
-    assert private_values(text) == values
+    assert sorted(one.text for one in private_values(text)) == sorted(values)
 
 
 def test_a_large_file_has_a_limit() -> None:

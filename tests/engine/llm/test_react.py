@@ -145,7 +145,7 @@ async def test_the_key_comes_from_the_variable_that_the_config_names(store: Stor
 
 @pytest.mark.parametrize("config", [{"baseUrl": "x", "apiKeyEnv": "GONE"}, {"baseUrlEnv": "GONE"}])
 async def test_a_variable_that_is_not_set(config: dict[str, str], store: Store) -> None:
-    with pytest.raises(CasfsError, match=r"^GONE is not set in the daemon's environment"):
+    with pytest.raises(CasfsError, match=r"^GONE is not set, neither by the command"):
         await llm.create_agent({"model": "m", **config})(context(store, "llm"))
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from casfs import prompts, threads
 from casfs.agents import messages
 from casfs.agents.secrets import Secrets, secrets_of
-from casfs.digest import NodeHash
+from casfs.digest import NodeHash, TreeHash
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.trees import recorded_state
+from casfs.trees.dated import DatedTree
+from casfs.trees.recorded_state import RecordedState
 from engine.secrets import redaction
 from engine.threads.suspension import resume
 from tests.scanner import samples
@@ -65,6 +68,42 @@ async def test_a_step_that_prints_what_it_writes(disk_store: Store) -> None:
     [step] = steps(disk_store, thread)
     output = disk_store.node(NodeHash(step["content"]), "content").payload["text"]
     assert "NOTE=‹secret:private:1›" in output
+
+
+USUAL = {  # of a `.env`: name, value, whether an output may show it
+    "DB_PASSWORD": ("abc9", False),
+    "API_KEY": ("correcthorse", False),
+    "PIN_SECRET": ("4711", False),
+    "AUTH_TOKEN": ("a/b.c;d,e{f}", False),
+    "PROXY_CRED": ("user:pa55", False),
+    "SESSION": ("x9-y8-z7", False),
+    "NODE_ENV": ("production", True),
+    "PROJECT": ("shop-front", True),
+    "DB_HOST": ("db.example.org", True),
+    "PORT": ("54321", True),
+    "SECRETS_ON": ("true", True),
+}
+
+
+async def test_usual_values_of_an_environment(disk_store: Store) -> None:
+    env = "".join(f"{name}={value}\n" for name, (value, _) in USUAL.items())
+    env += 'TLS_KEY="MIIEvQIBADANBgkqhkiG\nw0BAQEFAASCBKcwggSj"\n'
+    script = "cat >/dev/null; sed 's/^[A-Z_]*=/v: /' .env; sed -n '/^w0/p' .env; cat README"
+    place = put_tree(disk_store, {"README": b"the shop-front\n", ".env": env.encode()})
+    state = recorded(disk_store, place)
+    thread = await carry_on(disk_store, begin(disk_store, loop(1), {"a": says({}, script)}, state))
+    [step] = steps(disk_store, thread)
+    output = disk_store.node(NodeHash(step["content"]), "content").payload["text"]
+    for name, (value, is_shown) in USUAL.items():
+        assert (f"v: {value}\n" in output) == is_shown, name
+    assert "MIIEvQIB" not in output
+    assert "w0BAQEFA" not in output
+    assert "the shop-front\n" in output
+
+
+def recorded(store: Store, full: TreeHash) -> RecordedState:
+    with store.batch() as batch:
+        return recorded_state.divide(store, batch, DatedTree(full), [b".env"])
 
 
 def test_a_store_knows_values_that_are_added(store: Store) -> None:

@@ -136,4 +136,5 @@ def test_the_report_tells_private_names(store: Store, tmp_path: Path) -> None:
         walker.snapshot(batch, tmp_path / "w", IgnoreRules(), report)
     assert sorted(report.private) == [
         b".env", b".env.local", b"d/.netrc", b"d/credentials", b"d/id_ed25519",
+        b"my.env",
     ]  # fmt: skip
