@@ -150,6 +150,12 @@ def foreign(store: Store, name: str) -> tuple[str, bool] | None:
     return str(head.record["origin"]), head.record.get("trusted") is not False
 
 
+def origin_text(store: Store, name: str) -> str | None:
+    """Returns what a list says of where a workflow came from; None of one of this store."""
+    origin, is_trusted = foreign(store, name) or (None, True)
+    return origin if origin is None or is_trusted else f"{origin}, not trusted"
+
+
 def is_trusted(store: Store, name: str) -> bool:
     """Returns whether a registered workflow is of this store, or a person lets it run."""
     found = foreign(store, name)

@@ -27,12 +27,8 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         for name, hash in workflows.listing(store):
             origin, is_trusted = workflows.foreign(store, name) or (None, True)
             values.append({"name": name, "hash": hash, "origin": origin, "trusted": is_trusted})
-            rows.append((name, Hash(hash), origin_text(origin, is_trusted)))
+            rows.append((name, Hash(hash), workflows.origin_text(store, name)))
     echo_table(as_json, values, "NAME HASH FROM", rows)
-
-
-def origin_text(origin: str | None, is_trusted: bool) -> str | None:
-    return origin if origin is None or is_trusted else f"{origin}, not trusted"
 
 
 @click.command()

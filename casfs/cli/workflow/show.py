@@ -8,7 +8,6 @@ import click
 
 from casfs.cli.common import json_option, open_store
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
-from casfs.cli.workflow.list import origin_text
 from casfs.errors import NotFound
 from engine.workflow import registry as workflows
 
@@ -28,7 +27,7 @@ def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None
     with open_store(ctx) as store:
         definition = workflows.definition(store, workflows.find(store, name))
         agents = workflows.default_agents(store, name)
-        origin, is_trusted = workflows.foreign(store, name) or (None, True)
+        origin = workflows.origin_text(store, name)
     if role is not None:
         prompt = _prompt(definition, role)
         echo_result(as_json, {"role": role, "prompt": prompt}, prompt.rstrip())
@@ -41,7 +40,7 @@ def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None
         return
     echo(f"{definition['name']}: {definition['description']}")
     if origin is not None:
-        echo_line(f"  from {origin_text(origin, is_trusted)}")
+        echo_line(f"  from {origin}")
     for key, body in definition["roles"].items():
         player = f"  (agent: {agents[key]['name']})" if key in agents else ""
         echo_line(f"  {key}: {body['description']}{player}")
