@@ -9,8 +9,9 @@ An agent package exports two names through the entry-point group `casfs.agents`:
 detail nodes that the agent writes (seed 001 phase 6, seed 002). The entry point's object
 may be a module or anything else with these two attributes; nothing has to be inherited.
 In the config schema, `"format": "env"` marks a string that names an environment variable whose
-value is a secret; `"format": "agent"` marks an object {name, config, version} that names a nested
-agent, which is checked when the thread starts, like this one.
+value is a secret, `"format": "variable"` one whose value is none; `"format": "agent"` marks an
+object {name, config, version} that names a nested agent, which is checked when the thread starts,
+like this one.
 
 An agent that keeps a session stores its state in `context.conversation`: the mapping is empty at
 a step's first attempt, and the same one when the prompt comes again with a correction. The

@@ -18,7 +18,11 @@ from engine.llm.client import ANSWER_TIMEOUT_S, MAX_ATTEMPTS, Endpoint
 
 ENDPOINT_PROPERTIES: dict[str, Any] = {
     "baseUrl": {"type": "string", "description": "Such as http://127.0.0.1:8080/v1."},
-    "baseUrlEnv": {"type": "string", "description": "A variable that holds it instead."},
+    "baseUrlEnv": {
+        "type": "string",
+        "format": "variable",
+        "description": "A variable that holds it instead.",
+    },
     "model": {"type": "string", "minLength": 1},
     "apiKeyEnv": {
         "type": "string",

@@ -25,8 +25,8 @@ from casfs.system import run_command
 from casfs.version import VERSION
 from engine.agents import worker_client
 from engine.limits import faults as limit_faults
-from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
-from engine.secrets.redaction import secret_variables
+from engine.secrets.config_marks import AGENT, ENV, EXPRESSION, VARIABLE, marked_values
+from engine.secrets.redaction import variables
 
 ENTRY_POINT_GROUP, BUILTIN_MODULES = "casfs.agents", "engine.agents."
 LIMITS, TURN_TREES = "limits", "turnTrees"  # in the config of any package: for the engine
@@ -86,11 +86,18 @@ class Package:
 
     def secret_names(self, config: Any) -> set[str]:
         """Returns the variables that a config names as secrets, those of nested agents included."""
-        found = secret_variables(self.schema, config)
+        return self._variables(config, (ENV,))
+
+    def variable_names(self, config: Any) -> set[str]:
+        """As `secret_names`, with the variables whose values are no secrets."""
+        return self._variables(config, (ENV, VARIABLE))
+
+    def _variables(self, config: Any, formats: Collection[str]) -> set[str]:
+        found = variables(self.schema, config, formats)
         for nested in marked_values(self.schema, config, AGENT):
             with suppress(CasfsError):  # reported when the thread starts
                 agent = notation.package(nested)
-                found |= load(agent["name"]).secret_names(agent["config"])
+                found |= load(agent["name"])._variables(agent["config"], formats)
         return found
 
     def nested_agents(self, config: Any) -> Iterator[AgentSpec]:

@@ -34,7 +34,7 @@ from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import compaction, stop_thread
 from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
-from engine.runtime.thread_config import redacting_store, secret_names
+from engine.runtime.thread_config import redacting_store, variable_names
 from engine.runtime.thread_head import ThreadHead
 from engine.threads import (
     agent_binding,
@@ -125,7 +125,7 @@ class DaemonApi:
             if workspace is not False:
                 state = RecordedState.of_fields(workspace or self._empty_tree(), recorded or {})
             full = None if state is None else state.full
-            env = self._with_lent(agent_binding.secret_names(bound), lent)
+            env = self._with_lent(agent_binding.variable_names(bound), lent)
             role_agents.check_programs(self._store, flow, bound, full, env)
             request = ThreadRequest(
                 flow.hash,
@@ -179,7 +179,7 @@ class DaemonApi:
             given = variants or [{"agents": agents, "every": every}]
             others = [self._replacements(found, one["agents"], one["every"]) for one in given]
             bound = {f"{at} {role}": b for at, one in enumerate(others) for role, b in one.items()}
-            names = secret_names(self._store, found) | agent_binding.secret_names(bound)
+            names = variable_names(self._store, found) | agent_binding.variable_names(bound)
             env = self._with_lent(names, lent)
             store = redacting_store(self._store, found, env)
             store = agent_binding.redacting_store(store, bound, env)
@@ -208,7 +208,7 @@ class DaemonApi:
         def resume() -> Thread:
             thread = threads.get(self._store, id)
             others = self._replacements(thread, agents, every)
-            names = secret_names(self._store, thread) | agent_binding.secret_names(others)
+            names = variable_names(self._store, thread) | agent_binding.variable_names(others)
             env = self._with_lent(names, lent, self._supervisor.env_of(id))
             if input is None and hint is None and not others and (held := self._held(thread)):
                 return held

@@ -6,7 +6,7 @@ first asked, so a broken package fails the thread only at its role.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -149,16 +149,25 @@ def _last_state(store: Store, thread: Thread) -> RecordedState | None:
 def secret_names(store: Store, thread: Thread) -> set[str]:
     """Returns the variables that the agents of a thread name as secrets, and those of its
     callers: children inherit their caller's secrets."""
+    return _names(store, thread, Package.secret_names)
+
+
+def variable_names(store: Store, thread: Thread) -> set[str]:
+    """As `secret_names`, with the variables whose values are no secrets."""
+    return _names(store, thread, Package.variable_names)
+
+
+def _names(store: Store, thread: Thread, names_of: Callable[[Package, Any], set[str]]) -> set[str]:
     start, bound = threads.start(store, thread).payload, threads.agents(store, thread)
     others = [start["compact"]["agent"]] if start.get("compact") else []
     names: set[str] = set()
     for hash in {*bound.values(), *others}:
         node = store.node(hash, "agent").payload
         with suppress(CasfsError):  # reported when the agent is loaded to play its role
-            names |= loader.load(node["package"]).secret_names(node["config"])
+            names |= names_of(loader.load(node["package"]), node["config"])
     if caller := thread.record.get("parent"):
         with suppress(NotFound):  # it has ended, and its head was removed
-            names |= secret_names(store, threads.get(store, caller))
+            names |= _names(store, threads.get(store, caller), names_of)
     return names
 
 

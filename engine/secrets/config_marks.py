@@ -1,6 +1,7 @@
 """The parts of a config that its schema marks with a `format`, at any depth.
 
     env      a string that names a variable whose value is a secret (`engine.secrets.redaction`)
+    variable a string that names a variable whose value is none
     agent    a text, or {package, config, version}, that names a nested agent
     jsonata  a string: an expression over a called thread (`engine.moderator.rules.result_errors`)
 
@@ -19,7 +20,7 @@ from typing import Any
 
 from casfs.nodes.schema_dialect import IN_PLACE, ref_target, subschemas
 
-ENV, AGENT, EXPRESSION = "env", "agent", "jsonata"
+ENV, VARIABLE, AGENT, EXPRESSION = "env", "variable", "agent", "jsonata"
 
 
 def marked_values(schema: Any, config: Any, format: str) -> Iterator[Any]:

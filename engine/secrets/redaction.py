@@ -14,7 +14,7 @@ that contains a secret is named in the log (`files_with_secrets`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -38,7 +38,7 @@ ALLOWED = "snapshot.allow"
 MAX_PRIVATE_BYTES = 64 << 10  # of a file whose values are looked for
 MAX_WORK_BYTES, READ_FILES = 16 << 20, 200  # that are searched for words; that are read at once
 
-__all__ = ["files_with_secrets", "from_env", "redacting_store", "secret_variables", "secrets_of"]
+__all__ = ["files_with_secrets", "from_env", "redacting_store", "secrets_of", "variables"]
 
 
 def from_env(
@@ -110,9 +110,10 @@ def new_marks(
     return SecretMarks(Scanner(settings.get(ALLOWED, ())), highest)
 
 
-def secret_variables(schema: Any, config: Any) -> set[str]:
-    """Returns the variables that a config names as secrets, by its schema."""
-    return {one for one in marked_values(schema, config, ENV) if isinstance(one, str)}
+def variables(schema: Any, config: Any, formats: Collection[str] = (ENV,)) -> set[str]:
+    """Returns the variables that a config names, by its schema: as secrets, or by other marks."""
+    found = (one for format in formats for one in marked_values(schema, config, format))
+    return {one for one in found if isinstance(one, str)}
 
 
 def files_with_secrets(

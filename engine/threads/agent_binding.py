@@ -6,7 +6,7 @@ stored: a thread that cannot run is not created.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,10 +78,19 @@ def redacting_store(
 
 def secret_names(bound: Mapping[str, Binding]) -> set[str]:
     """Returns the variables that the configs of these agents name as secrets."""
+    return _names(bound, Package.secret_names)
+
+
+def variable_names(bound: Mapping[str, Binding]) -> set[str]:
+    """Returns all variables that the configs of these agents name."""
+    return _names(bound, Package.variable_names)
+
+
+def _names(bound: Mapping[str, Binding], names_of: Callable[[Package, Any], set[str]]) -> set[str]:
     names: set[str] = set()
     for one in bound.values():
         with suppress(CasfsError):
-            names |= loader.load(one.name).secret_names(one.config)
+            names |= names_of(loader.load(one.name), one.config)
     return names
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from casfs import daemon_socket
 from casfs.store import Store
+from engine.agents import loader
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says
 from tests.support.helpers import write_tree
@@ -43,6 +44,12 @@ def test_a_start_and_a_fork(
     assert cli("cat", "fork:len").out == b"%d\n" % len(VALUE)
     assert cli("cat", "with:other").out == b"", "what no config names is not lent"
     assert cli("grep", VALUE, code=1).out == b"", "it is redacted"
+
+
+def test_variables_that_are_no_secrets(cli: Cli) -> None:
+    config = {"model": "m", "baseUrlEnv": "A_URL", "apiKeyEnv": "A_KEY"}
+    assert loader.load("llm").variable_names(config) == {"A_URL", "A_KEY"}
+    assert loader.load("llm").secret_names(config) == {"A_KEY"}
 
 
 def test_a_program_that_is_served_lends_nothing(

@@ -114,7 +114,7 @@ SCHEMA = {
     ],
 )
 def test_what_a_config_names(config: dict[str, Any], names: list[str]) -> None:
-    assert sorted(redaction.secret_variables(SCHEMA, config)) == names
+    assert sorted(redaction.variables(SCHEMA, config)) == names
 
 
 def test_the_built_in_agents_name_theirs() -> None:
