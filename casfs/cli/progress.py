@@ -15,7 +15,7 @@ from casfs.system.sizes import readable
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-DELAY_S = 0.7
+DELAY_S = 0.5
 INTERVAL_S = 0.1
 
 Update = Callable[[int, int], None]  # items and bytes so far
