@@ -40,10 +40,9 @@ def matches(store: Store, text: str) -> list[Thread]:
         return []
     if not text or not is_storable(text):
         return []
-    named = [*threads.with_field(store, "name", [text])]
-    return (
-        named or [one for one in threads.newest_first(store, [upper]) if _has(one.id, upper)][::-1]
-    )
+    near = [*threads.newest_first(store, [threads.field_text("name", text), upper])][::-1]
+    named = [one for one in near if one.fields.get("name") == text]
+    return named or [one for one in near if _has(one.id, upper)]
 
 
 def _has(id: ThreadId, part: str) -> bool:

@@ -146,10 +146,15 @@ def newest_first(store: Store, containing: Collection[str] = ()) -> Iterator[Thr
         yield of_head(name, head)
 
 
+def field_text(field: str, value: str) -> str:
+    """Returns what a record with this value in a field contains, for `newest_first`."""
+    return f'"{field}":{canonical.encode(value).decode()}'
+
+
 def with_field(store: Store, field: str, values: Collection[str]) -> Iterator[Thread]:
     """Yields the threads whose record has one of these values in this field, newest first. Reads no
     others where the backend can tell."""
-    texts = [f'"{field}":{canonical.encode(value).decode()}' for value in values]
+    texts = [field_text(field, value) for value in values]
     return (one for one in newest_first(store, texts) if one.fields.get(field) in values)
 
 

@@ -27,6 +27,7 @@ from casfs.cli.thread.log import print_event
 from casfs.cli.thread.screen import Screen
 from casfs.cli.thread.status_colours import coloured
 from casfs.cli.thread.wait import check_result, watch
+from casfs.cli.trust import trust_workflow
 from casfs.errors import Conflict, NotFound, Refused, Usage
 from casfs.revisions import step_tree
 from casfs.store import Store
@@ -86,10 +87,8 @@ def run(ctx: click.Context, /, **given: Any) -> int:
     with open_store(ctx) as store:
         if again is None:
             patterns = given.pop("patterns")
-            if given.pop("yes") and not registry.is_trusted(store, target):
-                for line in registry.all_runs(store, target):
-                    click.echo(f"casfs: trusted: {line}", err=True)
-                registry.trust(store, target)
+            if given.pop("yes"):
+                trust_workflow(store, target)
             fields |= {"max_steps": given.pop("max_steps"), **arguments.start_options(**given)}
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
             fields |= _player(ctx, store, target, fields)

@@ -10,6 +10,7 @@ import click
 from casfs.cli.output import echo_line
 from casfs.cli.terminal import pager
 from casfs.errors import Refused
+from casfs.store import Store
 
 
 def ask_for_trust(name: str, lines: Sequence[str], yes: bool) -> None:
@@ -22,3 +23,17 @@ def ask_for_trust(name: str, lines: Sequence[str], yes: bool) -> None:
     is_asked = not yes and sys.stdin.isatty() and sys.stdout.isatty()
     if is_asked and not click.confirm("Let it run?", err=True):
         raise Refused(f"{name} is not trusted")
+
+
+def trust_workflow(store: Store, name: str) -> None:
+    """`--yes`: lets a workflow run that came from elsewhere, and says on stderr what it may run."""
+    from engine.workflow import registry
+
+    if not registry.is_trusted(store, name):
+        echo_trusted(registry.all_runs(store, name))
+        registry.trust(store, name)
+
+
+def echo_trusted(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(f"casfs: trusted: {line}", err=True)

@@ -68,7 +68,7 @@ def scan(data: bytes, binary: bool = False) -> tuple[Finding, ...]:
 
 
 def is_binary(data: bytes) -> bool:
-    """Returns whether data is no text. One in UTF-16 is a text."""
+    """Returns whether data is binary; UTF-16 counts as text."""
     return data.find(b"\0", 0, BINARY_PROBE_BYTES) >= 0 and not is_utf16(data)
 
 

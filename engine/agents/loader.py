@@ -89,7 +89,7 @@ class Package:
         return self._variables(config, (ENV,))
 
     def variable_names(self, config: Any) -> set[str]:
-        """As `secret_names`, with the variables whose values are no secrets."""
+        """Returns all environment variables that a config names, secret or not."""
         return self._variables(config, (ENV, VARIABLE))
 
     def _variables(self, config: Any, formats: Collection[str]) -> set[str]:

@@ -153,7 +153,8 @@ def secret_names(store: Store, thread: Thread) -> set[str]:
 
 
 def variable_names(store: Store, thread: Thread) -> set[str]:
-    """As `secret_names`, with the variables whose values are no secrets."""
+    """Returns all environment variables that the agents of a thread name, secret or not, and those
+    of its callers."""
     return _names(store, thread, Package.variable_names)
 
 

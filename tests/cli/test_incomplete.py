@@ -20,7 +20,7 @@ from casfs.cli.thread.arguments import record_workspace
 from tests.support.engine import Cli
 from tests.support.helpers import read_tree, write_tree
 from tests.support.new_store import init_store
-from tests.support.powerless import powerless
+from tests.support.unprivileged import unprivileged
 
 FILES = {"a": b"1", "d": {"x": b"2", "secret": b"3"}, "locked": {"y": b"4"}, "z": b"5"}
 LEFT_OUT = (
@@ -42,7 +42,7 @@ def place(cli: Cli, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     cli("checkpoint", "create", "before", project)
     cli("checkpoint", "restore", "before", runtime_dir / "first")
     cli("status", project)
-    with powerless(runtime_dir):
+    with unprivileged(runtime_dir):
         lock(project)
         yield project
         unlock(project)

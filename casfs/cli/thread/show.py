@@ -185,8 +185,8 @@ def step_name(store: Store, caller: str | None, state: NodeHash | None) -> str |
 def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
     """Returns the tree of callees, oldest first."""
     below: dict[str, list[Thread]] = {}
-    for one in threads.called(store):
-        below.setdefault(one.fields["parent"], []).insert(0, one)
+    for one in [*threads.called(store)][::-1]:
+        below.setdefault(one.fields["parent"], []).append(one)
 
     def tree_of(id: str) -> list[dict[str, Any]]:
         return [{**head_fields(one), "calls": tree_of(one.id)} for one in below.get(id, ())]

@@ -24,7 +24,7 @@ from casfs.cli.thread.arguments import (
     wait_option,
 )
 from casfs.cli.thread.wait import wait_until_over
-from casfs.cli.trust import ask_for_trust
+from casfs.cli.trust import ask_for_trust, echo_trusted, trust_workflow
 from casfs.errors import Usage
 from casfs.revisions import STEP
 
@@ -104,7 +104,6 @@ def start(
     casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
     """
     from casfs import daemon_socket
-    from engine.workflow import registry as workflows
 
     if no_workspace and workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
@@ -113,9 +112,7 @@ def start(
     daemon_socket.request(root, "status")  # fails before a large workspace is read
     if yes:
         with open_store(ctx) as store:
-            for line in workflows.all_runs(store, workflow):
-                click.echo(f"casfs: trusted: {line}", err=True)
-            workflows.trust(store, workflow)
+            trust_workflow(store, workflow)
     options |= {"workspace": False if no_workspace else None, "max_steps": max_steps}
     if workspace is not None:
         allow_secret = options["allow_secret"]
@@ -189,8 +186,7 @@ def trust_thread(ctx: click.Context, id: str) -> None:
 
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
-        for line in trusting.all_runs(store, found):
-            click.echo(f"casfs: trusted: {line}", err=True)
+        echo_trusted(trusting.all_runs(store, found))
         trusting.trust(store, found)
 
 

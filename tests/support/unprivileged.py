@@ -1,4 +1,4 @@
-"""A test that root runs as somebody else, who may not read everything."""
+"""Drops root's privileges in this process, for tests of permissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def powerless(top: Path) -> Iterator[None]:
+def unprivileged(top: Path) -> Iterator[None]:
     """Without root's powers, owning what is below `top`. Modules must be loaded already."""
     if os.geteuid() != 0:
         yield
