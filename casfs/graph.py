@@ -1,13 +1,15 @@
 """Reachability over refs, for nodes of any type.
 
-A local ref (`cas_local` in a schema) belongs to the store that recorded it: it is left out unless
-`with_local`, and then followed where its target is stored.
+What is local belongs to the store that recorded it: a local ref (`cas_local` in a schema) and the
+local tree of a node (`casfs.local_trees`) are left out unless `with_local`, and then followed where
+they are stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from casfs import local_trees
 from casfs.backend.protocols import META
 from casfs.store import Store
 
@@ -58,9 +60,13 @@ def refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
 
 def node_refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
     """As `refs`, for a hash that is known to be a node."""
-    found = store.refs(store.node(hash))
-    followed = {ref.hash for ref in found if not ref.is_local}
-    local = {ref.hash for ref in found if ref.is_local} - followed
+    found = store.node(hash)
+    refs = store.refs(found)
+    followed = {ref.hash for ref in refs if not ref.is_local}
+    local = {ref.hash for ref in refs if ref.is_local} - followed
     if with_local and local:
         followed |= store.blobs.info(local).keys()
-    return [hash for hash in dict.fromkeys(ref.hash for ref in found) if hash in followed - {META}]
+    hashes = [hash for hash in dict.fromkeys(ref.hash for ref in refs) if hash in followed - {META}]
+    if with_local and found.type in local_trees.TYPES and (tree := local_trees.get(store, hash)):
+        hashes[:0] = tree.refs  # the type stays last
+    return hashes

@@ -15,8 +15,6 @@ class ActionResult(TypedDict):
     stderr: str
     outputs: str
     times: NotRequired[str]
-    localTimes: NotRequired[str]
-    local: NotRequired[str]
     detail: str | None
     artifacts: list[str]
     durationMs: int
@@ -49,8 +47,6 @@ class CallDetail(TypedDict):
 class Checkpoint(TypedDict):
     root: str
     times: NotRequired[str]
-    localTimes: NotRequired[str]
-    local: NotRequired[str]
     applied: NotRequired[list[str]]
     previous: str | None
     name: str
@@ -163,8 +159,6 @@ class ReactTurn(TypedDict):
     otherSessions: NotRequired[str]
     workspace: NotRequired[str]
     times: NotRequired[str]
-    localTimes: NotRequired[str]
-    local: NotRequired[str]
     messages: NotRequired[str]
     before: NotRequired[str]
 
@@ -205,8 +199,6 @@ class ThreadStart(TypedDict):
     agents: dict[str, str]
     workspace: str | None
     times: NotRequired[str]
-    localTimes: NotRequired[str]
-    local: NotRequired[str]
     maxRounds: int
     budget: dict[str, Any] | None
     compact: NotRequired[dict[str, Any]]
@@ -230,8 +222,6 @@ class ThreadStep(TypedDict):
     extraction: str
     workspace: str | None
     times: NotRequired[str]
-    localTimes: NotRequired[str]
-    local: NotRequired[str]
     changes: str | None
     startedAt: int
     completedAt: int

@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self, TypeAlias
 
+from casfs import local_trees
 from casfs.backend.derived import find_missing, of_types
 from casfs.backend.protocols import META
 from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
@@ -104,12 +105,14 @@ class Referrers:
             yield from of_type
 
     def walk_up(self, hash: str) -> Iterator[str]:
-        """Yields the nodes from which a blob is reachable, each once, the nearest first."""
+        """Yields the nodes from which a blob is reachable, or whose local tree has it, each once,
+        the nearest first."""
         seen, level = {hash}, [hash]
+        owners = local_trees.owners(self._store)
         while level:
             above: list[str] = []
             for one in level:
-                for parent in self.of(one):
+                for parent in [*self.of(one), *owners.get(one, ())]:
                     if parent not in seen:
                         seen.add(parent)
                         above.append(parent)

@@ -249,9 +249,10 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
         found = turns(store, step["detail"])
     if not 1 <= turn <= len(found):
         raise NotFound(f"{name} has no turn {turn}; it has {len(found)}")
-    payload = store.node(found[turn - 1], TURN).payload
+    hash = found[turn - 1]
+    payload = store.node(hash, TURN).payload
     if payload.get("workspace"):
-        state = recorded_state.of_payload(store, payload, "workspace")
+        state = recorded_state.of_node(store, hash, payload, "workspace")
         assert state is not None
         return step, found[:turn], state
     raise NotFound(f"{name}: turn {turn} has no tree; see `thread start --turn-trees`")
@@ -266,17 +267,23 @@ def _step_at(store: Store, thread: Thread, time: str) -> int:
 
 def state_of_node(store: Store, hash: str) -> RecordedState:
     """Raises NotFound for a node without a tree."""
+    state = state_if_any(store, hash)
+    if state is None:
+        kind = store.node(hash).type.removeprefix("thread-")
+        raise NotFound(f"{hash}: that {kind} has no workspace")
+    return state
+
+
+def state_if_any(store: Store, hash: str) -> RecordedState | None:
+    """As `state_of_node`; None for a node of a thread without a workspace."""
     node = store.node(hash)
     if node.type == "directory":
         return RecordedState(TreeHash(node.hash))
     if node.type == "thread-end":
-        return state_of_node(store, node.payload["lastStep"] or node.payload["start"])
+        return state_if_any(store, node.payload["lastStep"] or node.payload["start"])
     if node.type not in TREE_FIELDS:
         raise NotFound(f"{hash} is a {node.type}, not a tree")
-    state = recorded_state.of_payload(store, node.payload, TREE_FIELDS[node.type])
-    if state is None:
-        raise NotFound(f"{hash}: that {node.type.removeprefix('thread-')} has no workspace")
-    return state
+    return recorded_state.of_node(store, node.hash, node.payload, TREE_FIELDS[node.type])
 
 
 def _missing(text: str) -> NotFound:

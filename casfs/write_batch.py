@@ -163,7 +163,7 @@ class Batch:
         name = document["$id"] if builtin else check_document(document)
         data = node.encode(META if name == META else self._type(META)[0], document)
         digest = NodeDigest.of(data)
-        old = self._head(head_name(name))
+        old = self.head(head_name(name))
         changed = old is None or old.hash != digest.hash
         if old is not None and changed and old.record.get("builtin") and not builtin:
             raise Conflict(f"the type {name!r} is built in; choose another $id")
@@ -232,7 +232,7 @@ class Batch:
             raise Invalid(f"head {name!r}: {fault}")
         self._swaps.append(Swap(name, old, new))
 
-    def _head(self, name: HeadName) -> Head | None:
+    def head(self, name: HeadName) -> Head | None:
         """Returns the value of a head after the moves so far."""
         for swap in reversed(self._swaps):
             if swap.name == name:

@@ -25,7 +25,7 @@ TRUNK = """
     casfs.config_edit casfs.lru_cache casfs.system casfs.scanner casfs.store_mounts casfs.packs
     casfs.object_storage
     casfs.backend casfs.backend.postgres
-    casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
+    casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.local_trees casfs.graph
     casfs.referrers casfs.removals casfs.tombstones
     casfs.threads casfs.thread_state casfs.thread_lookup casfs.thread_summary
     casfs.attempt_details casfs.workflow_path casfs.rule_prompts

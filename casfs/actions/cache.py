@@ -81,21 +81,23 @@ def lookup(store: Store, key: NodeHash) -> Result | None:
 
 def load(store: Store, hash: NodeHash) -> Result:
     """Raises NotFound, Corrupt."""
-    return result_of(store.node(hash, TYPE))
+    return result_of(store, store.node(hash, TYPE))
 
 
-def result_of(node: Node) -> Result:
+def result_of(store: Store, node: Node) -> Result:
     """Returns the fields of an action-result node."""
-    from casfs.trees.recorded_state import RecordedState  # a list of entries has no results
+    from casfs.trees import recorded_state  # a list of entries has no results
 
     payload = node.payload
+    outputs = recorded_state.of_node(store, node.hash, payload, "outputs")
+    assert outputs is not None
     return Result(
         hash=node.hash,
         action=payload["action"],
         exit_code=payload["exitCode"],
         stdout=payload["stdout"],
         stderr=payload["stderr"],
-        outputs=RecordedState.of_fields(payload["outputs"], payload),
+        outputs=outputs,
         detail=payload["detail"],
         artifacts=payload["artifacts"],
         duration_ms=payload["durationMs"],

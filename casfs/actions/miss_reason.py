@@ -85,8 +85,10 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
     if old["timeoutMs"] != new["timeoutMs"]:
         yield "timeout differs"
     for part, value in (new["step"] or {}).items():
-        if part != "parts" and old["step"][part] != value:
+        if part not in ("parts", "local") and old["step"][part] != value:
             yield f"{part} differs"
+    if new["step"] and old["step"].get("local") != new["step"].get("local"):
+        yield "private or derived files differ"
 
 
 def _changed_paths(store: Store, old: TreeHash | None, new: TreeHash | None) -> str:

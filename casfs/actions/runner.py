@@ -34,6 +34,7 @@ from casfs.system import locks, processes, run_command
 from casfs.system.clock import now_ms
 from casfs.system.locks import Lock
 from casfs.system.run_command import Ended, Sinks
+from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 
 LogLine = Callable[[str], None]
@@ -208,12 +209,12 @@ class _CachedRun:
                 "stdout": batch.put_stream(out).hash,
                 "stderr": batch.put_stream(err).hash,
                 "outputs": made.tree,
-                **RecordedState.of_tree(made).fields,
                 "detail": None,
                 "artifacts": [],
                 "durationMs": ended.duration_ms,
                 "createdAt": now_ms(),
             }
-            result = batch.put_node(actions.TYPE, payload).hash
+            state = RecordedState.of_tree(made)
+            result = recorded_state.put_node(batch, actions.TYPE, payload, state).hash
         retry_on_conflict(lambda: actions.publish(self.store, self.action, result))
         return result

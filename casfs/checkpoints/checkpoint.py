@@ -53,8 +53,9 @@ def head_name(name: str, id: str) -> HeadName:
 
 def recorded(store: Store, checkpoint: Checkpoint) -> RecordedState:
     """Returns what was recorded: the work, and here the whole directory."""
-    payload = store.node(checkpoint.hash, "checkpoint").payload
-    return recorded_state.of_payload(store, payload, "root") or RecordedState(checkpoint.root)
+    node = store.node(checkpoint.hash, "checkpoint")
+    state = recorded_state.of_node(store, node.hash, node.payload, "root")
+    return state or RecordedState(checkpoint.root)
 
 
 def names(store: Store) -> list[str]:

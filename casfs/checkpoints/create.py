@@ -188,7 +188,6 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
         created_at = max(created_at, previous.created_at + 1)
     payload: dict[str, Any] = {
         "root": content.state.tree,
-        **content.state.fields,
         "previous": previous.hash if previous else None,
         "name": name,
         "createdAt": created_at,
@@ -198,7 +197,7 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
     }
     if content.applied:
         payload["applied"] = list(content.applied)
-    node = batch.put_node("checkpoint", payload)
+    node = recorded_state.put_node(batch, "checkpoint", payload, content.state)
     id = moment_id(created_at, node.hash)
     record = {
         "root": content.state.tree,

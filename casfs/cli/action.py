@@ -190,7 +190,7 @@ def _seconds(duration_ms: int | None) -> str:
 
 def _result_json(result: cache.Result) -> dict[str, Any]:
     state = result.outputs
-    return {**record(result), "outputs": state.tree, "local": state.local}
+    return {**record(result), "outputs": state.tree}
 
 
 def _page(payload: Mapping[str, Any], result: cache.Result | None) -> Iterator[str]:

@@ -121,12 +121,12 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
     casfs remote ls backup
     """
     from casfs.remotes import heads
-    from casfs.remotes.purged import without_tombstones
+    from casfs.remotes.purged import named
     from casfs.remotes.remote import Remote
 
     with Remote.open(store_root(ctx), name) as opened:
         opened.catch_up()
-        refs = without_tombstones(opened.state.refs())
+        refs = named(opened.state.refs())
     found, rows = [], []
     for key, ref in refs.items():
         try:

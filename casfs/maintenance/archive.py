@@ -23,11 +23,11 @@ import io
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from casfs import canonical, graph, tombstones
+from casfs import canonical, graph, local_trees, tombstones
 from casfs.backend.derived import open_stream
 from casfs.backend.protocols import Backend, Head, HeadName, targets
 from casfs.digest import Digest, is_hash
@@ -98,6 +98,8 @@ def export(
     given = dict(heads)
     named = sorted((name, without_processes(name, head, given)) for name, head in given.items())
     start = sorted({*roots, *(head.hash for _, head in named)})
+    if with_local:
+        named += _local_heads(store, start)
     record_refs = sorted(hash for _, head in named for hash in targets(head))
     reached = archive_purged.reached(store, [*start, *record_refs], with_local=with_local)
     named += sorted((tombstones.head_name(one.hash), one.head) for one in reached)
@@ -123,6 +125,13 @@ def export(
                 progress(done.members, done.bytes)
         _add(tar, END, canonical.encode(seal.value()))
     return done
+
+
+def _local_heads(store: Store, roots: Iterable[str]) -> Iterator[tuple[HeadName, Head]]:
+    """Yields the heads of the local trees of all nodes that roots reach, by their names."""
+    for hash in sorted(graph.walk(store, roots, with_local=True)):
+        if local := local_trees.get(store, hash):
+            yield local_trees.head_name(hash), local.head
 
 
 def _add_blob(store: Store, tar: tarfile.TarFile, hash: str, done: Exported) -> str:
@@ -168,7 +177,7 @@ def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported
     done = Imported()
     with _opened(source) as raw, _errors_name(source):
         found = members(raw)
-        manifest = parse_manifest(next(found, None))
+        manifest = _without_known_local(backend, parse_manifest(next(found, None)))
         with Batch(backend, Registry(backend)) as batch:
             purged = archive_purged.Taking(batch, manifest.tombstones)
             nodes = _put_members(batch, found, manifest, purged, done, progress)
@@ -179,6 +188,17 @@ def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
             raise Corrupt(f"its root {min(absent)} is missing")
     return done
+
+
+def _without_known_local(backend: Backend, manifest: Manifest) -> Manifest:
+    """Returns a manifest without the local trees of nodes that are here already: what a restore of
+    these writes is this store's own business."""
+    local = {name for name, _ in manifest.heads if name.startswith(local_trees.HEADS)}
+    known = {
+        local_trees.head_name(node)
+        for node in backend.blobs.info({*map(local_trees.node_of, local)})
+    }
+    return replace(manifest, heads=[one for one in manifest.heads if one[0] not in known])
 
 
 @contextmanager

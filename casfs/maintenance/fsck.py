@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from casfs import referrers, tombstones
+from casfs import local_trees, referrers, tombstones
 from casfs.backend.derived import in_remote, repairable
 from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, Total, targets
 from casfs.errors import CasfsError
@@ -159,18 +159,24 @@ def _fill_affected_heads(store: Store, report: Report) -> None:
     causes = {fault.hash: {place} for place, fault in enumerate(report.faults) if fault.hash}
     if not causes:
         return
+    local = {
+        local_trees.node_of(name): targets(head)
+        for name, head in store.heads.list(local_trees.HEADS)
+    }
     changed = True
     while changed:
         changed = False
         for _, hash, info in store.blobs.iterate():
             if info.type is None:
                 continue
-            below = {info.type, *(ref.hash for ref in _refs(store, hash))}
+            below = {info.type, *(ref.hash for ref in _refs(store, hash)), *local.get(hash, ())}
             inherited = set().union(*(causes.get(ref, ()) for ref in below))
             if not inherited <= causes.get(hash, set()):
                 causes[hash] = causes.get(hash, set()) | inherited
                 changed = True
     for name, head in store.heads.list():
+        if name.startswith(local_trees.HEADS):
+            continue  # a fault in there is one of its node
         hit = set().union(*(causes.get(hash, ()) for hash in targets(head)))
         for place in sorted(hit):
             if name not in report.faults[place].takes:

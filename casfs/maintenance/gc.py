@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from casfs import graph, referrers, removals, tombstones
+from casfs import graph, local_trees, referrers, removals, tombstones
 from casfs.backend.capabilities import Compressing, GcRun, Tiered
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
@@ -112,9 +113,19 @@ def collect(
         if not dry_run and isinstance(store.backend, Tiered):
             store.backend.tiers.tidy()  # no image shows a range that it frees
     if not dry_run:
+        _drop_local_trees(store)
         referrers.prune(store)
         _compress(store)
     return result
+
+
+def _drop_local_trees(store: Store) -> None:
+    """Deletes the heads of local trees whose node is gone."""
+    heads = dict(store.heads.list(local_trees.HEADS))
+    nodes = {local_trees.node_of(name): name for name in heads}
+    for node in find_missing(store.blobs, nodes):
+        with suppress(Conflict):  # it is put anew
+            store.backend.publish([], [Swap(nodes[node], heads[nodes[node]], None)])
 
 
 def _compress(store: Store) -> None:
@@ -130,8 +141,9 @@ def why(store: Store, hash: str) -> list[str] | None:
     """Returns a shortest path from a root to `hash`: the head's name, then hashes; None where no
     root reaches it."""
     roots: dict[str, HeadName] = {}
+    owners = local_trees.owners(store)
     for name, head in store.heads.list():
-        for target in targets(head):
+        for target in () if name.startswith(local_trees.HEADS) else targets(head):
             roots.setdefault(target, name)
     child: dict[str, str] = {hash: ""}
     level = [hash]
@@ -142,7 +154,8 @@ def why(store: Store, hash: str) -> list[str] | None:
             for one in level:
                 if one in roots:
                     return [roots[one], *_path_down(child, one)]
-                above += [parent for parent in index.of(one) if parent not in child]
+                parents = [*index.of(one), *owners.get(one, ())]
+                above += [parent for parent in parents if parent not in child]
                 child.update((parent, one) for parent in above if parent not in child)
             level = list(dict.fromkeys(above))
     return None
@@ -225,7 +238,8 @@ def _mark_roots(
     for name, head in store.heads.list():
         if isinstance(head, DamagedHead):
             raise _stopped(f"the head {name!r} is damaged")
-        if name not in cache:
+        # A local tree lives as long as its node, through which it is marked (`graph.node_refs`).
+        if name not in cache and not name.startswith(local_trees.HEADS):
             marker.follow(targets(head))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from casfs import canonical, threads
+from casfs import canonical, local_trees, threads
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import NodeHash, is_hash
@@ -42,7 +42,7 @@ def parse_foreign_head(value: object) -> tuple[HeadName, Head]:
     if not isinstance(value, dict) or value.keys() != {"name", "hash", "record"}:
         raise Invalid("a head is an object of name, hash and record")
     name, hash, record = value["name"], value["hash"], value["record"]
-    if not isinstance(name, str) or not is_portable(HeadName(name)):
+    if not isinstance(name, str) or not name.startswith((*PORTABLE, local_trees.HEADS)):
         raise Invalid(f"an export cannot bring in the head {name!r}")
     if not is_hash(hash) or not isinstance(record, dict):
         raise Invalid(f"the head {name}: hash or record missing")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from casfs import tombstones
+from casfs import local_trees, tombstones
 from casfs.backend.protocols import Total, targets
 from casfs.backend.sqlite_connection import remove_derived
 from casfs.errors import NotFound, Refused
@@ -28,8 +28,8 @@ def users(store: Store, hash: str) -> tuple[list[str], list[str]]:
     """Returns what leads to a blob: the nodes that refer to it, and the heads that reach it."""
     with Referrers(store) as index:
         nodes, reaching = index.of(hash), {hash, *index.walk_up(hash)}
-    heads = (name for name, head in store.heads.list() if not reaching.isdisjoint(targets(head)))
-    return nodes, list(heads)
+    heads = [name for name, head in store.heads.list() if not reaching.isdisjoint(targets(head))]
+    return nodes, [name for name in heads if not name.startswith(local_trees.HEADS)]
 
 
 def check(store: Store, hash: str) -> int:

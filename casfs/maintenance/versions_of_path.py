@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from casfs import local_trees
 from casfs.backend.derived import count_by_type, of_types
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
+from casfs.nodes import head_kinds
 from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.trees import tree
 
 HOLDERS = {  # types of nodes, and the fields that lead to a tree
-    "checkpoint": ("root", "local"),
-    "thread-start": ("workspace", "local"),
-    "thread-step": ("workspace", "local"),
-    "react-turn": ("workspace", "before", "local"),
+    "checkpoint": ("root",),
+    "thread-start": ("workspace",),
+    "thread-step": ("workspace",),
+    "react-turn": ("workspace", "before"),
     "react-tool-call": ("workspace",),
 }
 
@@ -33,7 +35,7 @@ def contents_of(store: Store, path: bytes) -> list[str]:
 
 
 def _roots(store: Store) -> list[TreeHash]:
-    roots: list[TreeHash] = []
+    roots = [TreeHash(head.hash) for _, head in head_kinds.sound(store.heads, local_trees.HEADS)]
     stored = count_by_type(store.blobs)
     for name, fields in HOLDERS.items():
         types = {one for one in stored if store.registry.name(one) == name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from casfs import threads, tombstones
+from casfs import local_trees, threads, tombstones
 from casfs.backend.protocols import targets
 from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
@@ -42,7 +42,8 @@ class Whereabouts:
         above = {hash, *self._index.walk_up(hash)}
         found: list[str] = []
         for name, head in self._store.heads.list():
-            if above.isdisjoint(targets(head)) or name == tombstones.head_name(hash):
+            is_own = name == tombstones.head_name(hash) or name.startswith(local_trees.HEADS)
+            if is_own or above.isdisjoint(targets(head)):
                 continue
             plain = head_kinds.removed_name(name)
             if plain.startswith(checkpoint.HEADS):
@@ -57,8 +58,7 @@ class Whereabouts:
     def _root(self, node: str, field: str) -> TreeHash | None:
         """Returns the root of the whole directory that a node has; None where it is damaged."""
         try:
-            payload = self._store.node(node).payload
-            state = recorded_state.of_payload(self._store, payload, field)
+            state = recorded_state.of_node(self._store, node, self._store.node(node).payload, field)
         except (CasfsError, KeyError):  # fsck's business
             return None
         return None if state is None else state.full
@@ -84,9 +84,8 @@ class Whereabouts:
         if start["input"] in above:
             return [f"{name.partition('@')[0]}, the task"]
         found: list[str] = []
-        for holder in (start, payload):
-            state = recorded_state.of_payload(self._store, holder, "workspace")
-            root = None if state is None else state.full
+        for holder in (payload["start"], step):
+            root = self._root(holder, "workspace")
             if root is not None and root in above and not found:
                 found += self._in_tree(name, root, hash, above)
         parts = [part for field, part in STEP_FIELDS.items() if payload.get(field) in above]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
 THREAD_ID = "[0-9A-HJKMNP-TV-Z]{26}"
+NAMED_BY_HASH = ("actions/", "local/", PURGED)  # prefixes of heads
 REMOVED = "removed/"  # prefix of heads that were removed (`casfs.removals`), before an id
 RESERVED_NAMES = ("plugins", "latest")  # of checkpoints
 MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999
@@ -199,6 +200,7 @@ KINDS = (
         (),
         _object({"size": _count(), "at": TIME, "why": _text()}, substitute=_ref(null=True)),
     ),
+    HeadKind("local/", "[0-9a-f]{64}", ("directory",), _object({}, times=_ref("times"))),
     HeadKind("keys/", "[0-9a-f]{32}", ("thread-start",), _object({"thread": _id()})),
 )
 BY_PREFIX = {kind.prefix: kind for kind in KINDS}
@@ -224,7 +226,7 @@ def fault(name: str, head: Head) -> str | None:
     rest = removed_name(name)[len(kind.prefix) :]
     first = rest.partition("/")[0]
     reserved = kind.prefix == "checkpoints/" and first in RESERVED_NAMES
-    stands_for_hash = is_hash(first) and kind.prefix not in ("actions/", PURGED)
+    stands_for_hash = is_hash(first) and kind.prefix not in NAMED_BY_HASH
     if not re.fullmatch(kind.name, rest) or reserved or stands_for_hash:
         return "its name is not allowed"
     return record_fault(name, head)

@@ -10,11 +10,20 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
+from casfs import local_trees
 from casfs.backend import derived
 from casfs.backend.frame_mirror import create_mirror, mirror_path, remove_mirror
 from casfs.backend.lazy_packs import LazyPack, LazyRemote
 from casfs.backend.pack_files import PieceStream
-from casfs.backend.protocols import FILE_MIN_BYTES, MAX_NODE_BYTES, META, Staged
+from casfs.backend.protocols import (
+    FILE_MIN_BYTES,
+    MAX_NODE_BYTES,
+    META,
+    Head,
+    HeadName,
+    Staged,
+    targets,
+)
 from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.lru_cache import LruCache
@@ -23,7 +32,7 @@ from casfs.nodes.ref_collectors import Ref
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.packs.layout import Member
-from casfs.remotes import purged
+from casfs.remotes import heads, purged
 from casfs.remotes.log import NODES
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, Place
@@ -55,6 +64,7 @@ class Missing:
         self._mirrored: set[str] = set()
         self._readers = LruCache(OPEN_READERS)
         self.marked = 0  # tombstones that were taken
+        self.local: dict[HeadName, Head] = {}  # local trees of what is new here
         self._lock = threading.Lock()
         self._batch = store.batch()
         assert store.root is not None
@@ -147,9 +157,18 @@ class Missing:
             schema = self._store.registry.compiled(type_hash)[1]
             schema.check(payload)
             found = [ref.hash for ref in schema.refs(payload) if self._is_followed(ref)]
-            return [type_hash, *dict.fromkeys(found)]
+            return [type_hash, *dict.fromkeys([*found, *self._local_refs(member.hash)])]
         except (Invalid, NotFound) as error:
             raise self._corrupt(error) from None
+
+    def _local_refs(self, hash: str) -> list[str]:
+        """Returns what the local tree of a node is made of, where one was pushed. Only that of a
+        node which is new here counts: it says what a restore writes. Raises Invalid."""
+        name = local_trees.head_name(hash)
+        if (ref := self._remote.state.ref(name)) is None:
+            return []
+        self.local[name] = heads.parsed(name, ref)
+        return targets(self.local[name])
 
     def _is_followed(self, ref: Ref) -> bool:
         """Returns whether to fetch the target: a local one only where it was pushed."""

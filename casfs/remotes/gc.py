@@ -20,6 +20,7 @@ from pathlib import Path
 from casfs import graph
 from casfs.backend.protocols import targets
 from casfs.errors import Conflict, Corrupt, NotFound
+from casfs.local_trees import HEADS as LOCAL_TREES
 from casfs.object_storage.retrying import parallel
 from casfs.packs.layout import SALT_BYTES
 from casfs.remotes import log, purged
@@ -112,7 +113,8 @@ def _mark(
 ) -> tuple[Reached, set[str]]:
     """Returns what is reached, and the packs of nodes that stay as they are, garbage included;
     those `doomed` do not."""
-    roots = {hash for _, head in store.heads.list() for hash in targets(head)}
+    named = ((name, head) for name, head in store.heads.list() if not name.startswith(LOCAL_TREES))
+    roots = {hash for _, head in named for hash in targets(head)}
     kept: set[str] = set()
     while True:
         reached: Reached = {}

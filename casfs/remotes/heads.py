@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from casfs import threads
+from casfs import local_trees, threads
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.errors import Conflict, Invalid, NotFound
@@ -102,6 +102,8 @@ def _some(refs: Mapping[str, Any], prefix: str) -> list[str]:
 
 def may_replace(store: Store, name: str, new: str, old: str) -> bool:
     """May a push replace what a name stands for in a remote by what it stands for here?"""
+    if name.startswith(local_trees.HEADS):
+        return True  # whoever has the node may say what was beside it
     if name.startswith(WORKFLOWS):
         return new == old or _was_before(store, name, old)
     return is_ahead(store, name, new, old)

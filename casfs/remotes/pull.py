@@ -67,7 +67,7 @@ def pull(
     remote.catch_up()
     remote.load_indexes()
     done, moves = Pulled(), {}
-    refs = purged.without_tombstones(remote.state.refs())
+    refs = purged.named(remote.state.refs())
     for name in heads.of_remote(refs, texts):
         try:
             head = heads.parsed(name, refs[name])
@@ -109,6 +109,10 @@ def pull(
                 replaced[name] = old, new
             else:
                 batch.swap(name, old, new)
+        for name, head in missing.local.items():
+            if store.node(head.hash).type not in allowed_types(name):
+                raise Corrupt(f"{name} of the remote {remote.name} leads to no tree")
+            batch.swap(name, None, head)
         removals.replace(store, batch, replaced)
     done.refs = sorted(moves)
     done.replaced = {name: old.hash for name, (old, _) in replaced.items()}

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from casfs import tombstones
+from casfs import local_trees, tombstones
 from casfs.backend.protocols import Head
 from casfs.backend.purged_contents import PURGED
 from casfs.conflict_retry import retry_on_conflict
@@ -42,8 +42,11 @@ def of_refs(refs: Mapping[str, Any]) -> dict[str, Tombstone]:
     return {one.hash: one._replace(substitute=_last(found, one)) for one in found.values()}
 
 
-def without_tombstones(refs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: ref for name, ref in refs.items() if not name.startswith(PURGED)}
+def named(refs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the refs that a person names: no tombstones, and no local trees, which come with
+    their nodes."""
+    hidden = (PURGED, local_trees.HEADS)
+    return {name: ref for name, ref in refs.items() if not name.startswith(hidden)}
 
 
 def of_remote(remote: Remote) -> dict[str, Tombstone]:

@@ -73,8 +73,8 @@ def push(
     begin: Begin,
     with_local: bool = False,
 ) -> Pushed:
-    """Pushes what `heads.of_store` returned. `with_local`: what local refs lead to as well, that of
-    heads which are there already too. Raises Conflict where a ref has moved elsewhere."""
+    """Pushes what `heads.of_store` returned. `with_local`: what is local as well, that of heads
+    which are there already too. Raises Conflict where a ref has moved elsewhere."""
     remote.catch_up()
     remote.load_indexes()
     push_plan.drop_lost_packs(remote)
@@ -83,8 +83,10 @@ def push(
         sent = wanted if with_local else moves
         roots = [hash for head in sent.values() for hash in targets(head)]
         plan = push_plan.make(store, remote, [*dict.fromkeys(roots)], with_local=with_local)
+        moves |= _moves(store, remote, plan.local)
         total = sum(one.size for one in (*plan.nodes, *plan.blobs))
-        done = Pushed(sorted(moves), len(wanted) - len(moves))
+        done = Pushed([name for name in sorted(moves) if name in wanted])
+        done.unchanged = len(wanted) - len(done.refs)
         done.nodes, done.blobs, done.bytes = len(plan.nodes), len(plan.blobs), total
         done.tombstones = len(plan.tombstones)
         done.purged = sorted(hash for hash, substitute in plan.purged.items() if not substitute)
@@ -99,7 +101,7 @@ def push(
                 blobs, size = blobs + len(items), size + sum(one.size for one in items)
                 progress(blobs, size)
         try:
-            remote.append(partial(_fill, store, remote, wanted, plan, packs))
+            remote.append(partial(_fill, store, remote, wanted | plan.local, plan, packs))
             return done
         except _Lost:
             continue  # what is uploaded is found again
@@ -109,7 +111,7 @@ def delete(remote: Remote, texts: list[str], *, dry_run: bool) -> Pushed:
     """Deletes the refs that texts name (`heads.of_remote`); gc frees what they alone reached.
     Raises NotFound, Conflict (ambiguous)."""
     remote.catch_up()
-    refs = purged.without_tombstones(remote.state.refs())  # what they stand for is gone there
+    refs = purged.named(remote.state.refs())  # what they stand for is gone there
     done = Pushed(sorted(heads.of_remote(refs, texts)))
 
     def fill(entry: Entry) -> None:

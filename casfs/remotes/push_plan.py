@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from casfs import graph
-from casfs.backend.protocols import BlobInfo
+from casfs import graph, local_trees
+from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.packs.index import PackIndex
 from casfs.remotes import purged
 from casfs.remotes.log import BLOBS, NODES, pack_key
@@ -45,6 +45,7 @@ class Plan:
     purged: dict[str, str | None] = field(default_factory=dict)
     purged_there: set[str] = field(default_factory=set)
     tombstones: list[Tombstone] = field(default_factory=list)
+    local: dict[HeadName, Head] = field(default_factory=dict)  # local trees that are sent
 
 
 def make(store: Store, remote: Remote, roots: list[str], *, with_local: bool) -> Plan:
@@ -85,6 +86,8 @@ class _Walk:
             child = next((one for one in rest if one not in self.seen), None)
             if child is not None:
                 self.seen.add(child)
+                if self._with_local and (local := local_trees.get(self._store, child)):
+                    self._plan.local[local_trees.head_name(child)] = local.head
                 refs = graph.node_refs(self._store, child, with_local=self._with_local)
                 trail.append((child, self._below(refs)))
                 continue

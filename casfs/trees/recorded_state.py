@@ -2,8 +2,8 @@
 
 `tree` is the work: what is shown, compared, applied and shared. `local` is the whole directory as
 it is here: the work with private files and, of a thread, derived directories. It only makes the
-work run here, so nothing but the store that recorded it has it: a node refers to it by a local ref
-(`cas_local` in its schema), which a push or an export leaves out.
+work run here, so nothing but the store that recorded it has it, and no node names it: it is the
+local tree of the node (`casfs.local_trees`).
 
 Beside each stand its times. No comparison and no key of a cache has them: equal work is equal
 whenever it was made.
@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from casfs.digest import BlobHash, NodeHash, TimesHash, TreeHash
+from casfs import local_trees
+from casfs.digest import BlobHash, NodeDigest, NodeHash, TimesHash, TreeHash
+from casfs.local_trees import LocalTree
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.write_batch import Batch
 
-LOCAL, TIMES, LOCAL_TIMES = "local", "times", "localTimes"  # fields of a node
-FIELDS = (LOCAL, TIMES, LOCAL_TIMES)
+LOCAL, TIMES, LOCAL_TIMES = "local", "times", "localTimes"
+FIELDS = (LOCAL, TIMES, LOCAL_TIMES)  # of a request or a record; a node has TIMES alone
 HERE_ONLY = (LOCAL, LOCAL_TIMES)  # those that never travel
 
 
@@ -55,7 +57,7 @@ class RecordedState(NamedTuple):
 
     @property
     def fields(self) -> dict[str, NodeHash]:
-        """The optional fields of a node."""
+        """What a request or a record has of it beside the tree."""
         values = zip(FIELDS, (self.local, self.times, self.local_times), strict=True)
         return {name: value for name, value in values if value is not None}
 
@@ -70,16 +72,36 @@ class RecordedState(NamedTuple):
         return cls(TreeHash(NodeHash(BlobHash(tree))), *map(fields.get, FIELDS))
 
 
-def of_payload(store: Store, payload: Mapping[str, Any], field: str) -> RecordedState | None:
-    """Returns the state that a node has: `field` names its work. None where it has none. A `local`
-    that this store lacks, as of a node that was pulled, is left out."""
+def put_node(
+    batch: Batch, type: str, payload: Mapping[str, Any], state: RecordedState | None
+) -> NodeDigest:
+    """Puts a node whose payload names the work of a directory, None for no directory, and keeps
+    what stays here of `state` beside it. Raises as `Batch.put_known`."""
+    times = {TIMES: state.times} if state is not None else {}
+    node = batch.put_known(type, {**payload, **times})
+    if state is not None and state.local is not None:
+        local_trees.put(batch, node.hash, LocalTree(state.local, state.local_times))
+    return node
+
+
+def put_turn(batch: Batch, payload: Mapping[str, Any]) -> NodeDigest:
+    """Puts a `react-turn`, whose payload has the tree and `fields` of its state, if any."""
+    tree = payload.get("workspace")
+    state = None if tree is None else RecordedState.of_fields(tree, payload)
+    return put_node(batch, "react-turn", payload, state)
+
+
+def of_node(
+    store: Store, hash: str, payload: Mapping[str, Any], field: str
+) -> RecordedState | None:
+    """Returns the state that the node `hash` has: `field` of its payload names the work. None where
+    it has none. Of a node that was pulled all is work here."""
     root = payload[field]
     if root is None:
         return None
-    state = RecordedState.of_fields(root, payload)
-    if state.local is not None and not store.blobs.info([state.local]):
-        state = state._replace(local=None, local_times=None)
-    return state
+    local = local_trees.get(store, hash)
+    whole = (None, None) if local is None else local
+    return RecordedState(root, whole[0], payload.get(TIMES), whole[1])
 
 
 def divide(

@@ -24,6 +24,7 @@ from casfs.digest import Digest
 from casfs.errors import Invalid
 from casfs.live_output import LiveOutput
 from casfs.system import surrogates
+from casfs.trees import recorded_state
 from engine import content
 from engine.acp import protocol
 from engine.acp.terminal import Terminal
@@ -353,7 +354,7 @@ class Recorder:
                 **turn.trees,
                 **{name: content.put(batch, text) for name, text in texts.items() if text},
             }
-            return batch.put_known("react-turn", payload).hash
+            return recorded_state.put_turn(batch, payload).hash
 
     def _lone_halves(self, turn: _Turn) -> list[dict[str, Any]]:
         """Returns the texts that hold half a character alone, as they came but joined: a secret may

@@ -13,12 +13,11 @@ from typing import Any
 
 import trio
 
-from casfs import thread_lookup, threads
+from casfs import revisions, thread_lookup, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.store import Store
-from casfs.trees import recorded_state
 
 package_descriptor = {
     "name": "replay",
@@ -55,7 +54,7 @@ def _replay(context: AgentContext, thread: str, role: str) -> AgentResult:
     size = store.blobs.info([step["detail"]])[step["detail"]].size
     state = None
     if context.workspace is not None:
-        state = recorded_state.of_payload(store, step, "workspace")
+        state = revisions.state_if_any(store, recorded[before])
     return AgentResult(
         content["text"],
         Digest(step["detail"], size),

@@ -21,6 +21,7 @@ from casfs.agents import AgentContext, AgentFailed, AgentResult
 from casfs.digest import Digest
 from casfs.errors import CasfsError
 from casfs.store import Store
+from casfs.trees import recorded_state
 from engine import content
 from engine.llm.client import Message
 from engine.llm.stream import Reply, ToolCall
@@ -131,7 +132,7 @@ def put_turn(
             **trees,
             **more,
         }
-        return batch.put_node("react-turn", payload).hash
+        return recorded_state.put_turn(batch, payload).hash
 
 
 def recorded_messages(store: Store, turns: Sequence[str]) -> list[Message]:

@@ -112,7 +112,7 @@ class AgentContextBuilder:
             self.config.start["depth"],
             self.config.agents[intent["role"]],
             prompt,
-            None if state is None else state.full,
+            state,
             self.env,
         )
 

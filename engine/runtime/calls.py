@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from casfs import threads
+from casfs import revisions, threads
 from casfs.agents import CHILD, Call, Called, Waiting
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread
-from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
 from engine.content import text
@@ -94,8 +93,7 @@ class ThreadCalls:
             raise Failed(f"thread {child.id}, which it called, {says(child)} and does not run")
         last = end.payload["lastStep"]
         step = self._store.node(last, "thread-step").payload if last else {}
-        payload = step or threads.start(self._store, child).payload
-        state = recorded_state.of_payload(self._store, payload, "workspace")
+        state = revisions.state_if_any(self._store, last or child.record["start"])
         return Called(
             thread=child.id,
             end=end.hash,

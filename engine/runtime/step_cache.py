@@ -34,7 +34,8 @@ from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.system.log import Log
-from casfs.trees.recorded_state import FIELDS
+from casfs.trees import recorded_state
+from casfs.trees.recorded_state import RecordedState
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
@@ -47,8 +48,8 @@ EMPTY_DIRECTORY: dict[str, Any] = {"files": [], "directories": [], "symlinks": [
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of a pending step. `agent`: its node; `workspace`: root of the whole directory
-    before, private and derived files included."""
+    """The inputs of a pending step. `agent`: its node; `workspace`: the directory before, of
+    which private and derived files count, too."""
 
     role: Role
     name: str
@@ -56,7 +57,7 @@ class StepInputs:
     depth: int
     agent: str
     prompt: Prompt
-    workspace: str | None
+    workspace: RecordedState | None
     env: Mapping[str, str]
 
 
@@ -68,7 +69,7 @@ def identify(store: Store, inputs: StepInputs) -> Action:
             "argv": [],
             "cwd": ".",
             "env": {key: inputs.env[key] for key in (DEFAULT_VARIABLE,) if key in inputs.env},
-            "inputRoot": inputs.workspace,
+            "inputRoot": None if inputs.workspace is None else inputs.workspace.tree,
             "outputs": [],
             "platform": host_platform(),
             "timeoutMs": None,
@@ -81,12 +82,17 @@ def identify(store: Store, inputs: StepInputs) -> Action:
 def _step_key(store: Store, batch: Batch, inputs: StepInputs) -> dict[str, Any]:
     agent = dict(store.node(inputs.agent, "agent").payload)
     agent["version"] = f"=={loader.load(agent['package']).version}"  # installed, not resolved
-    prompt = inputs.prompt
+    prompt, state = inputs.prompt, inputs.workspace
     parts = {**vars(prompt), "history": [vars(step) for step in prompt.history]}
     del parts["answer"]  # the prompt of a first attempt has none
     if prompt.instruction is None:
         del parts["instruction"]  # as in keys of before there were any
+    # A hash of the local tree's hash: the key tells equal ones apart, and names none.
+    local = (
+        {} if state is None or state.local is None else {"local": hash_bytes(state.local.encode())}
+    )
     return {
+        **local,
         "role": inputs.role.hash,
         "name": inputs.name,
         "index": inputs.index,
@@ -146,19 +152,27 @@ def save_logged(
     store: Store,
     action: Action,
     step: Mapping[str, Any],
+    state: RecordedState | None,
     duration_ms: int,
     log: Log,
     place: Mapping[str, Any],
 ) -> None:
     """`save` for a committed step, which a failure to save must not fail: it is logged."""
     try:
-        save(store, action, step, duration_ms)
+        save(store, action, step, state, duration_ms)
     except CasfsError as error:
         log("not cached", **place, action=action.hash, error=str(error))
 
 
-def save(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int) -> None:
-    """Saves a committed step as the cached result of its inputs. Raises CasfsError."""
+def save(
+    store: Store,
+    action: Action,
+    step: Mapping[str, Any],
+    state: RecordedState | None,
+    duration_ms: int,
+) -> None:
+    """Saves a committed step as the cached result of its inputs; `state`: of the directory after
+    it. Raises CasfsError."""
     output = store.node(step["content"], content.TYPE).payload
     with store.batch() as batch:
         payload = {
@@ -171,7 +185,6 @@ def save(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int
             "artifacts": output["artifacts"],
             "durationMs": duration_ms,
             "createdAt": step["completedAt"],
-            **{name: step[name] for name in FIELDS if name in step},
         }
-        result = batch.put_node(actions.TYPE, payload).hash
+        result = recorded_state.put_node(batch, actions.TYPE, payload, state).hash
     retry_on_conflict(lambda: actions.publish(store, action, result))

@@ -24,7 +24,7 @@ from casfs.system.log import Log
 from casfs.system.paths import printable
 from casfs.threads import Thread
 from casfs.trees.diff import unified_diff
-from casfs.trees.recorded_state import RecordedState
+from casfs.trees.recorded_state import TIMES, RecordedState
 from casfs.write_batch import Batch
 from engine import content
 from engine.blocking import blocking
@@ -46,11 +46,13 @@ LARGE_BYTES = 8 << 10  # of changes, which are uploaded before other steps wait 
 
 @dataclass
 class UncommittedStep:
-    """A step built from a result, in `batch`. `tokens`: spent by the attempt; `summary`: of all
-    steps before, if it carries one; `moved`: the thread after it."""
+    """A step built from a result, in `batch`. `state`: of the directory after it; `tokens`: spent
+    by the attempt; `summary`: of all steps before, if it carries one; `moved`: the thread after
+    it."""
 
     batch: Batch
     payload: dict[str, Any]
+    state: RecordedState | None
     output: str
     tokens: int
     summary: str | None = None
@@ -104,7 +106,8 @@ class StepCommitter:
         spent = 0 if result.cached else result_tokens(self.store, result.result)
         batch = self.store.batch()
         payload = self._payload(batch, result)
-        return UncommittedStep(batch, payload, result.result.output, result.tokens + spent)
+        tokens = result.tokens + spent
+        return UncommittedStep(batch, payload, result.workspace, result.result.output, tokens)
 
     async def commit(self, build: Callable[[], UncommittedStep], decision: Decision) -> None:
         """Publishes the step that `build` returns, the move of the head and the next pending step
@@ -117,7 +120,7 @@ class StepCommitter:
 
         step = await self.head.commit(self.queue, prepare)
         self.config.recorded_agents[step.payload["role"]] = step.payload["agent"]
-        self.history.add(step.moved.hash, step.payload, step.output, step.summary)
+        self.history.add(step.moved.hash, step.payload, step.state, step.output, step.summary)
 
     def _finish(self, step: UncommittedStep, now: Thread, decision: Decision) -> None:
         record = now.record
@@ -126,7 +129,7 @@ class StepCommitter:
         step.summary = None if compact is None else content.text(self.store, compact)
         rounds, budget = step_limit(record, self.config.start), self.config.budget
         step.moved = transitions.finish_step(
-            step.batch, now, step.payload, decision, rounds, step.tokens, budget
+            step.batch, now, step.payload, decision, rounds, step.tokens, budget, step.state
         )
 
     def _payload(self, batch: Batch, step: StepResult) -> dict[str, Any]:
@@ -155,8 +158,8 @@ class StepCommitter:
             "startedAt": intent["since"],
             "completedAt": now_ms(),
         }
-        if step.workspace is not None:
-            payload |= step.workspace.fields
+        if step.workspace is not None and step.workspace.times is not None:
+            payload[TIMES] = step.workspace.times
         if PAUSED in intent and PAUSED in self.config.step_fields:
             payload[PAUSED] = intent[PAUSED]
         if "prompt" in self.config.step_fields:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from casfs import prompts, rule_prompts, threads
+from casfs import prompts, revisions, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.agents.secret_marks import SecretMarks
@@ -19,7 +19,6 @@ from casfs.digest import NodeHash
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import Thread
-from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 from casfs.write_batch import Batch
 from engine.agents import loader
@@ -143,7 +142,7 @@ class ThreadConfig:
 
 def _last_state(store: Store, thread: Thread) -> RecordedState | None:
     last = threads.last_step(store, thread) or thread.record["start"]
-    return recorded_state.of_payload(store, store.node(last).payload, "workspace")
+    return revisions.state_if_any(store, last)
 
 
 def secret_names(store: Store, thread: Thread) -> set[str]:

@@ -185,10 +185,12 @@ class ThreadRun:
                 return None
             following = await self._commit(result)
             if hit is None:
-                done, ms = self._history.steps[-1], result.duration_ms
-                thread = {"thread": self.thread.id}
+                done, state = self._history.steps[-1], self._history.state
+                ms, thread = result.duration_ms, {"thread": self.thread.id}
                 await blocking(
-                    lambda: step_cache.save_logged(self._store, action, done, ms, self._log, thread)
+                    lambda: step_cache.save_logged(
+                        self._store, action, done, state, ms, self._log, thread
+                    )
                 )
             return following
 

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from casfs import prompts, threads
+from casfs import prompts, revisions, threads
 from casfs.agents.prompt import EarlierStep
 from casfs.digest import NodeHash
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
-from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 
 CHARS_PER_TOKEN = 4  # an estimate; the server's count is known only afterwards
@@ -80,24 +79,27 @@ class ThreadHistory:
         nodes = list(threads.backwards(store, thread))[::-1]
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
         self._store = store
-        self.state = _state_of(store, self.steps[-1] if self.steps else start)
+        last = nodes[-1].hash if nodes else thread.record["start"]
+        self.state = revisions.state_if_any(store, last)
         self.prompt_history = prompt_history(store, thread, nodes[::-1])
         self.hashes = [node.hash for node in nodes]
 
     def add(
-        self, hash: NodeHash, step: Mapping[str, Any], output: str, summary: str | None
+        self,
+        hash: NodeHash,
+        step: Mapping[str, Any],
+        state: RecordedState | None,
+        output: str,
+        summary: str | None,
     ) -> None:
         """Adds a committed step; `hash`: of the thread's newest node, which is the thread-end
-        after its last step; `summary`: the text of the step's `compact`."""
+        after its last step; `state`: of its directory; `summary`: the text of the step's
+        `compact`."""
         self.hashes.append(hash)
         self.steps.append(step)
-        self.state = _state_of(self._store, step)
+        self.state = state
         shown = EarlierStep(step["index"], step["role"], output, step["meta"])
         self.prompt_history = self.prompt_history.then(shown, summary)
-
-
-def _state_of(store: Store, payload: Mapping[str, Any]) -> RecordedState | None:
-    return recorded_state.of_payload(store, payload, "workspace")
 
 
 def prompt_history(

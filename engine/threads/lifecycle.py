@@ -22,6 +22,7 @@ from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import BROKEN, CANCELLED, ENDED, Thread
+from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import ignored_files
 from casfs.write_batch import Batch
@@ -224,10 +225,10 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
         "budget": request.budget.payload(),
     }
     if request.workspace is not None:
-        payload |= {"workspace": request.workspace.tree, **request.workspace.fields}
+        payload["workspace"] = request.workspace.tree
     if request.compact is not None:
         payload["compact"] = {"above": request.compact.above, "agent": summariser}
-    return batch.put_node("thread-start", payload).hash
+    return recorded_state.put_node(batch, "thread-start", payload, request.workspace).hash
 
 
 def new_thread(start: NodeHash, workflow: str, hash: NodeHash | None = None, **more: Any) -> Thread:

@@ -19,6 +19,8 @@ from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.thread_state import says
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees import recorded_state
+from casfs.trees.recorded_state import RecordedState
 from casfs.write_batch import Batch
 from engine import content
 from engine.moderator.decision import Decision, End, Next, RuleFailed
@@ -53,17 +55,19 @@ def finish_step(
     rounds: int,
     tokens: int = 0,
     budget: Budget = UNLIMITED,
+    state: RecordedState | None = None,
 ) -> Thread:
-    """Adds a finished step, which took `tokens`, the move of the head and the decision after it
-    to `batch`. A spent budget suspends the thread before its next step."""
-    step = batch.put_node("thread-step", payload)
+    """Adds a finished step, which took `tokens` and left the directory in `state`, the move of the
+    head and the decision after it to `batch`. A spent budget suspends the thread before its next
+    step."""
+    step = recorded_state.put_node(batch, "thread-step", payload, state)
     spent = record.spent(thread.record, tokens)
     clear_hint: dict[str, Any] = {"hint": None} if "hint" in thread.record else {}
     out = budget.exceeded(spent)
     if out is not None and isinstance(decision, Next) and payload["index"] < rounds:
-        state = {"status": SUSPENDED, "cause": BUDGET, "reason": out}
+        stop = {"status": SUSPENDED, "cause": BUDGET, "reason": out}
         clear: dict[str, Any] = {"intent": None, "attempts": [], "answer": None, "compact": None}
-        return move_head(batch, thread, step.hash, spent=spent, **state, **clear, **clear_hint)
+        return move_head(batch, thread, step.hash, spent=spent, **stop, **clear, **clear_hint)
     return _advance(
         batch,
         thread,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs import tombstones
+from casfs import local_trees, tombstones
 from casfs.backend.derived import repairable
-from casfs.digest import hash_bytes
+from casfs.digest import TreeHash, hash_bytes
 from casfs.errors import NotFound, Purged
 from casfs.maintenance import purge
 from casfs.store import Store
@@ -33,6 +33,12 @@ def traces(root: Path, secret: bytes) -> list[str]:
     ]
 
 
+def local_of(store: Store, node: str) -> TreeHash:
+    local = local_trees.get(store, node)
+    assert local is not None
+    return local.root
+
+
 @pytest.fixture(params=SECRETS)
 def secret(request: pytest.FixtureRequest) -> bytes:
     return SECRETS[request.param]
@@ -43,14 +49,14 @@ def test_nothing_of_it_is_left(cli: Cli, opened: Store, tmp_path: Path, secret: 
     place = write_tree(tmp_path / "place", {".env": secret, "f": b"other"})
     made = cli("checkpoint", "create", "work", place, "--json").json
     other = cli("checkpoint", "create", "other", place).word
-    ensure_image(opened, opened.node(made["hash"]).payload["local"])
+    ensure_image(opened, local_of(opened, made["hash"]))
     name = f"work@{made['id']}"
     arguments = ("gc", "--purge", "work:.env")
     refused = cli.refused(*arguments, code=4)
     assert f"{hash} is in other@{other}, {name}; use --force to purge it" in refused
     planned = value(cli, *arguments, "--dry-run")
     heads = [f"checkpoints/other/{other}", f"checkpoints/work/{made['id']}"]
-    whole = opened.node(made["hash"]).payload["local"]
+    whole = local_of(opened, made["hash"])
     assert planned == {
         "hash": hash, "bytes": len(secret), "nodes": [whole], "heads": heads, "dryRun": True
     }  # fmt: skip

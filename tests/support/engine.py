@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
+from casfs import daemon_socket, revisions, threads
 from casfs.cli.main import main
 from casfs.digest import TreeHash
 from casfs.store import FORMAT, Store
@@ -128,6 +128,12 @@ async def resumed(store: Store, thread: Thread) -> Thread:
 def steps(store: Store, thread: Thread) -> list[dict[str, Any]]:
     """The payloads of a thread's steps, oldest first."""
     return [node.payload for node in threads.backwards(store, thread)][::-1]
+
+
+def states(store: Store, thread: Thread) -> list[RecordedState]:
+    """What was recorded of the directory after each step, oldest first."""
+    nodes = list(threads.backwards(store, thread))[::-1]
+    return [revisions.state_of_node(store, node.hash) for node in nodes]
 
 
 # -- processes ----------------------------------------------------------------------------

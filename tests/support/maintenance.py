@@ -8,7 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from casfs import local_trees
 from casfs.backend.memory import MemoryBackend
+from casfs.local_trees import LocalTree
 from casfs.maintenance import archive, names
 from casfs.maintenance.archive import Exported
 from casfs.store import Store
@@ -76,9 +78,10 @@ def put_checkpoint(
     stats = {"files": 1, "bytes": 1, "added": 1, "modified": 0, "deleted": 0}
     record = {"root": root, "createdAt": CREATED + at, "message": message}
     more: dict[str, Any] = {"previous": None, "name": name, "stats": stats, "changed_files": []}
-    if local is not None:
-        more["local"] = put_tree(store, local)
     node = store.put_node("checkpoint", {**record, **more}).hash
+    if local is not None:
+        with store.batch() as batch:
+            local_trees.put(batch, node, LocalTree(put_tree(store, local)))
     head = f"checkpoints/{name}/{moment_id(CREATED + at, node)}"
     set_head(store, head, node, **record)
     return head

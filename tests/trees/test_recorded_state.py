@@ -8,13 +8,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from casfs import local_trees
 from casfs.digest import TreeHash
+from casfs.local_trees import LocalTree
 from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
-from casfs.trees.recorded_state import RecordedState, divide, local_paths, local_totals, of_payload
-from tests.support.helpers import ABSENT, put_tree
+from casfs.trees.recorded_state import RecordedState, divide, local_paths, local_totals, of_node
+from tests.support.helpers import put_tree
 
 NAMES = st.sampled_from(["a", "b", "ab", "a-", "c.d", "é"])
 FILES = st.binary(max_size=4)
@@ -137,7 +139,10 @@ def test_empty_directories_count_as_entries(store: Store) -> None:
 
 def test_a_node_of_another_store_has_the_work_only(store: Store) -> None:
     work, full = put_tree(store, {"x": b""}), put_tree(store, {"x": b"", ".env": b"k"})
-    assert of_payload(store, {"root": work, "local": full}, "root") == RecordedState(work, full)
-    assert of_payload(store, {"root": work, "local": ABSENT}, "root") == RecordedState(work)
-    assert of_payload(store, {"root": work}, "root") == RecordedState(work)
-    assert of_payload(store, {"root": None}, "root") is None
+    payload = {"root": work}
+    node = store.put(b"stands for a node").hash
+    assert of_node(store, node, payload, "root") == RecordedState(work)
+    with store.batch() as batch:
+        local_trees.put(batch, node, LocalTree(full))
+    assert of_node(store, node, payload, "root") == RecordedState(work, full)
+    assert of_node(store, node, {"root": None}, "root") is None

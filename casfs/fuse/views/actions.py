@@ -108,13 +108,12 @@ class CachedAction(ComposedDirectory):
         }
 
     def _outputs(self, key: bytes) -> Link:
-        payload = self._reader.node(self._result, cache.TYPE).payload
-        shown = self._reader.shown_tree(payload, "outputs")
+        shown = self._reader.shown_tree(self._reader.node(self._result, cache.TYPE), "outputs")
         assert shown is not None
         return Link(key, target=b"../../trees/" + shown.name.encode("ascii"))
 
     def _users(self, key: bytes) -> Users:
-        result = cache.result_of(self._reader.node(self._result, cache.TYPE))
+        result = cache.result_of(self._reader.store, self._reader.node(self._result, cache.TYPE))
         return Users(key, self._reader, self._index, result)
 
 

@@ -5,7 +5,6 @@
     a ref                 a directory of the same kind; a file if it is a plain blob
     a list of refs        a directory with 0000, 0001, …
     an object of refs     a directory with the object's keys
-    a local ref           nothing: its tree is private to the store
     anything else         <field>.json, null too
     a turn's workspace    a symlink to its tree, with changes.diff where tool calls changed that
     referrers             the nodes that refer to it, in `nodes/<hash>` only; a field of that name
@@ -106,7 +105,6 @@ class _Fields:
         self._reader = reader
         self._node = reader.node(hash)
         self._refs = reader.refs(self._node)
-        self._hidden = reader.refs(self._node, are_local=True) - self._refs
         self._depth = depth
         self._mtime_ns = mtime_ns
 
@@ -119,13 +117,11 @@ class _Fields:
         whole = not isinstance(node.payload, dict)
         fields = {"payload": node.payload} if whole else node.payload
         for key, value in fields.items():
-            if isinstance(value, str) and value in self._hidden:
-                continue
             is_json, factory = self._factory(key, value, whole)
             name = file_name(key + JSON) if is_json else _not_json(file_name(key))
             found[name] = factory
         if node.type == TURN and "workspace" in fields:
-            shown = self._reader.shown_tree(fields, "workspace")
+            shown = self._reader.shown_tree(node, "workspace")
             assert shown is not None
             target = b"../" * self._depth + b"trees/" + shown.name.encode("ascii")
             found[b"workspace"] = partial(Link, target=target)

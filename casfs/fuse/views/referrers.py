@@ -70,7 +70,7 @@ class ReferrersDirectory(StoreDirectory):
         if not hash or not info or info.type is None:
             return None
         node = self._reader.node(hash)
-        refs = self._reader.refs(node) | self._reader.refs(node, are_local=True)
+        refs = self._reader.refs(node, local_too=True)
         return self._link(name) if self._hash in (*refs, info.type) else None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:

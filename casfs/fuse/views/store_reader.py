@@ -7,7 +7,7 @@ or head refers to: if the store lacks it, that is damage, `Corrupt`, not NotFoun
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from casfs import prompts, threads
 from casfs.backend.derived import note_use
@@ -74,9 +74,9 @@ class StoreReader:
         self.uses.add(name)
         return head
 
-    def shown_tree(self, payload: Mapping[str, Any], field: str) -> DatedTree | None:
+    def shown_tree(self, node: Node, field: str) -> DatedTree | None:
         """Returns the tree that a node's directory shows; `field` names its work."""
-        state = recorded_state.of_payload(self.store, payload, field)
+        state = recorded_state.of_node(self.store, node.hash, node.payload, field)
         if state is None:
             return None
         return state.whole if self.with_local else state.work
@@ -92,7 +92,7 @@ class StoreReader:
         if index > len(steps):
             return None
         hash = steps[index - 1].hash if index else threads.start(self.store, thread).hash
-        return self.shown_tree(self.node(hash).payload, "workspace")
+        return self.shown_tree(self.node(hash), "workspace")
 
     def node(self, hash: str, type: str | None = None) -> Node:
         """Returns a node that is referred to. Raises Corrupt, CorruptBlob."""
@@ -182,11 +182,12 @@ class StoreReader:
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         return self.store.blobs.info(hashes)
 
-    def refs(self, node: Node, *, are_local: bool = False) -> frozenset[str]:
-        """Returns the hashes in a node's payload that are references; or those that are local."""
+    def refs(self, node: Node, *, local_too: bool = False) -> frozenset[str]:
+        """Returns the hashes in a node's payload that are references; `local_too`: local refs,
+        which may dangle, as well."""
         _, schema = self.store.registry.compiled(node.type_hash)
         found = schema.refs(node.payload)
-        return frozenset(ref.hash for ref in found if ref.is_local == are_local)
+        return frozenset(ref.hash for ref in found if local_too or not ref.is_local)
 
     def cache_sizes(self) -> dict[str, int]:
         return {"nodes": len(self._nodes), "descriptors": len(self.blobs.open_blobs)}

@@ -224,8 +224,8 @@ class Checkpoints(StoreDirectory):
         work = DatedTree(TreeHash(head.record["root"]), head.record.get("times"))
         if not self._reader.with_local:
             return work  # the node need not be loaded
-        payload = self._reader.node(head.hash, "checkpoint").payload
-        return self._reader.shown_tree(payload, "root") or work
+        node = self._reader.node(head.hash, "checkpoint")
+        return self._reader.shown_tree(node, "root") or work
 
     def _tree(self, name: bytes, root: DatedTree) -> TreeDirectory:
         return TreeDirectory(child_key(self.key, name), self._reader, root)

@@ -16,7 +16,7 @@ from casfs.threads import ENDED
 from casfs.trees import tree
 from casfs.workspaces import ignored_files
 from engine.workflow import registry as workflows
-from tests.support.engine import Cli, daemon, loop, says, steps
+from tests.support.engine import Cli, daemon, loop, says, states
 from tests.support.helpers import read_tree, write_tree
 
 PROJECT: dict[str, Any] = {
@@ -78,14 +78,14 @@ def test_agents_see_all_and_steps_have_the_work(cli: Cli, project: Path, tmp_pat
         assert (modes_env, modes_run) == ("600", "711")
         assert set(first.split()) == ALL | {"data"}
         assert set(second.split()) == ALL | {"data", "x"}
-        done = steps(store, threads.get(store, id))
-        for step in done:
-            assert names(store, step["workspace"]) == WORK | {"x"}
-            assert names(store, step["local"]) == ALL | {"x"}
+        recorded = states(store, threads.get(store, id))
+        for state in recorded:
+            assert names(store, state.tree) == WORK | {"x"}
+            assert names(store, state.full) == ALL | {"x"}
         made = daemon_socket.request(cli.root, "fork", id=id, at=1)["id"]
         assert daemon_socket.request(cli.root, "wait", id=made)["status"] == ENDED
-        (again,) = steps(store, threads.get(store, made))[1:]
-        assert again["local"] == done[1]["local"], "private files come back as they were"
+        (again,) = states(store, threads.get(store, made))[1:]
+        assert again.local == recorded[1].local, "private files come back as they were"
         changed = cli("thread", "diff", id).text
         assert "src" in changed
         assert ".env" not in changed

@@ -14,7 +14,7 @@ from casfs import daemon_socket, threads
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from casfs.trees import tree
-from casfs.trees.recorded_state import RecordedState, of_payload
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import strategies
@@ -26,7 +26,7 @@ from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.engine.runtime.test_turn_trees import LOOK, react, session, write
 from tests.engine.runtime.test_turn_trees import fork as fork_at
-from tests.support import planted
+from tests.support import engine, planted
 from tests.support.engine import (
     ONE,
     STATUS,
@@ -116,8 +116,7 @@ def files(store: Store, root: str) -> dict[str, bytes]:
 
 def states(store: Store, thread: Thread) -> list[RecordedState]:
     """Those of its steps, whenever they were made."""
-    found = [of_payload(store, step, "workspace") for step in steps(store, thread)]
-    return [RecordedState(one.tree, one.local) for one in found if one is not None]
+    return [RecordedState(one.tree, one.local) for one in engine.states(store, thread)]
 
 
 def is_of_work(store: Store, thread: Thread) -> bool:
@@ -333,14 +332,15 @@ async def test_a_token_in_an_untracked_file_is_not_in_the_changes(
     made = begin(disk_store, loop(2), {"a": says({}, script)}, whole(disk_store, place))
     ended = await carry_on(disk_store, made, workspaces=kind)
     assert ended.status == ENDED, ended.record["reason"]
-    for number, step in enumerate(steps(disk_store, ended), start=1):
+    both = zip(steps(disk_store, ended), states(disk_store, ended), strict=True)
+    for number, (step, state) in enumerate(both, start=1):
         work = files(disk_store, step["workspace"])
         own = {path: data for path, data in work.items() if not path.startswith(".git/")}
         assert own == {"conf": b"clean\n", "kept": b"kept\n", "a": b"a\n" + b"b\n" * number}
         changes = disk_store.get(step["changes"]).decode()
         assert "+b\n" in changes
         assert not [name for name in (token, "conf", "fresh") if name in changes]
-        assert files(disk_store, step["local"])["conf"].count(token.encode()) == number
+        assert files(disk_store, state.full)["conf"].count(token.encode()) == number
 
 
 @KINDS

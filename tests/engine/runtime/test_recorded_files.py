@@ -9,9 +9,8 @@ from typing import Any
 
 from casfs.store import Store
 from casfs.trees import tree
-from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
-from tests.support.engine import begin, carry_on, loop, says, steps
+from tests.support.engine import begin, carry_on, loop, says, states, steps
 from tests.support.helpers import take, write_tree
 
 SCRIPT = """umask 022; mkdir -p node_modules out; echo 1 >node_modules/m; touch .env package.json
@@ -37,7 +36,7 @@ async def test_work_and_local_files_are_recorded_and_private_ones_named_once(
     assert work == {".casfsignore", "package.json", "key", "out", "old.log", "new.log"}
     entry = tree.find(disk_store, step["workspace"], b"old.log")
     assert disk_store.get(entry.digest.hash) == b"more\nmore\n"  # type: ignore[union-attr]
-    state = RecordedState.of_fields(step["workspace"], step)
+    state = states(disk_store, ended)[-1]
     restore(disk_store, state, tmp_path / "back")
     found = {
         str(path.relative_to(tmp_path / "back")): stat.S_IMODE(path.stat().st_mode)

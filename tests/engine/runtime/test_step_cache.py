@@ -17,6 +17,7 @@ from casfs.errors import Failed, Invalid
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees.recorded_state import RecordedState
 from engine.runtime import step_cache, thread_run
 from engine.runtime.single_flight import SingleFlight
 from engine.runtime.step_cache import StepInputs
@@ -197,8 +198,11 @@ def changed(store: Store) -> list[StepInputs]:
         replace(base, index=2),
         replace(base, depth=1),
         replace(base, agent=store.put_node("agent", config).hash),
-        replace(base, workspace=put_tree(store, {})),
-        replace(base, workspace=put_tree(store, {"a": b""})),
+        replace(base, workspace=RecordedState(put_tree(store, {}))),
+        replace(base, workspace=RecordedState(put_tree(store, {"a": b""}))),
+        replace(
+            base, workspace=RecordedState(put_tree(store, {"a": b""}), put_tree(store, {"b": b""}))
+        ),
         replace(base, env={"PATH": "/usr/bin"}),
         replace(base, env={}),
         replace(base, prompt=replace(base.prompt, task="Do it!")),

@@ -16,7 +16,7 @@ from casfs.trees.recorded_state import RecordedState
 from engine.secrets import redaction
 from engine.threads.suspension import resume
 from tests.scanner import samples
-from tests.support.engine import begin, carry_on, fork, loop, says, steps
+from tests.support.engine import begin, carry_on, fork, loop, says, states, steps
 from tests.support.helpers import put_tree
 
 VALUE = "purple-Elephant-walks-home"  # which no rule of the scanner knows
@@ -51,12 +51,12 @@ async def test_a_value_that_the_step_before_wrote(disk_store: Store, tmp_path: P
     text = transcript(disk_store, thread)
     assert VALUE not in text
     assert text.count("NOTE=‹secret:private:1›") >= 4  # outputs of two steps, and a prompt
-    [*_, last] = steps(disk_store, thread)
+    [*_, last] = states(disk_store, thread)
     assert VALUE.encode() in disk_store.get(redacted_file(disk_store, last))
 
 
-def redacted_file(store: Store, step: dict[str, str]) -> str:
-    files = store.node(NodeHash(step["local"]), "directory").payload["files"]
+def redacted_file(store: Store, state: RecordedState) -> str:
+    files = store.node(state.full, "directory").payload["files"]
     [found] = [file for file in files if file["name"] == ".env"]
     return str(found["digest"]["hash"])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from casfs import local_trees
 from casfs.actions import cache
 from casfs.backend.derived import last_use
 from casfs.digest import NodeHash
@@ -17,6 +18,7 @@ from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import MILLISECOND, Directory, Link
+from casfs.local_trees import LocalTree
 from casfs.store import Store
 from casfs.threads import Thread, steps
 from tests.support.actions import PROJECT, Bench
@@ -91,7 +93,9 @@ def test_the_outputs_are_the_work(bench: Bench) -> None:
     key = key_of_run(bench)
     work = put_tree(store, {"out": b"made\n"})
     whole = put_tree(store, {"out": b"made\n", ".env": b"private\n"})
-    replace_result(store, key, outputs=work, local=whole)
+    result = replace_result(store, key, outputs=work)
+    with store.batch() as batch:
+        local_trees.put(batch, result, LocalTree(whole))
     for with_local, tree in ((False, work), (True, whole)):
         top = root(StoreReader(store, with_local=with_local), Stats())
         link = at(store, f"actions/{key}/outputs", top)

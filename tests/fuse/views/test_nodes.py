@@ -17,7 +17,6 @@ from tests.support.fuse import (
     resolve,
     target,
 )
-from tests.support.maintenance import put_checkpoint
 from tests.support.thread_example import RULES, Example
 
 
@@ -167,13 +166,3 @@ def test_an_object_of_refs_is_found_by_any_key(store: Store) -> None:
     )
     for name in ("A", "a%2fb", "x" * 255):
         assert missing(store, f"nodes/{node}/refs/{name}")
-
-
-def test_a_local_ref_is_not_shown(store: Store) -> None:
-    head = put_checkpoint(store, {"a": b"work"}, local={"a": b"work", ".env": b"private"})
-    found = store.heads.get(head)  # type: ignore[arg-type]  # a name
-    assert found is not None
-    assert "local" in store.node(found.hash).payload
-    assert "root" in names(store, f"nodes/{found.hash}")
-    assert "local" not in names(store, f"nodes/{found.hash}")
-    assert missing(store, f"nodes/{found.hash}/local")

@@ -1,21 +1,19 @@
-"""A local ref: kept and checked by the store that recorded it, taken along only where asked."""
+"""A local tree: kept and checked by the store that recorded it, taken along only where asked."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from casfs import graph
+from casfs import graph, local_trees
+from casfs.backend.protocols import Swap
 from casfs.digest import hash_bytes
-from casfs.errors import Invalid
 from casfs.maintenance import archive, fsck, gc
 from casfs.referrers import Referrers
 from casfs.store import Store
 from tests.support.archives import members
 from tests.support.damage import Victim
-from tests.support.helpers import ABSENT, blobs, put_tree
+from tests.support.helpers import blobs
 from tests.support.maintenance import age, export, put_checkpoint, reopened
 
 SECRET = b"TOKEN=hunter2hunter2"
@@ -24,41 +22,19 @@ WORK: dict[str, Any] = {"main.py": b"print()"}
 LOCAL: dict[str, Any] = {**WORK, ".env": SECRET}
 
 
+def node_of(store: Store, head: str) -> str:
+    kept = store.heads.get(head)  # type: ignore[arg-type]  # a name
+    assert kept is not None
+    return kept.hash
+
+
 def local_of(store: Store, head: str) -> str:
-    found = store.heads.get(head)  # type: ignore[arg-type]  # a name
-    assert found is not None
-    local: str = store.node(found.hash).payload["local"]
-    return local
+    local = local_trees.get(store, node_of(store, head))
+    assert local is not None
+    return local.root
 
 
-def payload(store: Store, **more: Any) -> dict[str, Any]:
-    stats = {"files": 1, "bytes": 1, "added": 1, "modified": 0, "deleted": 0}
-    record = {"previous": None, "name": "work", "createdAt": 1, "message": "", "stats": stats}
-    return {**record, "root": put_tree(store, WORK), "changed_files": [], **more}
-
-
-def test_a_node_made_here_needs_its_target(store: Store) -> None:
-    with pytest.raises(Invalid, match="not in this store"):
-        store.put_node("checkpoint", payload(store, local=ABSENT))
-
-
-def test_a_node_made_elsewhere_may_lack_it_but_not_have_a_wrong_one(store: Store) -> None:
-    with Store.memory() as other:
-        local = put_tree(other, LOCAL)
-        good = other.get(other.put_node("checkpoint", payload(other, local=local)).hash)
-    bad = good.replace(local.encode(), store.put(b"no directory").hash.encode())
-    put_tree(store, WORK)
-    with pytest.raises(Invalid, match="must be a directory"), store.batch() as batch:
-        batch.put_encoded(bad)
-    with store.batch() as batch:
-        node = batch.put_encoded(good)
-    assert local not in blobs(store)
-    assert fsck.check(store).faults == []
-    age(store)
-    assert node.hash not in graph.refs(store, node.hash, with_local=True)
-
-
-def test_gc_keeps_what_is_local(disk_store: Store) -> None:
+def test_gc_keeps_it_with_its_node(disk_store: Store) -> None:
     head = put_checkpoint(disk_store, WORK, local=LOCAL)
     age(disk_store)
     gc.collect(disk_store)
@@ -71,26 +47,36 @@ def test_gc_keeps_what_is_local(disk_store: Store) -> None:
         assert index.of(PRIVATE) == [local_of(disk_store, head)]
 
 
+def test_gc_deletes_it_with_its_node(disk_store: Store) -> None:
+    head = put_checkpoint(disk_store, WORK, local=LOCAL)
+    kept = put_checkpoint(disk_store, WORK, "kept", local={**WORK, "other": b"kept"})
+    name = local_trees.head_name(node_of(disk_store, head))
+    old = disk_store.heads.get(head)  # type: ignore[arg-type]  # a name
+    disk_store.backend.publish([], [Swap(head, old, None)])  # type: ignore[arg-type]  # a name
+    age(disk_store)
+    gc.collect(disk_store, dry_run=True)
+    assert disk_store.heads.get(name) is not None
+    gc.collect(disk_store)
+    assert PRIVATE not in blobs(disk_store)
+    assert disk_store.heads.get(name) is None
+    assert fsck.check(disk_store).faults == []
+    assert local_of(disk_store, kept)
+
+
 def test_a_walk_follows_it_where_asked(store: Store) -> None:
-    head = put_checkpoint(store, WORK, local=LOCAL)
-    root = store.heads.get(head).hash  # type: ignore[union-attr,arg-type]  # was made
+    root = node_of(store, put_checkpoint(store, WORK, local=LOCAL))
     for walk in (graph.walk, graph.post_order):
         assert PRIVATE not in set(walk(store, [root]))
         assert PRIVATE in set(walk(store, [root], with_local=True))
-    assert local_of(store, head) not in graph.refs(store, root)
-
-
-def test_a_target_that_is_the_tree_as_well_is_followed(store: Store) -> None:
-    head = put_checkpoint(store, WORK, local=WORK)
-    root = store.heads.get(head).hash  # type: ignore[union-attr,arg-type]  # was made
-    assert local_of(store, head) in graph.refs(store, root)
 
 
 def test_an_archive_lacks_it(source: Store, target: Store, tmp_path: Path) -> None:
     head = put_checkpoint(source, WORK, "secret", local=LOCAL)
     path = tmp_path / "archive.tar"
     export(source, path, "secret")
-    assert SECRET not in path.read_bytes()
+    data = path.read_bytes()
+    assert SECRET not in data
+    assert local_of(source, head).encode() not in data
     archive.load(target, path)
     assert PRIVATE not in blobs(target)
     assert fsck.check(target).faults == []
@@ -100,22 +86,34 @@ def test_an_archive_lacks_it(source: Store, target: Store, tmp_path: Path) -> No
     for with_local in (False, True):
         export(target, again, "secret", with_local=with_local)
         assert members(again) == members(path)
-    assert local_of(target, head) == local_of(source, head)
 
 
 def test_an_archive_takes_it_along_where_asked(
     source: Store, target: Store, tmp_path: Path
 ) -> None:
-    put_checkpoint(source, WORK, "secret", local=LOCAL)
+    head = put_checkpoint(source, WORK, "secret", local=LOCAL)
     path = tmp_path / "archive.tar"
     export(source, path, "secret", with_local=True)
     archive.load(target, path)
     age(target)
     gc.collect(target)
     assert target.get(PRIVATE) == SECRET
+    assert local_of(target, head) == local_of(source, head)
 
 
-def test_fsck_checks_what_is_here(victim: Victim) -> None:
+def test_an_archive_adds_none_to_a_node_that_is_here(
+    source: Store, target: Store, tmp_path: Path
+) -> None:
+    """Else a stranger's archive says what a restore of one's own checkpoint writes."""
+    head = put_checkpoint(source, WORK, "secret", local=LOCAL)
+    assert put_checkpoint(target, WORK, "secret") == head
+    path = tmp_path / "archive.tar"
+    export(source, path, "secret", with_local=True)
+    archive.load(target, path)
+    assert local_trees.get(target, node_of(target, head)) is None
+
+
+def test_fsck_checks_it(victim: Victim) -> None:
     store = victim.store
     head = put_checkpoint(store, WORK, "secret", local={**LOCAL, "big": b"x" * (1 << 20)})
     victim.lose(hash_bytes(b"x" * (1 << 20)))
