@@ -21,7 +21,7 @@ from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.system.clock import moment_id, now_ms
-from casfs.system.paths import printable
+from casfs.system.paths import printable, real_path
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
@@ -147,7 +147,7 @@ def create_of_state(
 
 def _short(directory: Path) -> str:
     """Returns the last components of a path, below `~` where that is above them."""
-    path = Path(os.path.realpath(directory))
+    path = real_path(directory)
     with suppress(RuntimeError, ValueError):
         path = "~" / path.relative_to(Path.home().resolve())
     parts = path.parts

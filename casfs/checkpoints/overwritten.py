@@ -15,6 +15,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.store import Store
+from casfs.system.paths import real_path
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
 FOLDER = "overwritten"  # of the store
@@ -30,10 +31,9 @@ class Overwritten:
 
 def note(store: Store, directory: Path, before: Checkpoint) -> None:
     """Notes what a directory held, in place of what was noted before."""
-    path = os.path.realpath(directory)
-    found = os.stat(path)
+    path, found = real_path(directory), os.stat(directory)
     name = f"{before.name}@{before.id}"
-    state = RestoreState(path, found.st_dev, found.st_ino, (TreeHash(before.root),), name=name)
+    state = RestoreState(str(path), found.st_dev, found.st_ino, (TreeHash(before.root),), name=name)
     RestoreStates(store.root, FOLDER).save(state)
 
 

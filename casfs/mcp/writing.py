@@ -17,8 +17,7 @@ from casfs.agents import notation
 from casfs.checkpoints import create
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
-from casfs.system.paths import DIR_FLAGS, OpenedDirectory
-from casfs.system.syscalls import open_beneath
+from casfs.system.paths import DIR_FLAGS, OpenedDirectory, open_beneath
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore as restore_tree
 
@@ -106,7 +105,10 @@ class Writing(Reading):
         """Opens a directory below one of those that may be written; `make`: creates it where it is
         missing. Raises Refused for one outside of them, or in the store but they are not;
         NotFound, Failed."""
-        wanted = Path(os.path.realpath(self.directories[0] / text))
+        try:
+            wanted = Path(os.path.realpath(self.directories[0] / text))
+        except OSError:  # a link was there, and is not any more
+            raise Failed(f"directory: {text} was replaced meanwhile; try again") from None
         for allowed, root in zip(self.directories, self.roots, strict=True):
             if not wanted.is_relative_to(allowed):
                 continue

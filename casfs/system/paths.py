@@ -3,16 +3,20 @@ symlinks (a name may be replaced by one at any time)."""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from casfs.errors import Failed, NotFound
+from casfs.system.syscalls import openat2_beneath
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo must not block
+DESCRIPTOR_PATH = re.compile(r"/proc/[0-9]+/fd/[0-9]+")  # of `OpenedDirectory.here`
 
 
 class OpenedDirectory(NamedTuple):
@@ -30,6 +34,18 @@ class OpenedDirectory(NamedTuple):
         return Path(os.readlink(self.here))
 
 
+def shown_path(path: Path) -> Path:
+    """Returns the path for a message: of `OpenedDirectory.here` where the directory lies now."""
+    return Path(os.readlink(path)) if DESCRIPTOR_PATH.fullmatch(str(path)) else path
+
+
+def real_path(path: Path) -> Path:
+    """As os.path.realpath, but of `OpenedDirectory.here` as the kernel has it: resolved once more,
+    it would be another directory where a link was swapped in meanwhile. Raises OSError."""
+    shown = shown_path(path)
+    return shown if shown is not path else Path(os.path.realpath(path))
+
+
 def printable(path: bytes) -> str:
     """Returns the text of a path; bytes that are not UTF-8 as U+FFFD."""
     return path.decode("utf-8", "replace")
@@ -43,6 +59,25 @@ def open_top(path: Path, *, follow: bool = False) -> int:
         raise NotFound(f"no directory {path}") from None
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror}") from None
+
+
+def open_beneath(root: int, path: bytes, flags: int) -> int:
+    """Opens a path below the open directory `root`, whatever links are swapped meanwhile. Links
+    that stay below are followed, on a kernel without openat2 none is. Raises OSError: EXDEV where
+    the path, or a link on it, leads out."""
+    try:
+        return openat2_beneath(root, path, flags)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):  # EPERM: of an older seccomp filter
+            raise
+    *above, name = path.split(b"/")
+    if path.startswith(b"/") or b".." in (*above, name):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    parent = open_directory(root, above)
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    finally:
+        os.close(parent)
 
 
 def open_directory(root: int, names: Iterable[bytes], *, make: bool = False) -> int:

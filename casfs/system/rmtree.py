@@ -8,6 +8,8 @@ from pathlib import Path
 
 from casfs.errors import Failed
 
+DIR_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 def delete(path: Path) -> None:
     """Deletes a file or tree, write-protected directories included. Links are not followed.
@@ -52,10 +54,17 @@ def _delete_directory(path: Path, tries: int = 100) -> None:
 
 
 def _make_writable(top: Path) -> None:
-    """Makes all directories writable: others keep their content from being removed."""
+    """Makes all directories writable: others keep their content from being removed. By descriptor:
+    an agent that is still there could swap in a link, and the mode of what it leads to would
+    change."""
     top.chmod(0o700)
-    for folder, below, _ in os.walk(top):  # a directory is listed after its parent's loop
+    for _, below, _, fd in os.fwalk(top):  # a directory is listed after its parent's loop
         for name in below:
-            path = os.path.join(folder, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
+            try:
+                handle = os.open(name, DIR_HANDLE, dir_fd=fd)
+            except (FileNotFoundError, NotADirectoryError):  # a link
+                continue
+            try:
+                os.chmod(f"/proc/self/fd/{handle}", 0o700)
+            finally:
+                os.close(handle)

@@ -45,9 +45,9 @@ def exchange(source: int, target: int, name: bytes) -> bool:
     return True
 
 
-def open_beneath(root: int, path: bytes, flags: int) -> int:
-    """Opens a path below the open directory `root`, whatever links are swapped meanwhile. Raises
-    OSError; EXDEV where the path, or a link on it, leads out."""
+def openat2_beneath(root: int, path: bytes, flags: int) -> int:
+    """The system call for `casfs.system.paths.open_beneath`. Raises OSError; ENOSYS before Linux
+    5.6."""
     import ctypes
 
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, BENEATH)

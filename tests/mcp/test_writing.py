@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from casfs import threads
 from casfs.agents.secrets import Secrets
-from casfs.checkpoints import checkpoint
 from casfs.mcp.writing import Writing
 from casfs.store import Store
 from casfs.thread_state import state
 from casfs.thread_summary import content_text
 from casfs.threads import ThreadId
-from casfs.trees.tree import walk
 from engine.workflow import registry as workflows
 from tests.support.engine import STATUS, daemon, loop, shell, until
 from tests.support.helpers import put_tree
 from tests.support.mcp import connected
 from tests.support.thread_example import make_thread
 
-SWAPS = """
-import sys
-from casfs.system.syscalls import call
-one, other = (path.encode() for path in sys.argv[1:])
-while True:
-    call("renameat2", -100, one, -100, other, 2)
-"""
-SWAPPED_CALLS = 40
 SAYS = 'printf \'```json\\n{"status": "done"}\\n```\\n\''
 
 
@@ -170,32 +158,3 @@ async def test_what_an_agent_may_not_name(disk_store: Store) -> None:
         hash = (await agent.call("cas_put", text="{}", artifacts=[thread.start]))["hash"]
         assert disk_store.node(hash).type == "content"
     assert sorted(name for name, _ in disk_store.heads.list()) == heads
-
-
-async def test_links_that_are_swapped_lead_nothing_outside(disk_store: Store, place: Path) -> None:
-    """Another process swaps a directory and a link to the outside all the time."""
-    outside = place.parent / "outside"
-    (place / "sub/deep").mkdir(parents=True)
-    (place / "sub/deep/inside").write_text("ours")
-    (outside / "deep").mkdir()
-    (outside / "deep/secret").write_text("theirs")
-    (place / "link").symlink_to(outside)
-    tree = put_tree(disk_store, {b"written": b"x"})
-    swapper = subprocess.Popen([sys.executable, "-c", SWAPS, place / "sub", place / "link"])
-    try:
-        async with connected(Writing(disk_store, directories=[place])) as agent:
-            for number in range(SWAPPED_CALLS):
-                for path in ("sub", "sub/deep", f"sub/new{number}"):
-                    given = {"tree": tree, "directory": path, "force": True}
-                    await agent.client.call_tool("restore", given)
-                given = {"name": "taken", "directory": "sub/deep"}
-                await agent.client.call_tool("create_checkpoint", given)
-    finally:
-        swapper.kill()
-        swapper.wait()
-    found = sorted(str(one.relative_to(outside)) for one in outside.rglob("*"))
-    assert found == ["deep", "deep/secret", "kept"]
-    assert (outside / "deep/secret").read_text() == "theirs"
-    for row in checkpoint.listing(disk_store):
-        names = [path for path, _ in walk(disk_store, row.root)]
-        assert not {b"secret", b"kept", b"deep/secret"} & set(names)

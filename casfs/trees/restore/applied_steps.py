@@ -19,6 +19,7 @@ from casfs.digest import BlobHash, NodeHash
 from casfs.store import Store
 from casfs.system import locks
 from casfs.system.clock import now_ms
+from casfs.system.paths import real_path
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
 FOLDER = "applied-steps"
@@ -53,9 +54,9 @@ def carried(store: Store, directory: Path, name: str, looked_at: int) -> Iterato
 
 
 def _load(store: Store, directory: Path) -> RestoreState:
-    path = Path(os.path.realpath(directory))
+    path = real_path(directory)
     try:
-        found = os.stat(path)
+        found = os.stat(directory)
     except OSError:  # what reads the directory says why
         return RestoreState(str(path), 0, 0, roots=())
     state = RestoreStates(store.root, FOLDER).find(path)
@@ -65,7 +66,7 @@ def _load(store: Store, directory: Path) -> RestoreState:
 
 
 def _change(store: Store, directory: Path, change: Change) -> None:
-    key = RestoreStates.key(Path(os.path.realpath(directory)))
+    key = RestoreStates.key(real_path(directory))
     with locks.held(store.root, f"{FOLDER}-{key[:32]}", lambda: None):
         state = _load(store, directory)
         change(state)

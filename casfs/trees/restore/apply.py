@@ -67,7 +67,7 @@ def apply(
     if not target.path.is_dir():
         raise NotFound(f"no directory {directory}")
     with locks.held(store.root, target.lock, target.refuse_to_wait):
-        target.check(False, False)
+        target.check(new.tree, False, False)
         task = _Apply(store, target, new)
         undone = task.undo_interrupted(check)
         theirs = merge.changes(store, old, new.tree)

@@ -32,7 +32,7 @@ from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import locks, rmtree
-from casfs.system.paths import DIR_FLAGS, printable
+from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
@@ -123,7 +123,7 @@ def restore(
         def record() -> RecordedState:
             return task.record(store, olds, verify=verify)
 
-        place.check(delete_untracked, parents)
+        place.check(root, delete_untracked, parents)
         place.delete_staging()
         if place.is_empty():
             olds, here = [], None
@@ -291,12 +291,24 @@ class _Restore:
     def _blocked(self, here: TreeHash) -> list[bytes]:
         """Returns the directories in whose place the tree has a file, with other files than in
         `here`."""
-        top = os.fsencode(self._target.here)
         return [
             path
             for path, root in replaced_directories(self._store, here, self.goal)
-            if any(tracked.untracked(self._store, Path(os.fsdecode(top + b"/" + path)), [root]))
+            if self._has_untracked(path, root)
         ]
+
+    def _has_untracked(self, path: bytes, root: TreeHash) -> bool:
+        top = self._target.open()
+        try:
+            fd = open_directory(top, path.split(b"/"))
+        except OSError:  # replaced, or unreadable: what enters it later says so
+            return False
+        finally:
+            os.close(top)
+        try:
+            return any(tracked.untracked(self._store, fd, [root]))
+        finally:
+            os.close(fd)
 
     # -- doing it ------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from casfs.digest import TreeHash
 from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import rmtree
-from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable
+from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable, real_path
+from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
@@ -53,9 +54,9 @@ class Target:
     def refuse_to_wait(self) -> None:
         raise Conflict(f"another restore into {self} is under way; wait for it")
 
-    def check(self, delete_untracked: bool, parents: bool) -> None:
-        """Raises Refused for a target that is not a directory, or holds the store; NotFound for
-        one without a parent."""
+    def check(self, root: TreeHash, delete_untracked: bool, parents: bool) -> None:
+        """Raises Refused for a target that is not a directory, or that holds the store where the
+        tree `root` has files; NotFound for one without a parent."""
         target = self.path
         is_opened = self._opened is not None
         if not is_opened and (target.is_symlink() or (target.exists() and not target.is_dir())):
@@ -64,9 +65,16 @@ class Target:
             raise NotFound(f"no directory {target.parent}; use --parents to make it")
         if self._store.root is not None:
             store = Path(os.path.realpath(self._store.root))
-            place = Path(os.path.realpath(target))
+            place = target if is_opened else real_path(target)
             if place == store or (delete_untracked and place in store.parents):
                 raise Refused(f"{target} holds the store itself; restore into another directory")
+            if place in store.parents:
+                inside = os.fsencode(store.relative_to(place))
+                if tree.find(self._store, root, inside) is not None:
+                    raise Refused(
+                        f"{target}: the tree has files at {printable(inside)}, where the store"
+                        " itself is; restore into another directory"
+                    )
 
     def delete_staging(self) -> None:
         """Delete the staging directory that a killed full restore left beside the target."""
@@ -194,9 +202,9 @@ def record_state(store: Store, directory: Path, state: RecordedState, name: str 
     """Note that `directory` holds `state`, recorded as the checkpoint `name`, as it does after a
     restore. Raises Failed."""
     try:
-        target = Target(store, Path(os.path.realpath(directory)))
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(directory, DIR_FLAGS & ~os.O_NOFOLLOW)
         try:
+            target = Target(store, directory, fd)
             target.save_state(fd, [state.full], name, work=state.tree if state.local else None)
         finally:
             os.close(fd)

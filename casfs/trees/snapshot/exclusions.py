@@ -9,7 +9,7 @@ from pathlib import Path
 from casfs.errors import Refused
 from casfs.store import Store
 from casfs.system import mounts
-from casfs.system.paths import printable
+from casfs.system.paths import printable, real_path, shown_path
 from casfs.trees.snapshot import policy
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
@@ -55,7 +55,7 @@ def exclude_stores(
     """Exclude the store, which would record itself, and mounts of any store, which hold all
     that was ever recorded. Raises Refused where `directory` is the store."""
     refuse_unrecordable(store, directory)
-    top = directory.resolve()
+    top = real_path(directory)
     stores = {mount.point: MOUNT for mount in mounts.mounts() if mount.type == MOUNT_TYPE}
     if store.root is not None:
         stores[store.root.resolve()] = STORE
@@ -68,11 +68,11 @@ def exclude_stores(
 
 def refuse_unrecordable(store: Store, directory: Path) -> None:
     """Raises Refused for the store, and for directories whose files the kernel makes up."""
-    top = directory.resolve()
+    top, shown = real_path(directory), shown_path(directory)
     if store.root is not None and top.is_relative_to(store.root.resolve()):
-        raise Refused(f"{directory} is the store itself, or in it; record another directory")
+        raise Refused(f"{shown} is the store itself, or in it; record another directory")
     above = [mount for mount in mounts.mounts() if top.is_relative_to(mount.point)]
     holder = max(above, key=lambda mount: len(mount.point.parts), default=None)
     is_below = any(mount.type in ("sysfs", "proc") for mount in above)  # a tmpfs with cgroups
     if top == DEVICES or is_below or (holder is not None and holder.type in KERNEL_TYPES):
-        raise Refused(f"{directory} has files of the kernel; record another directory")
+        raise Refused(f"{shown} has files of the kernel; record another directory")

@@ -15,6 +15,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from casfs.system.paths import real_path
+
 GIT = ".git"
 HEADER = struct.Struct(">4sII")
 SIGNATURE = b"DIRC"
@@ -63,7 +65,7 @@ class TrackedFiles:
         if not self._above or self._outer_is_known:
             return self._outer
         self._outer_is_known = True
-        real = Path(os.path.realpath(self._root))
+        real = real_path(self._root)
         for directory in real.parents:
             names = _index_names(directory)
             if names is not None:

@@ -8,6 +8,7 @@ the later one prevailing: what they name is recorded nowhere. Then those of the 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import NamedTuple, Self
 
 from casfs.digest import hash_bytes
 from casfs.errors import Failed, Invalid
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_beneath, shown_path
 from casfs.trees.snapshot.derived import GIT, DerivedDirectories, Surroundings
 from casfs.trees.snapshot.gitignore import Patterns
 
@@ -144,23 +146,36 @@ def _lines(patterns: Sequence[str]) -> bytes:
 
 def read_patterns(root: Path) -> bytes:
     """Returns the content of the workspace's `.casfsignore`, if any. Raises Failed; Invalid for one
-    that is too large, or neither a file nor a link to one: an agent may have made it."""
-    path = root / IGNORE_FILE
+    that is too large, or neither a file nor a link to one in the workspace: an agent may have made
+    it."""
+    path = shown_path(root) / IGNORE_FILE
     try:
-        with open(path, "rb", opener=_open_at_once) as source:
+        with open(path, "rb", opener=lambda *_: _open(root)) as source:
             if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
                 raise Invalid(f"{path}: not a regular file")
             data = source.read(MAX_IGNORE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except OSError as error:
+        if error.errno in (errno.EXDEV, errno.ELOOP):
+            raise Invalid(f"{path}: a link that leads out; put the patterns into a file") from None
         raise Failed(f"cannot read {path}: {error.strerror}") from None
     check_size(str(path), len(data))
     return data
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a fifo must not block
+def _open(root: Path) -> int:
+    """Opens the file of the workspace. Raises OSError; EXDEV, or ELOOP, for a link out of it."""
+    try:
+        return os.open(root / IGNORE_FILE, FILE_FLAGS)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    top = os.open(root, DIR_FLAGS & ~os.O_NOFOLLOW)
+    try:
+        return open_beneath(top, IGNORE_FILE.encode(), FILE_FLAGS & ~os.O_NOFOLLOW)
+    finally:
+        os.close(top)
 
 
 def check_size(name: str, size: int) -> None:
@@ -175,7 +190,7 @@ def invalid_patterns_named(root: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise Invalid(f"{root / IGNORE_FILE}: {error}") from None
+        raise Invalid(f"{shown_path(root) / IGNORE_FILE}: {error}") from None
 
 
 def check_pattern(text: str) -> None:

@@ -29,6 +29,7 @@ from casfs.backend.sqlite_connection import Database
 from casfs.digest import BlobHash, Digest, TreeDigest
 from casfs.nodes.times import TimesRef
 from casfs.store import Store
+from casfs.system.paths import real_path
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot.file_reader import Hit, Hits, Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -185,7 +186,7 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
     if store.root is None:
         return None
     path = store.root / "index.db"
-    where, last = os.fsencode(directory.resolve()), f"/{variant}".encode()
+    where, last = os.fsencode(real_path(directory)), f"/{variant}".encode()
     root = where + b"\0" + rules.fingerprint.encode() + last
     with _database(path) as database, database.read() as db:
         found = db.execute(

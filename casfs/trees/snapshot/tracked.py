@@ -80,11 +80,12 @@ def snapshot_tracked(
     )
 
 
-def untracked(store: Store, directory: Path, roots: Collection[TreeHash]) -> Iterator[bytes]:
-    """Yields the paths in `directory` that none of the trees has, each without what is below."""
-    rules, top = TrackedPaths(store, roots), os.fsencode(directory)
-    for place, directories, files in os.walk(top):
-        above = place[len(top) + 1 :]
+def untracked(store: Store, fd: int, roots: Collection[TreeHash]) -> Iterator[bytes]:
+    """Yields the paths in the directory `fd` that none of the trees has, each without what is
+    below."""
+    rules = TrackedPaths(store, roots)
+    for folder, directories, files, _ in os.fwalk(b".", dir_fd=fd):
+        above = folder[len(b"./") :]
         for name in sorted([*directories, *files]):
             path = above + b"/" + name if above else name
             if rules.verdict(path, name, directory=name in directories):

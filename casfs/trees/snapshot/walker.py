@@ -25,7 +25,7 @@ from pathlib import Path
 from casfs.errors import Failed, Invalid, Refused
 from casfs.store import Store
 from casfs.system import interruption
-from casfs.system.paths import DIR_FLAGS, open_top, printable
+from casfs.system.paths import DIR_FLAGS, open_top, printable, shown_path
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import (
     Encoded,
@@ -105,7 +105,7 @@ class Snapshot:
         root_fd: int,
     ) -> None:
         self._batch = batch
-        self._root = os.fsencode(root)
+        self._root = os.fsencode(shown_path(root))  # for messages
         self._root_fd = root_fd
         self._rules = rules
         self._report = report
