@@ -47,7 +47,6 @@ class Connection(TCPServer):
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
         arguments: list[Any] = [*served, stream]
         super().__init__(*arguments)
-        self.client = client
         self.scope = trio.CancelScope(deadline=trio.current_time() + WITHOUT_KEY_S)
         self.idle = True  # no request is under way
         if _shows_key(client):
@@ -72,14 +71,14 @@ class Connection(TCPServer):
         self.scope.deadline = inf
         _with_key[self] = None
         if len(_with_key) > _max_connections() - 2 * _max_without_key():  # accepted, and started
-            next((one for one in _with_key if one.idle), self).drop()
+            next((kept for kept in _with_key if kept.idle), self).drop()
 
     def drop(self) -> None:
         _without_key.pop(self, None)
         _with_key.pop(self, None)
         self.scope.cancel()
-        self.stream.socket.close()  # a task that is cancelled closes nothing, or later; and who
-        # reads nothing would keep a task that sends: hypercorn shields that
+        # Cancelled tasks close nothing, and one that sends to who reads nothing is shielded.
+        self.stream.socket.close()
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Updated):
