@@ -87,6 +87,7 @@ class Access:
         self._app = app
         self._key = key
         self._programs = programs
+        connections.expect(key.token, key.session)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Callable
@@ -11,8 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import trio
+from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.trio import serve as hypercorn_serve
+from hypercorn.trio.lifespan import Lifespan
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, LifespanState
 from starlette.types import ASGIApp
 
 from casfs.backend.derived import follow
@@ -25,7 +27,8 @@ from casfs.web.site import Site
 
 HOST = "127.0.0.1"
 GRACE_S = 3.0  # for answers under way when the server is stopped
-BACKLOG = 256
+SILENT_S = 10
+BACKLOG = 4096  # where it is full, a client tries again only after a second
 
 
 def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]) -> None:
@@ -68,31 +71,34 @@ async def run(
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Serves an application until SIGINT or SIGTERM; then calls `stopping`, and waits GRACE_S."""
-    connections.guard()
     config = Config()
-    config.bind = [f"fd://{os.dup(listener.fileno())}"]
-    config.backlog = BACKLOG
-    config.graceful_timeout = GRACE_S
     config.errorlog = None
     config.include_server_header = False
+    asgi = ASGIWrapper(cast(Any, application))  # its types of ASGI are not Starlette's
+    context = WorkerContext(None)
+    state: LifespanState = {}
+    lifespan = Lifespan(asgi, config, state)
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
+            await nursery.start(lifespan.handle_lifespan)
+            await lifespan.wait_for_startup()
+            async with trio.open_nursery() as served, trio.open_nursery() as accepting:
 
-            async def stopped() -> None:
-                async for _ in signals:
-                    stopping()
-                    return
+                def start(client: socket.socket) -> None:
+                    connection = connections.Connection(
+                        client, asgi, config, context, ConnectionState(state.copy())
+                    )
+                    served.start_soon(connection.run)
 
-            async def serving(task_status: trio.TaskStatus[list[str]]) -> None:
-                await hypercorn_serve(
-                    cast(Any, application),  # its types of ASGI are not Starlette's
-                    config,
-                    shutdown_trigger=stopped,
-                    task_status=task_status,
-                )
-
-            await nursery.start(serving)
-            ready()
+                accepting.start_soon(connections.accept, listener, start)
+                ready()
+                await anext(aiter(signals))
+                accepting.cancel_scope.cancel()
+                stopping()
+                await context.terminated.set()
+                served.cancel_scope.deadline = trio.current_time() + GRACE_S
+            await lifespan.wait_for_shutdown()
+            nursery.cancel_scope.cancel()
 
 
 def listen(port: int, last: int) -> socket.socket:
@@ -101,6 +107,8 @@ def listen(port: int, last: int) -> socket.socket:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The kernel keeps who says nothing: that takes no descriptor.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENT_S)
         try:
             listener.bind((HOST, wanted))
             listener.listen(BACKLOG)
