@@ -55,7 +55,8 @@ DELETE_STALE = "DELETE FROM edges WHERE parent NOT IN (SELECT id FROM numbers)"
 
 
 class Referrers:
-    """The index of a store. That of a store in memory is a temporary file."""
+    """The index of a store. That of a store in memory is a temporary file. It is of all nodes; what
+    a view of the store hides is in no answer."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -149,7 +150,7 @@ class Referrers:
 
     def _read_batch(self, begin: int, wanted: Callable[[], bool]) -> tuple[Batch, int]:
         """Returns nodes with the hashes that they refer to, and the position behind them."""
-        arrivals = self._store.blobs.iterate(begin)
+        arrivals = self._store.whole.blobs.iterate(begin)
         batch: Batch = []
         position, edges = begin, 0
         while edges < BATCH_EDGES and len(batch) < BATCH_NODES and wanted():
@@ -163,7 +164,7 @@ class Referrers:
         return batch, position
 
     def _edges(self, parents: list[str]) -> Iterator[tuple[str, set[bytes]]]:
-        for found in self._store.readable_nodes(parents):
+        for found in self._store.whole.readable_nodes(parents):
             if found.type_hash != META:
                 with suppress(CasfsError):
                     _, schema = self._store.registry.compiled(found.type_hash)
@@ -194,7 +195,7 @@ class Referrers:
                     f"SELECT id, hash FROM numbers WHERE id > ? ORDER BY id LIMIT {BATCH_HASHES}",
                     (last,),
                 ).fetchall()
-                gone = set(find_missing(self._store.blobs, [key.hex() for _, key in rows]))
+                gone = set(find_missing(self._store.whole.blobs, [key.hex() for _, key in rows]))
                 ids = [(id,) for id, key in rows if key.hex() in gone]
                 db.executemany("DELETE FROM edges WHERE child = ?", ids)
                 db.executemany("DELETE FROM numbers WHERE id = ?", ids)

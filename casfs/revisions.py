@@ -115,9 +115,12 @@ def resolve_blob(store: Store, text: str) -> BlobHash:
     return entry.digest.hash
 
 
-def entries(store: Store, text: str, *, recursive: bool = False) -> Iterator[tuple[bytes, Entry]]:
-    """Yields path and entry of all that is in the directory REV[:PATH]; of a file, itself."""
-    root, _, entry = resolve_entry(store, text)
+def entries(
+    store: Store, text: str, *, recursive: bool = False, with_local: bool = False
+) -> Iterator[tuple[bytes, Entry]]:
+    """Yields path and entry of all that is in the directory REV[:PATH]; of a file, itself.
+    `with_local`: of the whole directory."""
+    root, _, entry = resolve_entry(store, text, with_local=with_local)
     if isinstance(entry, File | Symlink):
         return iter([(entry.name, entry)])
     root = tree.subtree(entry) or root

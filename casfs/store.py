@@ -1,6 +1,6 @@
 """A store: one root on disk (or in memory), opened by any number of processes at once.
 
-    format        "casfs 3", written last by `init`; any other version is refused
+    format        "casfs 4", written last by `init`; any other version is refused
     store.db, objects/, packs/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
     live/         output and tool calls of programs that run now (`casfs.live_output`)
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from casfs import config
 from casfs.backend.derived import find_prefix
 from casfs.backend.disk import DiskBackend
-from casfs.backend.protocols import META, Backend
+from casfs.backend.protocols import META, Backend, Blobs
 from casfs.backend.purged_contents import PurgedContents
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import BlobHash, Digest, NodeDigest, NodeHash, is_hash
@@ -39,20 +39,23 @@ from casfs.system.files import replacing, syncfs
 if TYPE_CHECKING:
     from casfs.write_batch import Batch
 
-FORMAT = "casfs 3"
-SHARED_FORMAT = "casfs 3 shared"  # a machine's directory of a shared store
+FORMAT = "casfs 4"
+SHARED_FORMAT = "casfs 4 shared"  # a machine's directory of a shared store
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
 DECODED_CACHE_ENTRIES = 200_000  # directory entries
 
 
 class Store:
+    blobs: Blobs
+
     def __init__(self, backend: Backend, root: Path | None = None) -> None:
         self.backend = backend
         self.blobs = backend.blobs
         self.heads = backend.heads
         self.registry = Registry(backend)
         self.root = root
+        self.whole = self  # that of a view (`shown`) hides nothing
         self.cache = LruCache(DECODED_CACHE_ENTRIES)
         self.purged = PurgedContents(backend)
         self.purged.add_cache(self.cache)
@@ -164,6 +167,17 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def shown(self, *, with_local: bool = False) -> Store:
+        """Returns the store as others may see it, to be read only: without what local trees alone
+        reach, unless `with_local`. It is closed with this one."""
+        if with_local:
+            return self
+        from casfs.backend.shown_blobs import ShownBlobs
+
+        view = Store(self.backend, self.root)
+        view.blobs, view.registry, view.whole = ShownBlobs(self.blobs), self.registry, self
+        return view
 
     # -- write --------------------------------------------------------------------------
 

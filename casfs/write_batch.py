@@ -11,7 +11,7 @@ head moves, and the parts published so far are garbage for gc. A batch is not th
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
@@ -45,6 +45,9 @@ class Batch:
         self._require: set[str] = set()
         self._has_times: bool | None = None
         self._swaps: list[Swap] = []
+        # While what is put may turn out to be local (`begin_local`): its hashes, with what each
+        # node of them refers to; then it is published as local, whatever crashes.
+        self._unsettled: dict[str, Collection[str]] | None = None
         self.new_bytes = 0  # of blobs that the store did not have when they were added
 
     def __enter__(self) -> Batch:
@@ -67,6 +70,11 @@ class Batch:
 
     def put_staged(self, staged: Staged) -> Digest:
         """Adds what `Blobs.stage` returned, perhaps in another thread."""
+        if self._unsettled is not None and staged.member is None:  # of a pack: it was adopted
+            self._unsettled.setdefault(staged.digest.hash, ())
+        return self._put_staged(staged)
+
+    def _put_staged(self, staged: Staged) -> Digest:
         if staged.digest.hash in self._known:
             discard([staged], keep_packs=True)
             self._require.add(staged.digest.hash)
@@ -74,11 +82,20 @@ class Batch:
             self._add(staged)
         return staged.digest
 
-    def adopt(self, digest: Digest, staged: Staged | None, info: BlobInfo | None) -> None:
+    def adopt(
+        self,
+        digest: Digest,
+        staged: Staged | None,
+        info: BlobInfo | None,
+        *,
+        is_work: bool = False,
+    ) -> None:
         """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
-        neither where this batch `knows` it, or gets it later."""
+        neither where this batch `knows` it, or gets it later. `is_work`: whatever `settle` says."""
+        if self._unsettled is not None and (info is not None or not is_work):
+            self._unsettled.setdefault(digest.hash, ())
         if staged is not None:
-            self.put_staged(staged)
+            self._put_staged(staged)
         elif info is not None:
             self._known.setdefault(digest.hash, info.type)
 
@@ -91,6 +108,24 @@ class Batch:
         self._look_up([hash])
         self._require.add(hash)
         return hash in self._known
+
+    # -- local blobs ----------------------------------------------------------------------
+
+    def begin_local(self) -> None:
+        """From here on what is put may be local: nobody else sees it until `settle`, nor after a
+        crash."""
+        self._unsettled = {} if self._unsettled is None else self._unsettled
+
+    def settle(self, work: Iterable[str]) -> None:
+        """Ends `begin_local`, once all is committed: what was put since and these reach is work,
+        as far as it was put since; the rest is local."""
+        unsettled, self._unsettled = self._unsettled or {}, None
+        waiting, reached = [*work], {*work}
+        while waiting:
+            new = {one for one in unsettled.get(waiting.pop(), ()) if one in unsettled} - reached
+            reached |= new
+            waiting += new
+        self.blobs.unmark_local(reached)
 
     # -- nodes --------------------------------------------------------------------------
 
@@ -154,6 +189,8 @@ class Batch:
         refs = schema.refs(payload)
         self._check_refs(name, type_hash, self._present(refs) if is_foreign else refs, payload)
         digest = NodeDigest.of(data)
+        if self._unsettled is not None:
+            self._unsettled[digest.hash] = {ref.hash for ref in refs}
         self._add(Staged(digest, data, type=type_hash))
         return digest
 
@@ -273,8 +310,13 @@ class Batch:
         """Returns what is to be published: by default all of a small batch, for a group."""
         blobs = self._staged if new is None else new
         moves = self._swaps if swaps is None else swaps
-        require = self._require.union(*map(protocols.new_targets, moves))
-        return protocols.Publication(list(blobs.values()), moves, require - blobs.keys())
+        kept = set[str]().union(*map(protocols.new_targets, moves))
+        require = (self._require | kept) - blobs.keys()
+        # A head makes nothing work: that of a local tree leads to what is local.
+        local = kept - self._require - blobs.keys()
+        if self._unsettled is not None:
+            local = self._unsettled.keys() | require
+        return protocols.Publication(list(blobs.values()), moves, require, local)
 
     def conclude(self, result: set[str] | BaseException) -> None:
         """Ends a batch with what publishing all of it returned or raised."""

@@ -85,7 +85,7 @@ def _stored(refs: Sequence[tuple[str, str | None]], store: Store) -> tuple[str, 
     """Returns the digests, each once. Raises DanglingRef."""
     if not refs:
         return ()
-    found = store.blobs.info({hash for hash, _ in refs})
+    found = store.shown().blobs.info({hash for hash, _ in refs})  # nothing local is work by this
     for hash, cas_type in refs:
         if hash not in found:
             raise DanglingRef(f"{hash} is not in the store")

@@ -23,10 +23,11 @@ from typing import Any
 
 from casfs import canonical
 from casfs.actions import outputs
-from casfs.digest import NodeHash, TreeHash
+from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
-from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.snapshot import exclusions, policy, stat_cache, walker, working_tree
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
@@ -187,16 +188,24 @@ def identify(store: Store, request: Request) -> Action:
             return Action(batch.put_node("action", payload).hash, payload)
     report = SnapshotReport()
     ignore = _input_rules(store, request, report)
-    cache = stat_cache.load(store, request.root, ignore, "action")
+    options = SnapshotOptions(times=False, scanner=policy.load(store).scanner())
+    cache = stat_cache.load(store, request.root, ignore, f"action,{options.variant}")
     with store.batch() as batch:
-        root = walker.snapshot(
-            batch, request.root, ignore, report, options=SnapshotOptions(times=False), cache=cache
-        )
-        payload["inputRoot"] = root.node.hash
+        full = walker.snapshot(batch, request.root, ignore, report, options=options, cache=cache)
+        state = working_tree.divide(store, batch, full.dated, request.root, report, None)
+        payload |= input_fields(state)
         node = batch.put_node("action", payload)
     if cache is not None:
         cache.save()
     return Action(node.hash, payload, report.warnings)
+
+
+def input_fields(state: RecordedState | None) -> dict[str, Any]:
+    """Returns the fields of an action that say what it reads. All of the directory counts; what is
+    local of it by a hash of its hash, which tells two apart and names none."""
+    if state is None or state.local is None:
+        return {"inputRoot": None if state is None else state.tree}
+    return {"inputRoot": state.tree, "local": hash_bytes(state.local.encode())}
 
 
 @functools.cache

@@ -74,6 +74,8 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
         yield f"argv differs: was {shlex.join(old['argv'])}"
     if old["inputRoot"] != new["inputRoot"]:
         yield f"input tree differs{_changed_paths(store, old['inputRoot'], new['inputRoot'])}"
+    if old.get("local") != new.get("local"):
+        yield "private or derived files differ"
     for part in ("env", "platform"):
         for key in sorted(old[part].keys() | new[part].keys()):
             if old[part].get(key) != new[part].get(key):
@@ -85,10 +87,8 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
     if old["timeoutMs"] != new["timeoutMs"]:
         yield "timeout differs"
     for part, value in (new["step"] or {}).items():
-        if part not in ("parts", "local") and old["step"][part] != value:
+        if part != "parts" and old["step"][part] != value:
             yield f"{part} differs"
-    if new["step"] and old["step"].get("local") != new["step"].get("local"):
-        yield "private or derived files differ"
 
 
 def _changed_paths(store: Store, old: TreeHash | None, new: TreeHash | None) -> str:
@@ -104,6 +104,8 @@ def _changed_paths(store: Store, old: TreeHash | None, new: TreeHash | None) -> 
 
 def changed_input(store: Store, before: Action, after: Action) -> str:
     """Returns the paths of the input that a run has changed; empty for none."""
+    if before.payload.get("local") != after.payload.get("local"):
+        return "private files"
     if before.payload["inputRoot"] == after.payload["inputRoot"]:
         return ""
     found = _changed_paths(store, before.payload["inputRoot"], after.payload["inputRoot"])

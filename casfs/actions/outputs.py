@@ -31,11 +31,13 @@ from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.system.syscalls import exchange
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import modification_order
 from casfs.trees.restore.write import WriteProgress, write_tree
-from casfs.trees.snapshot import walker
+from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
 STAGING_PREFIX = ".casfs.out."
@@ -74,9 +76,12 @@ def make_parents(root: Path, paths: Collection[str]) -> None:
         os.close(_open(root, path.rpartition("/")[0], make=True))
 
 
-def record(batch: Batch, root: Path, paths: Collection[str]) -> DatedTree:
-    """Stores the outputs below the input directory `root` as one tree."""
-    return walker.snapshot(batch, root, OnlyPaths(paths)).dated
+def record(store: Store, batch: Batch, root: Path, paths: Collection[str]) -> RecordedState:
+    """Stores the outputs below the input directory `root`; the batch is committed."""
+    report = SnapshotReport()
+    options = SnapshotOptions(scanner=policy.load(store).scanner())
+    full = walker.snapshot(batch, root, OnlyPaths(paths), report, options=options)
+    return working_tree.divide(store, batch, full.dated, root, report, None)
 
 
 def missing(store: Store, outputs: TreeHash, paths: Collection[str]) -> list[str]:

@@ -35,7 +35,6 @@ from casfs.system.clock import now_ms
 from casfs.system.locks import Lock
 from casfs.system.run_command import Ended, Sinks
 from casfs.trees import recorded_state
-from casfs.trees.recorded_state import RecordedState
 
 LogLine = Callable[[str], None]
 
@@ -195,9 +194,8 @@ class _CachedRun:
             self._log(f"not cached: the input changed while it ran: {changed}")
             return None
         with self.store.batch() as batch:
-            made = outputs.record(batch, self.request.root, self.request.outputs)
-            batch.commit()
-            missing = outputs.missing(self.store, made.tree, self.request.outputs)
+            made = outputs.record(self.store, batch, self.request.root, self.request.outputs)
+            missing = outputs.missing(self.store, made.full, self.request.outputs)
             if missing:
                 self._log(f"not cached: it did not produce the output {', '.join(missing)}")
                 return None
@@ -214,7 +212,6 @@ class _CachedRun:
                 "durationMs": ended.duration_ms,
                 "createdAt": now_ms(),
             }
-            state = RecordedState.of_tree(made)
-            result = recorded_state.put_node(batch, actions.TYPE, payload, state).hash
+            result = recorded_state.put_node(batch, actions.TYPE, payload, made).hash
         retry_on_conflict(lambda: actions.publish(self.store, self.action, result))
         return result

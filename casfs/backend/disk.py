@@ -1,6 +1,7 @@
 """The backend on a local disk: SQLite rows for what is small, plain files for what is large.
 
     store.db    blobs(hash, size, type, touched, data, pack, member), types(hash),
+                local_blobs(hash): of the blobs that only local trees reach,
                 packs(name, kind, size, remote), heads(name, hash, record),
                 moves(seq, name, hash, at): the journal of the heads' last moves
     packs/      the bytes of the rows that have a `pack` (`casfs.backend.pack_files`)
@@ -49,9 +50,11 @@ from casfs.backend.sqlite_statements import (
     insert,
     is_placed,
     key_of,
+    mark_local,
     prepare,
     record_touched,
     swap,
+    unmark_local,
 )
 from casfs.errors import Conflict
 from casfs.system.clock import now_ms
@@ -96,9 +99,13 @@ class DiskBackend:
         (root / "packs").mkdir(exist_ok=True)
 
     def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self,
+        staged: Iterable[Staged],
+        swaps: Iterable[Swap] = (),
+        require: Collection[str] = (),
+        local: Collection[str] = (),
     ) -> set[str]:
-        (result,) = self._publish_all([Publication(list(staged), list(swaps), require)])
+        (result,) = self._publish_all([Publication(list(staged), list(swaps), require, local)])
         if isinstance(result, BaseException):
             raise result
         return result
@@ -120,12 +127,16 @@ class DiskBackend:
             discard(made)
 
     def _publish(self, one: Publication, db: Connection) -> set[str]:
-        batch, swaps, require = one
+        batch, swaps, require, local = one
         now, at_ms = int(time.time()), now_ms()
         stored = prepare(db, batch, swaps, require, now)
         temps = dict.fromkeys(one.temp for one in batch if one.temp and one.member is not None)
         if temps:
             self._blank_purged(db, batch)
+        if local:
+            hashes: set[str] = {blob.digest.hash for blob in batch}
+            mark_local(db, hashes.intersection(local))
+        unmark_local(db, {key.hex() for key in stored}.union(require).difference(local))
         packs = {temp: self.packs.place(db, temp, "hot") for temp in temps}
         insert(db, self.blobs.rows, batch, stored, self.blobs.type_ids, packs, now)
         self._objects.place(blob for blob in batch if not is_placed(blob, stored))

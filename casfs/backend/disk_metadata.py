@@ -49,6 +49,12 @@ class DiskMetadata:
             found[key.hex()] = info
         return found
 
+    def local_among(self, hashes: Collection[str]) -> set[str]:
+        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        with self._db.read() as db:
+            rows = rows_in(db, "SELECT hash FROM local_blobs WHERE hash IN", keys)
+        return {key.hex() for (key,) in rows}
+
     def _blob_info(self, size: object, type: int | None) -> BlobInfo:
         """Returns the metadata of a row; a damaged size as -1, which no blob has."""
         whole = size if isinstance(size, int) else -1

@@ -39,7 +39,11 @@ class MemoryBackend:
         self.touched: set[str] | None = None  # the write barrier of the running gc
 
     def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self,
+        staged: Iterable[Staged],
+        swaps: Iterable[Swap] = (),
+        require: Collection[str] = (),
+        local: Collection[str] = (),
     ) -> set[str]:
         with self.lock:
             batch, moves = list(staged), list(swaps)
@@ -56,6 +60,8 @@ class MemoryBackend:
                 if one.type not in (None, META) and one.type not in present:
                     raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
             heads = self.heads.swapped(moves)
+            self.blobs.unmark_local(stored.union(require).difference(local))
+            self.blobs.marked |= (brought - stored).intersection(local)
             self.blobs.add(batch)
             self.heads.replace(heads, moves)
             touched = [*require, *(one.digest.hash for one in batch)]
@@ -78,6 +84,7 @@ class MemoryBlobs:
         self._purged: dict[str, BlobInfo] = {}  # whose `stored` is empty; purged, or awaited again
         self.stored: dict[str, Blob] = {}
         self.touched: dict[str, int] = {}
+        self.marked: set[str] = set()  # only local trees reach them
         self._positions: dict[str, int] = {}
         self._newest = 0
 
@@ -128,6 +135,12 @@ class MemoryBlobs:
         blob = self.stored[hash]
         return self._purged.get(hash) or BlobInfo(len(blob.data), blob.type)
 
+    def local_among(self, hashes: Collection[str]) -> set[str]:
+        return self.marked.intersection(hashes)
+
+    def unmark_local(self, hashes: Collection[str]) -> None:
+        self.marked -= {*hashes}
+
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         for hash in list(self.stored):
             if (position := self._positions[hash]) > after:
@@ -146,6 +159,7 @@ class MemoryBlobs:
     def quarantine(self, hash: str) -> None:
         self.stored.pop(hash, None)
         self.touched.pop(hash, None)
+        self.marked.discard(hash)
         self._purged.pop(hash, None)
 
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:

@@ -11,8 +11,8 @@ that sees a head sees every blob published with it or before it. A crash between
 leaves garbage, never a dangling reference.
 
 **Required**: `Backend` (`publish`, `close`), `Blobs` (`stage`, `get`, `open`, `get_many`,
-`info`, `iterate`) and `Heads` (`get`, `list`, `moves`). Hashes of any spelling may be asked
-for; only 64 lowercase hex characters name a blob.
+`info`, `local_among`, `unmark_local`, `iterate`) and `Heads` (`get`, `list`, `moves`). Hashes of
+any spelling may be asked for; only 64 lowercase hex characters name a blob.
 **Derived**: `casfs.backend.derived` answers everything else (which hashes are missing, prefix
 lookup, totals, staleness) from these, in time linear in what is stored.
 **Optional**: a backend that has a better answer, or a feature of its own, implements one of
@@ -140,6 +140,7 @@ class Publication(NamedTuple):
     staged: Sequence[Staged]
     swaps: Sequence[Swap] = ()
     require: Collection[str] = ()
+    local: Collection[str] = ()
 
 
 class Purge(NamedTuple):
@@ -224,6 +225,12 @@ class Blobs(Protocol):
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         """Returns the metadata of each stored hash; others are absent from the answer."""
 
+    def local_among(self, hashes: Collection[str]) -> set[str]:
+        """Returns those that are marked: only local trees reach them (`casfs.local_trees`)."""
+
+    def unmark_local(self, hashes: Collection[str]) -> None:
+        """Takes the marks of these away: work has them, too."""
+
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         """Yields (position, hash, info) of all blobs that arrived after a position (0: the
         beginning), in the order of arrival; memory stays bounded."""
@@ -257,13 +264,19 @@ class Backend(Protocol):
     def heads(self) -> Heads: ...
 
     def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self,
+        staged: Iterable[Staged],
+        swaps: Iterable[Swap] = (),
+        require: Collection[str] = (),
+        local: Collection[str] = (),
     ) -> set[str]:
         """Makes `staged` durable, then moves all heads of `swaps`, or none of them. Returns
         those hashes of `staged` that were stored already; a large batch is checked for nodes only.
 
         `require` names blobs that must still be there at that moment (the references of the
-        new nodes); their age is reset, so that gc leaves them to the head to come.
+        new nodes); their age is reset, so that gc leaves them to the head to come. `local` names
+        blobs of these that only local trees reach: new ones are marked so. A mark on any other
+        that is staged or required is taken away: work has it, too.
         Raises NotFound for a required blob that is gone, or where a head would point to
         nothing; Conflict when a head is not `old`. On any error no head has moved.
         """

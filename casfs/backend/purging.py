@@ -12,7 +12,7 @@ from casfs.backend.group_commit import GroupCommit
 from casfs.backend.protocols import Purge, Swap
 from casfs.backend.purge_marks import AWAITED_MARK, IS_PURGED, purge_mark
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import key_of, record_touched, rows_in, swap
+from casfs.backend.sqlite_statements import key_of, record_touched, rows_in, swap, unmark_local
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.system.clock import now_ms
 
@@ -50,6 +50,9 @@ class DiskPurging(DiskMetadata):
                 if is_found(source):
                     return self._db.rebuild()
         return is_erased
+
+    def unmark_local(self, hashes: Collection[str]) -> None:
+        self._commits.run(lambda db: unmark_local(db, hashes))
 
     def unpurge(self, hash: str, swaps: Sequence[Swap] = ()) -> None:
         self._commits.run(lambda db: _unpurge(db, hash, swaps))

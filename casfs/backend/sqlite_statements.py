@@ -218,6 +218,20 @@ def insert(
     db.executemany(INSERT, rows)
 
 
+def mark_local(db: Connection, hashes: Collection[str]) -> None:
+    """Marks blobs that only local trees reach, those that are new: no other row is to be hidden.
+    Before they are inserted."""
+    keys = keys_of(hashes)
+    stored = {key for (key,) in rows_in(db, "SELECT hash FROM blobs WHERE hash IN", keys)}
+    new = [(key,) for key in keys if key not in stored]
+    db.executemany("INSERT OR IGNORE INTO local_blobs VALUES (?)", new)
+
+
+def unmark_local(db: Connection, hashes: Collection[str]) -> None:
+    """Takes marks away, of what work has as well."""
+    rows_in(db, "DELETE FROM local_blobs WHERE hash IN", keys_of(hashes))
+
+
 def is_placed(one: Staged, stored: Mapping[bytes, BlobRow]) -> bool:
     """Returns True for a blob that is stored already, in a row or in a pack."""
     found = stored.get(bytes.fromhex(one.digest.hash))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from casfs import graph
+from casfs import graph, local_trees
 from casfs.backend.derived import find_missing
 from casfs.cli import on_disk
-from casfs.cli.common import json_option, open_store, step_secrets
+from casfs.cli.common import json_option, open_store, step_secrets, with_local_option
 from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound, Usage
@@ -58,8 +58,9 @@ def _redacted(source: BinaryIO, secrets: Secrets) -> BinaryIO:
 
 @click.command()
 @click.argument("what", metavar="TREE:PATH|HASH|PATH")
+@with_local_option
 @click.pass_context
-def cat(ctx: click.Context, what: str) -> None:
+def cat(ctx: click.Context, what: str, with_local: bool) -> None:
     """Print the verified bytes of a file in a tree, or of any blob by its hash.
 
     A path on disk stands for the file in the newest checkpoint of its directory.
@@ -68,7 +69,7 @@ def cat(ctx: click.Context, what: str) -> None:
     casfs cat work~1:README.md
     casfs get 8e4c7c1b >README.md
     """
-    with open_store(ctx) as store:
+    with open_store(ctx, with_local) as store:
         try:
             hash = resolve_blob(store, what)
         except (NotFound, Invalid) as error:
@@ -90,16 +91,17 @@ get = cat
 
 @click.command()
 @click.argument("hashes", nargs=-1, required=True, metavar="HASH...")
+@with_local_option
 @json_option
 @click.pass_context
-def has(ctx: click.Context, hashes: tuple[str, ...], as_json: bool) -> int:
+def has(ctx: click.Context, hashes: tuple[str, ...], with_local: bool, as_json: bool) -> int:
     """Print for each HASH whether it is stored; exit 3 when one is missing.
 
     \b
     casfs has 8e4c7c1b…
     """
     _check(hashes)
-    with open_store(ctx) as store:
+    with open_store(ctx, with_local) as store:
         found = store.blobs.info(hashes)
     lines = (f"{hash} {'yes' if hash in found else 'no'}" for hash in hashes)
     echo_lines(as_json, {hash: hash in found for hash in hashes}, lines)
@@ -107,9 +109,10 @@ def has(ctx: click.Context, hashes: tuple[str, ...], as_json: bool) -> int:
 
 
 @click.command()
+@with_local_option
 @json_option
 @click.pass_context
-def missing(ctx: click.Context, as_json: bool) -> None:
+def missing(ctx: click.Context, with_local: bool, as_json: bool) -> None:
     """Read hashes from stdin, one a line, and print those that are not stored.
 
     \b
@@ -117,7 +120,7 @@ def missing(ctx: click.Context, as_json: bool) -> None:
     """
     hashes = sys.stdin.buffer.read().decode("utf-8", "replace").split()
     _check(hashes)
-    with open_store(ctx) as store:
+    with open_store(ctx, with_local) as store:
         lacking = find_missing(store.blobs, hashes)
     echo_lines(as_json, lacking, lacking)
 
@@ -127,10 +130,17 @@ def missing(ctx: click.Context, as_json: bool) -> None:
 @click.option("--reverse", is_flag=True, help="Print the nodes that refer to HASH.")
 @click.option("--recursive", is_flag=True, help="With --reverse: the nodes that reach HASH.")
 @click.option("--type", metavar="TYPE", help="With --reverse: only nodes of this type.")
+@with_local_option
 @json_option
 @click.pass_context
 def refs(
-    ctx: click.Context, hash: str, reverse: bool, recursive: bool, type: str | None, as_json: bool
+    ctx: click.Context,
+    hash: str,
+    reverse: bool,
+    recursive: bool,
+    type: str | None,
+    with_local: bool,
+    as_json: bool,
 ) -> None:
     """Print the references of a node: those of its payload, then its type.
 
@@ -141,7 +151,7 @@ def refs(
     """
     if not reverse and (recursive or type):
         raise Usage("--recursive and --type go with --reverse")
-    with open_store(ctx) as store:
+    with open_store(ctx, with_local) as store:
         expanded = store.expand(hash)
         if not reverse:
             found = graph.refs(store, expanded)
@@ -154,31 +164,37 @@ def refs(
 
 @click.command()
 @click.argument("hash")
+@with_local_option
 @json_option
 @click.pass_context
-def walk(ctx: click.Context, hash: str, as_json: bool) -> None:
+def walk(ctx: click.Context, hash: str, with_local: bool, as_json: bool) -> None:
     """Print the hashes reachable from HASH, itself first, each once.
 
     \b
     casfs walk 4b9b6694 | wc -l
     """
-    with open_store(ctx) as store:
-        found = graph.walk(store, [store.expand(hash)])
+    with open_store(ctx, with_local) as store:
+        found = graph.walk(store, [store.expand(hash)], with_local=with_local)
         echo_lines(as_json, list(found) if as_json else None, found)
 
 
 @click.command()
 @click.argument("prefix", default="")
+@with_local_option
 @json_option
 @click.pass_context
-def heads(ctx: click.Context, prefix: str, as_json: bool) -> None:
+def heads(ctx: click.Context, prefix: str, with_local: bool, as_json: bool) -> None:
     """Print the refs (mutable names) that start with PREFIX, and their hashes.
 
     \b
     casfs heads checkpoints/
     """
-    with open_store(ctx) as store:
-        found = list(store.heads.list(prefix))
+    with open_store(ctx, with_local) as store:
+        found = [
+            (name, head)
+            for name, head in store.heads.list(prefix)
+            if with_local or not name.startswith(local_trees.HEADS)
+        ]
     value = [{"name": name, "hash": head.hash, "record": head.record} for name, head in found]
     echo_lines(as_json, value, (f"{name} {head.hash}" for name, head in found))
 

@@ -57,11 +57,12 @@ def store_root(ctx: click.Context) -> Path:
 
 
 @contextmanager
-def open_store(ctx: click.Context) -> Iterator[Store]:
+def open_store(ctx: click.Context, with_local: bool = True) -> Iterator[Store]:
+    """`with_local`: what only local trees reach is there, too."""
     from casfs.store import Store
 
     with Store.open(store_root(ctx)) as store:
-        yield store
+        yield store.shown(with_local=with_local)
 
 
 def check_store(root: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import json_option, open_store, with_local_option
 from casfs.cli.output import echo_lines
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.revisions import entries
@@ -17,6 +17,7 @@ Row = tuple[bytes, Entry]  # path, entry
 @click.argument("tree", metavar="TREE[:PATH]")
 @click.option("--recursive", "-R", is_flag=True, help="Also everything below, by its path.")
 @click.option("--long", "-l", is_flag=True, help="Kind (f, x executable, d, l), size, hash, name.")
+@with_local_option
 @json_option
 @click.pass_context
 def ls(
@@ -24,6 +25,7 @@ def ls(
     tree: str,
     recursive: bool = False,
     long: bool = False,
+    with_local: bool = False,
     as_json: bool = False,
 ) -> None:
     """List a directory, or one file, of TREE; directories end in a slash.
@@ -32,8 +34,8 @@ def ls(
     casfs ls work:src
     casfs ls work~1 -R -l
     """
-    with open_store(ctx) as store:
-        rows = entries(store, tree, recursive=recursive)
+    with open_store(ctx, with_local) as store:
+        rows = entries(store, tree, recursive=recursive, with_local=with_local)
         value = [entry_json(*row) for row in rows] if as_json else None
         echo_lines(as_json, value, map(_long if long else _short, rows))
 

@@ -6,7 +6,15 @@ from itertools import islice
 
 import click
 
-from casfs.cli.common import Count, input_name, json_option, open_store, read_json, step_secrets
+from casfs.cli.common import (
+    Count,
+    input_name,
+    json_option,
+    open_store,
+    read_json,
+    step_secrets,
+    with_local_option,
+)
 from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.errors import Invalid
@@ -44,15 +52,16 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
 
 @node.command()
 @click.argument("hash")
+@with_local_option
 @json_option
 @click.pass_context
-def get(ctx: click.Context, hash: str, as_json: bool) -> None:
+def get(ctx: click.Context, hash: str, with_local: bool, as_json: bool) -> None:
     """Print a node: hash, name of its type, payload.
 
     \b
     casfs node get 5b73ca66
     """
-    with open_store(ctx) as store:
+    with open_store(ctx, with_local) as store:
         found = store.node(store.expand(hash))
     echo_json(
         {"hash": found.hash, "type": found.type, "payload": found.payload}, pretty=not as_json
@@ -63,9 +72,17 @@ def get(ctx: click.Context, hash: str, as_json: bool) -> None:
 @click.argument("type")
 @click.option("--limit", type=Count(0), help="Maximum number of hashes.")
 @click.option("--offset", type=Count(0), default=0, help="Number of hashes to skip.")
+@with_local_option
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json: bool) -> None:
+def list_(
+    ctx: click.Context,
+    type: str,
+    limit: int | None,
+    offset: int,
+    with_local: bool,
+    as_json: bool,
+) -> None:
     """Print the hashes of all nodes of TYPE, in the order of their arrival.
 
     \b
@@ -73,7 +90,7 @@ def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json
     """
     from casfs.maintenance import names
 
-    with open_store(ctx) as store:
+    with open_store(ctx, with_local) as store:
         end = None if limit is None else offset + limit
         found = (hash for hash, _ in islice(names.of_type(store, type), offset, end))
         echo_lines(as_json, list(found) if as_json else None, found)

@@ -21,6 +21,7 @@ from casfs.system.files import replacing
     help="Port of 127.0.0.1 (default: the last one, else any free one).",
 )
 @click.option("--socket", "path", metavar="PATH", help="Listen at a unix socket instead.")
+@click.option("--with-local", is_flag=True, help="Show private and derived files, too.")
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 @json_option
 @click.pass_context
@@ -29,6 +30,7 @@ def web(
     directory: str | None,
     port: int | None,
     path: str | None,
+    with_local: bool,
     opened: bool,
     as_json: bool,
 ) -> None:
@@ -60,7 +62,8 @@ def web(
         if (error.name or "").partition(".")[0] not in EXTRAS["web"].modules:
             raise
         raise Failed(f"no module {error.name}; run `{install_line('web')}`") from None
-    server.serve(root, port or 0, None if path is None else Path(path).absolute(), ready)
+    where = None if path is None else Path(path).absolute()
+    server.serve(root, port or 0, where, ready, with_local=with_local)
 
 
 def open_privately(file: Path, url: str) -> None:

@@ -37,7 +37,11 @@ class DryRunBackend:
         self.heads: Heads = real.heads
 
     def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self,
+        staged: Iterable[Staged],
+        swaps: Iterable[Swap] = (),
+        require: Collection[str] = (),
+        local: Collection[str] = (),
     ) -> set[str]:
         del require  # the real backend has just answered for them
         self.blobs.note(staged)

@@ -212,6 +212,8 @@ class Reading:
     def cas_put(self, text: Long, artifacts: Texts = ()) -> Value:
         """Puts a text into the store, as a content node with hashes as `artifacts`, and returns its
         hash, for the member of an output that is a cas_ref."""
+        if hidden := self.store.whole.blobs.local_among(artifacts):
+            raise Invalid(f"refers to {min(hidden)}, which is not in this store; put it first")
         payload = {"text": self.secrets.redact(text), "artifacts": list(artifacts)}
         return {"hash": self.store.put_node("content", payload).hash}
 

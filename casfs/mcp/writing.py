@@ -18,8 +18,10 @@ from casfs.checkpoints import create
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, open_beneath
+from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore as restore_tree
+from casfs.trees.restore.target import Target
 
 Directory = Annotated[Text, Field(description="may be relative to the server's first directory")]
 Agents = Annotated[
@@ -35,23 +37,26 @@ class Writing(Reading):
         .casfsignore names."""
         about = self.secrets.redact(message)
         with self._opened(directory) as place:
-            made = create.create(self.store, name, place.here, about).checkpoint
+            made = create.create(self.store.whole, name, place.here, about).checkpoint
         return {"revision": f"{made.name}@{made.id}", "tree": made.root}
 
     def restore(self, tree: Revision, directory: Directory, force: bool = False) -> Value:
         """Makes a directory hold a tree: a new or empty one, or one that was recorded or restored
-        before. Files that are in neither tree stay. `force`: also overwrites local changes, which
-        a checkpoint records first (`savedAs`)."""
-        state = revisions.resolve(self.store, tree).state
-        saved = []
+        before. Files that are in neither tree stay, and so do private ones. `force`: also
+        overwrites local changes, which a checkpoint records first (`savedAs`)."""
+        shown = revisions.resolve(self.store, tree).state
+        store, saved = self.store.whole, []
         with self._opened(directory, make=True) as place:
 
             def save(before: RecordedState, _: object) -> None:
-                made = create.create_before_restore(self.store, before, place.here)
+                made = create.create_before_restore(store, before, place.here)
                 saved.append(f"{made.name}@{made.id}")
 
+            known = Target(store, place.path, place.fd).known_state()
+            is_whole = shown.local is not None
+            state = shown if is_whole else recorded_state.with_local_of(store, shown, known)
             done = restore_tree(
-                self.store,
+                store,
                 state,
                 place.path,
                 on_local_changes=save if force else None,
@@ -67,7 +72,8 @@ class Writing(Reading):
         tree, by default an empty one (`create_checkpoint` records a directory)."""
         given: dict[str, Any] = {"workflow": workflow, "input": task, "workspace": None}
         if tree:
-            state = revisions.resolve(self.store, tree).state
+            revisions.resolve(self.store, tree)  # what is hidden is not found
+            state = revisions.resolve(self.store.whole, tree).state
             given |= {"workspace": state.tree, "recorded": state.fields}
         return self._ask("start", agents, **given)
 

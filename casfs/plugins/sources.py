@@ -25,16 +25,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from casfs.digest import TreeDigest
+from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Corrupt, Failed, Invalid, NotFound
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store import Store
 from casfs.system import tarballs, zstd
 from casfs.trees import tree
-from casfs.trees.snapshot import walker
+from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import mode_properties
-from casfs.trees.snapshot.report import SnapshotOptions
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
 GIT_FOLDER = b".git"
@@ -64,13 +65,18 @@ def is_git(source: str) -> bool:
     return bare or (REMOTE.match(source) is not None and not path.exists())
 
 
-def store_source(batch: Batch, source: Path, options: SnapshotOptions) -> TreeDigest:
-    """Stores a directory or a tarball; returns its tree. Raises NotFound, Invalid, Failed."""
+def store_source(
+    store: Store, batch: Batch, source: Path, options: SnapshotOptions, report: SnapshotReport
+) -> TreeHash:
+    """Stores a directory, without what is private in it, or a tarball; returns its tree, once the
+    batch is committed. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
-        return walker.snapshot(batch, source, WITHOUT_GIT, options=options).node
+        options.scanner = policy.load(store).scanner()
+        full = walker.snapshot(batch, source, WITHOUT_GIT, report, options=options)
+        return working_tree.divide(store, batch, full.dated, source, report, None).tree
     if not source.exists():
         raise NotFound(f"{source} is not a directory, a tarball or the URL of a git repository")
-    return _tarball(batch, source)
+    return _tarball(batch, source).hash
 
 
 def without_credentials(source: str) -> str:

@@ -25,7 +25,7 @@ from casfs.system.clock import now_ms
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
-from casfs.trees.snapshot.report import Progress, SnapshotOptions
+from casfs.trees.snapshot.report import Progress, SnapshotOptions, SnapshotReport
 
 MAX_SOURCE_CHARS = 1000  # in a record
 
@@ -33,7 +33,7 @@ MAX_SOURCE_CHARS = 1000  # in a record
 @dataclass(frozen=True, slots=True)
 class Synced:
     """`stored`: the source was stored by this call. `warning`: how the source differs from the
-    stored version, or empty."""
+    stored version, or what of it is private and was left out, or empty."""
 
     plugin: Plugin
     stored: bool
@@ -98,11 +98,10 @@ def _store(
     commit: str | None,
     progress: Progress,
 ) -> Synced:
-    now = now_ms()
+    now, report = now_ms(), SnapshotReport()
+    options = SnapshotOptions(progress=progress, times=False)
     with store.batch() as batch:
-        root = sources.store_source(
-            batch, path, SnapshotOptions(progress=progress, times=False)
-        ).hash
+        root = sources.store_source(store, batch, path, options, report)
         key = head_name(name, version)
         old = store.heads.get(key)
         record: dict[str, Any] = {
@@ -114,7 +113,9 @@ def _store(
         }
         new = Head(root, record)
         batch.swap(key, old, new)
-    return Synced(of_head(key, new), stored=True)
+    private = ", ".join(map(printable, sorted(report.local)))
+    warning = f"private, left out: {private}; see [snapshot] work" if private else ""
+    return Synced(of_head(key, new), stored=True, warning=warning)
 
 
 def _upstream_warning(old: Plugin, source: str, env: Mapping[str, str]) -> str:

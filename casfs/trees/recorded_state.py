@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from casfs import local_trees
 from casfs.digest import BlobHash, NodeDigest, NodeHash, TimesHash, TreeHash
 from casfs.local_trees import LocalTree
-from casfs.nodes.directory import Entry, File, Subdirectory
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
@@ -131,6 +131,24 @@ def divide(
     return RecordedState(work, full.tree, times, full.times)
 
 
+def with_local_of(store: Store, state: RecordedState, known: RecordedState | None) -> RecordedState:
+    """Returns the state of what a directory that holds `known` becomes by the work of `state`: its
+    private and derived files stay, where the work has nothing at their paths."""
+    if known is None or known.local is None:
+        return state
+    kept = {
+        path: entry
+        for path, entry in local_paths(store, known.tree, known.full)
+        if tree.find(store, state.tree, path) is None
+    }
+    with store.batch() as batch:
+        batch.begin_local()
+        full = edit.with_entries(store, batch, state.tree, kept).hash
+        batch.commit()
+        batch.settle(())
+    return state if full == state.tree else state._replace(local=full)
+
+
 def local_paths(
     store: Store, work: TreeHash | None, full: TreeHash, above: bytes = b""
 ) -> Iterator[tuple[bytes, Entry]]:
@@ -148,6 +166,24 @@ def local_paths(
             yield from local_paths(store, other.digest.hash, entry.digest.hash, below)
         else:
             yield above + name, entry
+
+
+def hashes_at(store: Store, root: TreeHash, paths: Iterable[bytes]) -> set[str]:
+    """Returns the hashes of what is at these paths of a tree, all below it included, and of the
+    directories on the way there."""
+    hashes: set[str] = set()
+    for path in paths:
+        parts, entries = path.split(b"/"), tree.load(store, root)
+        for place, name in enumerate(parts):
+            entry = entries.get(name)
+            if isinstance(entry, Subdirectory):
+                hashes.add(entry.digest.hash)
+                below = tree.walk(store, entry.digest.hash) if place == len(parts) - 1 else ()
+                hashes.update(one.digest.hash for _, one in below if not isinstance(one, Symlink))
+                entries = tree.load(store, entry.digest.hash)
+            elif isinstance(entry, File):
+                hashes.add(entry.digest.hash)
+    return hashes
 
 
 class Totals(NamedTuple):

@@ -118,6 +118,12 @@ class ScratchBlobs:
                 known[hash] = BlobInfo(self._sizes[hash], None if staged is None else staged.type)
         return known
 
+    def local_among(self, hashes: Collection[str]) -> set[str]:
+        return self._blobs.local_among(hashes)
+
+    def unmark_local(self, hashes: Collection[str]) -> None:
+        """Nothing: a view of a store changes none of its marks."""
+
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         return self._blobs.iterate(after)
 
@@ -145,7 +151,11 @@ class ScratchBackend:
         self.heads = heads
 
     def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self,
+        staged: Iterable[Staged],
+        swaps: Iterable[Swap] = (),
+        require: Collection[str] = (),
+        local: Collection[str] = (),
     ) -> set[str]:
         if any(True for _ in swaps):
             raise Refused("a view of a store moves no head")

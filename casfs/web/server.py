@@ -31,10 +31,18 @@ SILENT_S = 10
 BACKLOG = 4096  # where it is full, a client tries again only after a second
 
 
-def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]) -> None:
+def serve(
+    root: Path,
+    port: int,
+    path: Path | None,
+    ready: Callable[[str], None],
+    *,
+    with_local: bool = False,
+) -> None:
     """Serves the store at `root` until SIGINT or SIGTERM. `port` 0: the last one, else any free
-    one; `path`: a unix socket in place of a port; `ready` gets the address with the key. Raises
-    Failed, and as opening the store does."""
+    one; `path`: a unix socket in place of a port; `ready` gets the address with the key;
+    `with_local`: what local trees alone reach is shown, too. Raises Failed, and as opening the
+    store does."""
     with Store.open(root) as store:
         follow(store.backend)
         key = access.load(root)
@@ -46,7 +54,7 @@ def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]
             access.save(root, key)
             where = f"http://{HOST}:{port}/" if path is None else "http://localhost/"
             try:
-                site = Site(store, to_file(root / "log" / "web.jsonl"))
+                site = Site(store.shown(with_local=with_local), to_file(root / "log" / "web.jsonl"))
                 trio.run(_run, site, key, listener, lambda: ready(f"{where}?token={key.token}"))
             finally:
                 if path is not None:

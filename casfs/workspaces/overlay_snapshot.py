@@ -60,7 +60,8 @@ def snapshot(
     scanner: Scanner | None = None,
     view: Path | None = None,
 ) -> DatedTree:
-    """Store the tree that an overlay of `upper` over the tree `base` shows, and its times.
+    """Stores the tree that an overlay of `upper` over the tree `base` shows, and its times; as a
+    snapshot, what is new of it is local until the batch settles what is work.
     `rules`: makes of the overlay's `.casfsignore` what decides about the entries of the upper;
     `scanner`: looks for secrets in its files; `view`: where the overlay is mounted, in which the
     evidence of derived directories is looked for.
@@ -70,6 +71,7 @@ def snapshot(
     upper has more than `limit` bytes.
     """
     tree.load(store, base.tree)
+    batch.begin_local()
     fd = open_top(upper)
     merge = _Merge(store, batch, base, upper, report or SnapshotReport(), markers)
     merge.limit = limit

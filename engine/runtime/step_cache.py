@@ -23,7 +23,7 @@ from typing import Any
 
 from casfs import canonical
 from casfs.actions import cache as actions
-from casfs.actions.key import DEFAULT_VARIABLE, Action, host_platform
+from casfs.actions.key import DEFAULT_VARIABLE, Action, host_platform, input_fields
 from casfs.actions.miss_reason import explain_miss
 from casfs.agents import AgentResult
 from casfs.agents.prompt import Prompt
@@ -69,7 +69,7 @@ def identify(store: Store, inputs: StepInputs) -> Action:
             "argv": [],
             "cwd": ".",
             "env": {key: inputs.env[key] for key in (DEFAULT_VARIABLE,) if key in inputs.env},
-            "inputRoot": None if inputs.workspace is None else inputs.workspace.tree,
+            **input_fields(inputs.workspace),
             "outputs": [],
             "platform": host_platform(),
             "timeoutMs": None,
@@ -82,17 +82,12 @@ def identify(store: Store, inputs: StepInputs) -> Action:
 def _step_key(store: Store, batch: Batch, inputs: StepInputs) -> dict[str, Any]:
     agent = dict(store.node(inputs.agent, "agent").payload)
     agent["version"] = f"=={loader.load(agent['package']).version}"  # installed, not resolved
-    prompt, state = inputs.prompt, inputs.workspace
+    prompt = inputs.prompt
     parts = {**vars(prompt), "history": [vars(step) for step in prompt.history]}
     del parts["answer"]  # the prompt of a first attempt has none
     if prompt.instruction is None:
         del parts["instruction"]  # as in keys of before there were any
-    # A hash of the local tree's hash: the key tells equal ones apart, and names none.
-    local = (
-        {} if state is None or state.local is None else {"local": hash_bytes(state.local.encode())}
-    )
     return {
-        **local,
         "role": inputs.role.hash,
         "name": inputs.name,
         "index": inputs.index,

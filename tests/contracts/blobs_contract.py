@@ -273,4 +273,36 @@ def a_refused_publish_can_be_repeated(make_backend: Factory) -> None:
     assert backend.blobs.get(hash).data == content(5000)
 
 
+def new_blobs_can_be_local(make_backend: Factory) -> None:
+    backend = make_backend()
+    old = put(backend, b"old")
+    staged = [stage(backend, one) for one in (b"old", b"new", b"large" * 100_000, b"work")]
+    hashes = [one.digest.hash for one in staged]
+    assert backend.blobs.local_among(hashes) == set()
+    backend.publish(staged, local=[*hashes[:3], ABSENT])
+    assert backend.blobs.local_among([*hashes, ABSENT]) == {*hashes[1:3]}
+    assert old == hashes[0]
+
+
+def a_put_or_a_reference_of_work_ends_a_mark(make_backend: Factory) -> None:
+    backend = make_backend()
+    staged = [stage(backend, one) for one in (b"put", b"required", b"unmarked", b"kept")]
+    hashes = [one.digest.hash for one in staged]
+    backend.publish(staged, local=hashes)
+    backend.publish([stage(backend, b"kept")], require=hashes[3:], local=hashes)
+    assert backend.blobs.local_among(hashes) == {*hashes}
+    backend.publish([stage(backend, b"put")], require=[hashes[1]])
+    backend.blobs.unmark_local([hashes[2]])
+    assert backend.blobs.local_among(hashes) == {hashes[3]}
+
+
+def a_large_publication_ends_marks(make_backend: Factory) -> None:
+    backend = make_backend()
+    private = stage(backend, b"7")
+    backend.publish([private], local=[private.digest.hash])
+    many = [stage(backend, b"%d" % number) for number in range(1000)]
+    backend.publish(many, require=[private.digest.hash])
+    assert backend.blobs.local_among([one.digest.hash for one in many]) == set()
+
+
 CONTRACT = checks(globals())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from casfs.plugins import sources
 from casfs.store import Store
-from casfs.trees.snapshot.report import SnapshotOptions
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from tests.support.helpers import Program, put_tree, take, write_tree
 
 TREE = {"key": b"k", "run": Program(b"#!"), "d": {"f": b""}}
@@ -27,8 +27,8 @@ def test_a_tarball_keeps_modes(store: Store, tmp_path: Path) -> None:
             tar.add(folder, arcname=top)
         with store.batch() as batch:
             assert sources.store_source(
-                batch, tmp_path / "one.tar", SnapshotOptions()
-            ).hash == take(store, folder)
+                store, batch, tmp_path / "one.tar", SnapshotOptions(), SnapshotReport()
+            ) == take(store, folder)
 
 
 def test_a_commit_is_the_same_tree_under_every_umask(store: Store, tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_a_commit_is_the_same_tree_under_every_umask(store: Store, tmp_path: Pat
         with sources.checkout(str(folder), "refs/heads/main", os.environ) as (place, _):
             assert stat.S_IMODE(place.stat().st_mode) == 0o755
             with store.batch() as batch:
-                assert sources.store_source(batch, place, SnapshotOptions()).hash == put_tree(
-                    store, TREE
-                )
+                options, report = SnapshotOptions(), SnapshotReport()
+                made = sources.store_source(store, batch, place, options, report)
+                assert made == put_tree(store, TREE)
     finally:
         os.umask(before)

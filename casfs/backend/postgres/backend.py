@@ -64,9 +64,13 @@ class PostgresBackend:
         return open_storage(one.objects, endpoint=one.endpoint, region=one.region)
 
     def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self,
+        staged: Iterable[Staged],
+        swaps: Iterable[Swap] = (),
+        require: Collection[str] = (),
+        local: Collection[str] = (),
     ) -> set[str]:
-        (result,) = self.publish_group([Publication(list(staged), list(swaps), require)])
+        (result,) = self.publish_group([Publication(list(staged), list(swaps), require, local)])
         if isinstance(result, BaseException):
             raise result
         return result

@@ -53,6 +53,8 @@ FROM casfs.packs p JOIN casfs.blobs b ON b.pack = p.id WHERE p.id = ANY(%s) ORDE
 """
 ROOM = "count(*), coalesce(sum(size), 0)::bigint, count(pack) FROM casfs.blobs"
 FIND = "SELECT hash FROM casfs.blobs WHERE hash BETWEEN %b AND %b ORDER BY hash LIMIT %s"
+LOCAL_AMONG = "SELECT hash FROM casfs.local_blobs WHERE hash = ANY(%b::bytea[])"
+UNMARK_LOCAL = "DELETE FROM casfs.local_blobs WHERE hash = ANY(%b::bytea[]) RETURNING hash"
 T = TypeVar("T")
 
 
@@ -227,6 +229,14 @@ class PostgresBlobs(PostgresRepair):
         self.bring([one for one in found if types.get(one, "") != found[one].type], again=True)
         for hash in hashes:
             self._said.put(hash, (time.monotonic(), found.get(hash)), 1)
+
+    def local_among(self, hashes: Collection[str]) -> set[str]:
+        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        return {key.hex() for (key,) in self._ask(LOCAL_AMONG, keys)} if keys else set()
+
+    def unmark_local(self, hashes: Collection[str]) -> None:
+        if hashes:
+            self._pool.run(UNMARK_LOCAL, [[key_of(one) for one in hashes]])
 
     def missing(self, hashes: Collection[str]) -> list[str]:
         found = self.info(hashes)

@@ -27,7 +27,7 @@ BLOB_TYPES = ("bytea", "bigint", "bytea", "bytea", "bytea", "int")
 SWAP_TYPES = ("text", "bytea", "text", "bytea", "text", "bigint")
 HASHES, NEEDS = 3, 9  # places among the arguments
 MAX_NAME_BYTES = 2600  # of an index entry
-TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES]
+TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES, "bytea"]
 ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{one}[]" for one in TYPES])
 ONE = f"SELECT casfs.publish_one({ARGUMENTS})"
 TRY = f"SELECT known, state, message FROM casfs.publish_try({ARGUMENTS})"
@@ -96,8 +96,21 @@ def _merged(group: Sequence[Call]) -> list[Any]:
             if row[0] not in blobs or row[2] is not None:
                 blobs[row[0]] = row
     columns = zip(*(one.values[NEEDS:] for one in group), strict=True)
-    needs, *rest = [[*chain.from_iterable(parts)] for parts in columns]
-    return [*group[0].values[:HASHES], *_columns(blobs.values(), BLOB_TYPES), [*{*needs}], *rest]
+    needs, *rest, _ = [[*chain.from_iterable(parts)] for parts in columns]
+    local = _local(group)
+    values = [*_columns(blobs.values(), BLOB_TYPES), [*{*needs}], *rest, local]
+    return [*group[0].values[:HASHES], *values]
+
+
+def _local(group: Sequence[Call]) -> list[bytes]:
+    """Returns what is local in each publication that has it."""
+    everywhere = {key for one in group for key in one.values[-1]}
+    work = {
+        key
+        for one in group
+        for key in {*one.values[HASHES], *one.values[NEEDS]} - {*one.values[-1]}
+    }
+    return sorted(everywhere - work)
 
 
 def _columns(rows: Iterable[Row], types: Sequence[str]) -> list[list[Any]]:
@@ -120,7 +133,7 @@ def _done(db: Connection, group: Sequence[Call]) -> set[object]:
 
 def arguments(placed: Placed) -> Call:
     """Raises Invalid, NotFound, Conflict."""
-    (staged, swaps, require), packs, places = placed
+    (staged, swaps, require, local), packs, places = placed
     blobs: dict[str, Staged] = {}
     for one in staged:
         if one.type is not None or one.digest.hash not in blobs:
@@ -139,6 +152,7 @@ def arguments(placed: Placed) -> Call:
         [bytes.fromhex(name) for name in packs],
         [*packs.values()],
         *_columns([(*_swap_row(swap), token) for swap in swaps], SWAP_TYPES),
+        sorted(key_of(hash) for hash in {*local} & (blobs.keys() | {*require})),
     ]
     return Call(values, token, len(swaps))
 

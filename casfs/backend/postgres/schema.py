@@ -3,6 +3,7 @@
     store        one row: the format, the id, where the objects are
     blobs        as in `casfs.backend.disk`; `type` is the hash of the schema node ('' for META),
                  `data` is NULL where the bytes are member `member` of the pack `pack`
+    local_blobs  the blobs that only local trees reach
     packs        the packs in object storage, packs/<name>.pack; each name is used once (salted)
     strays       packs in object storage, or on their way there, that have no row in `packs`, and
                  since when: written before an upload, and by gc with the deletion of a pack
@@ -22,7 +23,7 @@ which no publication may be in flight (gc as it begins, and as it deletes) takes
 
 from __future__ import annotations
 
-FORMAT = "casfs shared 1"  # of the tables
+FORMAT = "casfs shared 2"  # of the tables
 GUARD = 0x636173667300  # key of an advisory lock
 
 # Blobs do not arrive in the order of their ids, which come from a sequence: the last one that was
@@ -45,6 +46,8 @@ CREATE TABLE IF NOT EXISTS casfs.blobs (
   touched bigint NOT NULL, data bytea, pack bigint, member integer);
 ALTER TABLE casfs.blobs ALTER hash SET STORAGE MAIN, ALTER type SET STORAGE MAIN,
   ALTER data SET STORAGE MAIN;  -- compressed, but not in rows of another table
+CREATE TABLE IF NOT EXISTS casfs.local_blobs (
+  hash bytea PRIMARY KEY REFERENCES casfs.blobs (hash) ON DELETE CASCADE);
 CREATE INDEX IF NOT EXISTS blobs_by_type ON casfs.blobs (type, id) WHERE type IS NOT NULL;
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON casfs.blobs (pack) WHERE pack IS NOT NULL;
 CREATE TABLE IF NOT EXISTS casfs.heads (
@@ -81,17 +84,17 @@ CREATE UNLOGGED TABLE IF NOT EXISTS casfs.marks (
 """
 
 # Arguments of a publication: hashes (and sizes, types, data, packs, members) of its blobs, in the
-# order in which they arrive; what it needs; its swaps. An absent old or new head is NULL. It may be
-# run again. It is to be run again (40001) where a later transaction has overtaken it: else the
-# journal would have a head's moves in another order than they happened. Plans are generic and use
-# indexes: to plan anew for each array costs as much as all else.
+# order in which they arrive; what it needs; its swaps; what is local. An absent old or new head is
+# NULL. It may be run again. It is to be run again (40001) where a later transaction has overtaken
+# it: else the journal would have a head's moves in another order than they happened. Plans are
+# generic and use indexes: to plan anew for each array costs as much as all else.
 PUBLISH = f"""
 CREATE OR REPLACE FUNCTION casfs.publish_one(
   now_s bigint, now_ms bigint, tolerance bigint,
   hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
   needs bytea[], new_packs bytea[], new_sizes bigint[],
   names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[],
-  tokens bigint[]
+  tokens bigint[], local bytea[]
 ) RETURNS bytea[] LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
@@ -155,6 +158,12 @@ BEGIN
       RAISE EXCEPTION USING ERRCODE = 'CF410', MESSAGE = encode(gone, 'hex');
     END IF;
   END IF;
+  DELETE FROM casfs.local_blobs WHERE hash IN (
+    (SELECT unnest(known) UNION SELECT unnest(needs)) EXCEPT SELECT unnest(local));
+  IF cardinality(local) > 0 THEN
+    INSERT INTO casfs.local_blobs SELECT l.hash FROM unnest(local) l(hash)
+      WHERE l.hash = ANY(hashes) AND l.hash <> ALL(known) ON CONFLICT DO NOTHING;
+  END IF;
   IF made IS NOT NULL THEN
     WITH unused AS (DELETE FROM casfs.packs p WHERE p.id = ANY(made)
       AND NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.pack = p.id) RETURNING name, size)
@@ -198,12 +207,12 @@ CREATE OR REPLACE FUNCTION casfs.publish_try(
   hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
   needs bytea[], new_packs bytea[], new_sizes bigint[],
   names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[],
-  tokens bigint[], OUT known bytea[], OUT state text, OUT message text
+  tokens bigint[], local bytea[], OUT known bytea[], OUT state text, OUT message text
 ) LANGUAGE plpgsql AS $$
 BEGIN
   known := casfs.publish_one(now_s, now_ms, tolerance, hashes, sizes, types, datas,
     in_packs, members, needs, new_packs, new_sizes, names, old_hashes, old_records,
-    new_hashes, new_records, tokens);
+    new_hashes, new_records, tokens, local);
 EXCEPTION WHEN SQLSTATE 'CF404' OR SQLSTATE 'CF409' OR SQLSTATE 'CF410' THEN
   known := '{{}}';
   state := SQLSTATE;

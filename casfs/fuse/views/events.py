@@ -14,6 +14,7 @@ import json
 import threading
 import time
 
+from casfs import local_trees
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend, Move
@@ -49,6 +50,8 @@ class EventLog:
 
     def _update(self) -> None:
         for move in self._journal.new_moves():
+            if move.name.startswith(local_trees.HEADS):
+                continue  # no page names what stays here
             self._tail += _line(move)
             self._mtime_ns = ChangeTime(move.seq, move.at_ms).mtime_ns
         if len(self._tail) > 2 * EVENT_LOG_BYTES:

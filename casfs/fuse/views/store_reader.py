@@ -45,10 +45,10 @@ class TimedThread(NamedTuple):
 
 class StoreReader:
     """`uses`: the heads that were looked up since `note_uses`. `with_local`: the trees that are
-    shown are those of whole directories, where this store has them."""
+    shown are those of whole directories, where this store has them; else these are absent."""
 
     def __init__(self, store: Store, *, with_local: bool = False) -> None:
-        self.store = store
+        self.store = store = store.shown(with_local=with_local)
         self.with_local = with_local
         self.blobs = BlobReader(store)
         self.change_times = ChangeTimes(store.backend)

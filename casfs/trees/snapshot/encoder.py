@@ -51,7 +51,8 @@ class ScannedEntry:
 
 @dataclass(slots=True)
 class ScannedDirectory:
-    """A directory between the two passes. `cached`: its row of the stat cache. `unchanged`: every
+    """A directory between the two passes. `cached`: its row of the stat cache; `may_be_local`: it
+    is in a directory that is derived, or private by a setting. `unchanged`: every
     entry has the stat that the row has, so `entries` holds only its subdirectories (which may
     have changed below), and `links` the targets of its links."""
 
@@ -59,6 +60,7 @@ class ScannedDirectory:
     stat: Stat | os.stat_result
     cached: CachedDirectory | None
     entries: dict[bytes, ScannedEntry]
+    may_be_local: bool = False
     unchanged: bool = False
     links: dict[bytes, bytes] = field(default_factory=dict)
 

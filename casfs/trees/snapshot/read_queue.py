@@ -101,7 +101,8 @@ class ReadQueue:
                 self._report.purged[path] = file.digest.hash
                 self._drop(scanned, file.name)
                 continue
-            self._batch.adopt(file.digest, file.staged, file.info)
+            is_work = not (file.hits or scanned.may_be_local or path in self._report.private)
+            self._batch.adopt(file.digest, file.staged, file.info, is_work=is_work)
             entry = scanned.entries[file.name]
             entry.hits = file.hits
             if file.hits:

@@ -56,9 +56,9 @@ def snapshot(
     options: SnapshotOptions | None = None,
     cache: StatCache | None = None,
 ) -> Encoded:
-    """Store the tree under `root`, and its times. Raises NotFound where there is
-    no directory, Failed naming the file that could not be read, Refused where there is more than
-    `options.limit`."""
+    """Stores the tree under `root`, and its times; nobody else sees what is new of it until the
+    batch settles what is work. Raises NotFound where there is no directory, Failed naming the file
+    that could not be read, Refused where there is more than `options.limit`."""
     fd = open_top(root, follow=True)
     options = options or SnapshotOptions()
     seen = SnapshotReport()
@@ -93,6 +93,7 @@ class StaleCache(Exception):
 
 class Snapshot:
     _reads = True
+    _may_be_local = False  # whether the present directory is
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class Snapshot:
 
     def take(self) -> Encoded:
         """Raises StaleCache and what `snapshot` raises."""
+        self._batch.begin_local()
         try:
             top = self._scan_top()
             self._queue.collect(0)
@@ -147,7 +149,10 @@ class Snapshot:
         """Scans a directory and all below it; returns None for one that is left out. Takes over
         `fd`; `path` is relative to the root, and empty for it."""
         row = None if self._cache is None else self._cache.get(path)
-        scanned = ScannedDirectory(path, own, row, {})
+        above = self._may_be_local
+        candidates = (self._report.derived, self._report.private)
+        self._may_be_local = above or any(path[1:] in one for one in candidates)
+        scanned = ScannedDirectory(path, own, row, {}, self._may_be_local)
         try:
             try:
                 entries = list_directory(fd, path, self._root_fd, self._rules, self._report)
@@ -164,6 +169,7 @@ class Snapshot:
                 if found is not None:
                     scanned.entries[name] = found
         finally:
+            self._may_be_local = above
             os.close(fd)
         return scanned
 

@@ -88,9 +88,10 @@ def divide(
     """Returns the state of a directory of which a snapshot made the tree `full` and `report`, in
     this batch. `base`: what it held before; `above`: a repository around the directory counts;
     `is_partial`: only what has changed since `base` was looked at and reported."""
+    batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
     before: dict[bytes, Entry] = {}
-    if base is not None and (report.findings or is_partial):
+    if base is not None:
         before.update(recorded_state.local_paths(store, base.tree, base.full))
     if is_partial:
         _report_unchanged(store, full.tree, before, report)
@@ -105,6 +106,10 @@ def divide(
         kept=local.by_content,
     )
     batch.commit()
+    candidates = (before, report.private, report.findings)
+    paths = {path for one in candidates for path in one} - local.reasons.keys()
+    now_work = recorded_state.hashes_at(store, state.tree, paths)
+    batch.settle([*filter(None, state.work), *now_work])
     return state
 
 
@@ -137,6 +142,7 @@ def snapshot_paths(
         cache.rows.clear()
     with store.batch() as batch:
         root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
+    # What is new of it stays local, as nothing has decided what is work.
     if cache is not None:
         cache.save()
     return root.dated

@@ -1,0 +1,121 @@
+"""The blobs of a store as others may see them: those that only local trees reach are absent.
+
+Whoever asks by a hash gets the answer for one that is not stored, so it cannot even be tested
+whether a content is here. What is shown never refers to what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import BinaryIO
+
+from casfs.backend import capabilities, derived
+from casfs.backend.protocols import Blob, BlobInfo, Blobs, Staged, Total
+from casfs.backend.sqlite_statements import BATCH_ROWS
+from casfs.errors import NotFound
+from casfs.lru_cache import LruCache
+
+KNOWN_SHOWN = 100_000  # hashes
+
+
+class ShownBlobs:
+    """A mark never comes to a blob that is stored, so what was shown once stays so."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._shown = LruCache(KNOWN_SHOWN)
+
+    def _visible(self, hashes: Iterable[str]) -> list[str]:
+        """Returns those that are not hidden, stored or not."""
+        asked = list(hashes)
+        unknown = [hash for hash in asked if self._shown.get(hash) is None]
+        hidden = self._blobs.local_among(unknown) if unknown else set()
+        for hash in unknown:
+            if hash not in hidden:
+                self._shown.put(hash, True, 1)
+        return [hash for hash in asked if hash not in hidden]
+
+    def _check(self, hash: str) -> None:
+        if not self._visible([hash]):
+            raise NotFound(f"no blob {hash} in this store")
+
+    # -- content --------------------------------------------------------------------------
+
+    def stage(self, source: BinaryIO) -> Staged:
+        return self._blobs.stage(source)
+
+    def get(self, hash: str) -> Blob:
+        self._check(hash)
+        return self._blobs.get(hash)
+
+    def open(self, hash: str) -> BinaryIO:
+        self._check(hash)
+        return self._blobs.open(hash)
+
+    def stream(self, hash: str) -> BinaryIO:
+        self._check(hash)
+        return derived.open_stream(self._blobs, hash)
+
+    def get_sized(self, hash: str, size: int) -> bytes:
+        self._check(hash)
+        return derived.sized_reader(self._blobs)(hash, size)
+
+    def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+        remaining = iter(hashes)
+        while batch := list(islice(remaining, BATCH_ROWS)):
+            visible = set(self._visible(batch))
+            if gone := [hash for hash in batch if hash not in visible]:
+                raise NotFound(f"no blob {gone[0]} in this store")
+            yield from self._blobs.get_many(batch)
+
+    def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
+        if not isinstance(self._blobs, capabilities.Packed):
+            return {}
+        return self._blobs.places(self._visible(hashes))
+
+    # -- metadata -------------------------------------------------------------------------
+
+    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        return self._blobs.info(self._visible(hashes))
+
+    def local_among(self, hashes: Collection[str]) -> set[str]:
+        return set()
+
+    def unmark_local(self, hashes: Collection[str]) -> None:
+        self._blobs.unmark_local(hashes)
+
+    def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        arrivals = self._blobs.iterate(after)
+        while batch := list(islice(arrivals, BATCH_ROWS)):
+            visible = set(self._visible([hash for _, hash, _ in batch]))
+            yield from (one for one in batch if one[1] in visible)
+
+    def missing(self, hashes: Collection[str]) -> list[str]:
+        asked = list(dict.fromkeys(hashes))
+        stored = self.info(asked)
+        return [hash for hash in asked if hash not in stored]
+
+    def find(self, prefix: str, limit: int) -> list[str]:
+        wanted = limit
+        while True:
+            stored = derived.find_prefix(self._blobs, prefix, wanted)
+            visible = self._visible(stored)
+            if len(visible) >= limit or len(stored) < wanted:
+                return visible[:limit]
+            wanted *= 2
+
+    def of_type(self, type: str) -> Iterator[tuple[str, BlobInfo]]:
+        nodes = derived.of_types(self._blobs, [type])
+        while batch := list(islice(nodes, BATCH_ROWS)):
+            visible = set(self._visible([hash for hash, _ in batch]))
+            yield from (one for one in batch if one[0] in visible)
+
+    def total(self) -> Total:
+        return derived.total_stored(self._blobs)
+
+    def types(self) -> dict[str, int]:
+        return derived.count_by_type(self._blobs)
+
+    def room(self) -> dict[str | None, Total]:
+        return derived.room_by_type(self._blobs)
