@@ -8,13 +8,15 @@ can still not name the rest. A head of a node that is gone is deleted by gc.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from casfs.backend.protocols import Head, HeadName, targets
 from casfs.digest import TimesHash, TreeHash
 from casfs.nodes import head_kinds
 from casfs.store import Store
-from casfs.write_batch import Batch
+
+if TYPE_CHECKING:
+    from casfs.write_batch import Batch
 
 HEADS = "local/"
 # of nodes that record a directory

@@ -117,15 +117,15 @@ class Batch:
         self._unsettled = {} if self._unsettled is None else self._unsettled
 
     def settle(self, work: Iterable[str]) -> None:
-        """Ends `begin_local`, once all is committed: what was put since and these reach is work,
-        as far as it was put since; the rest is local."""
+        """Ends `begin_local`, once all is committed: what was put since and these reach is work
+        with the next commit, the rest is local."""
         unsettled, self._unsettled = self._unsettled or {}, None
         waiting, reached = [*work], {*work}
         while waiting:
             new = {one for one in unsettled.get(waiting.pop(), ()) if one in unsettled} - reached
             reached |= new
             waiting += new
-        self.blobs.unmark_local(reached)
+        self._require |= reached
 
     # -- nodes --------------------------------------------------------------------------
 

@@ -19,18 +19,20 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casfs import canonical
 from casfs.actions import outputs
 from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
-from casfs.trees.recorded_state import RecordedState
-from casfs.trees.snapshot import exclusions, policy, stat_cache, walker, working_tree
+from casfs.trees.snapshot import exclusions, stat_cache, walker
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+
+if TYPE_CHECKING:
+    from casfs.trees.recorded_state import RecordedState
 
 MAX_TIMEOUT_S = 2_000_000  # poll(2) takes an int of milliseconds
 PRESET = "builds-tests-lints"  # names these in actions.cacheable: what is cached safely as a rule
@@ -172,6 +174,8 @@ class InputRules(IgnoreRules):
 
 def identify(store: Store, request: Request) -> Action:
     """Stores the request's input as it is now; returns its action. Raises as `walker.snapshot`."""
+    from casfs.trees.snapshot import policy, working_tree  # a list of entries reads no input
+
     payload: dict[str, Any] = {
         "argv": list(request.argv),
         "cwd": request.cwd,

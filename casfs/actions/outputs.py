@@ -20,6 +20,7 @@ import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Refused
@@ -31,14 +32,16 @@ from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.system.syscalls import exchange
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
-from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import modification_order
 from casfs.trees.restore.write import WriteProgress, write_tree
-from casfs.trees.snapshot import policy, walker, working_tree
+from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
+
+if TYPE_CHECKING:
+    from casfs.trees.recorded_state import RecordedState
 
 STAGING_PREFIX = ".casfs.out."
 STAGING_NAME = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # also the restore's
@@ -78,6 +81,8 @@ def make_parents(root: Path, paths: Collection[str]) -> None:
 
 def record(store: Store, batch: Batch, root: Path, paths: Collection[str]) -> RecordedState:
     """Stores the outputs below the input directory `root`; the batch is committed."""
+    from casfs.trees.snapshot import policy, working_tree  # what restores outputs records nothing
+
     report = SnapshotReport()
     options = SnapshotOptions(scanner=policy.load(store).scanner())
     full = walker.snapshot(batch, root, OnlyPaths(paths), report, options=options)

@@ -150,8 +150,8 @@ class Snapshot:
         `fd`; `path` is relative to the root, and empty for it."""
         row = None if self._cache is None else self._cache.get(path)
         above = self._may_be_local
-        candidates = (self._report.derived, self._report.private)
-        self._may_be_local = above or any(path[1:] in one for one in candidates)
+        report, own_path = self._report, path[1:]
+        self._may_be_local = above or own_path in report.derived or own_path in report.private
         scanned = ScannedDirectory(path, own, row, {}, self._may_be_local)
         try:
             try:
