@@ -23,20 +23,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from casfs import thread_lookup, threads
+from casfs import threads
 from casfs.backend.protocols import Head, HeadName
-from casfs.checkpoints import checkpoint
 from casfs.config import IMPORT
 from casfs.digest import is_hash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import head_kinds
+from casfs.nodes.head_kinds import RESERVED_NAMES
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.removals import label
 from casfs.store import Store
 from casfs.threads import Thread, ThreadId
 
-WORKFLOWS = "workflows/"
-RENAMED = (checkpoint.HEADS, WORKFLOWS)  # kinds of heads that may arrive under another name
+WORKFLOWS, CHECKPOINTS = "workflows/", "checkpoints/"
+RENAMED = (CHECKPOINTS, WORKFLOWS)  # kinds of heads that may arrive under another name
 MARKS = ("origin", "trusted")  # fields of a record, which never leave the store
 MAX_NAME_CHARS = 64
 Asks: TypeAlias = Callable[[Thread], bool]  # a thread of this store is ahead there: may it move?
@@ -121,7 +121,7 @@ class Names:
         return self._ours[prefix]
 
     def _is_ours(self, name: HeadName, prefix: str) -> bool:
-        origin, is_checkpoint = self._origin, name.startswith(checkpoint.HEADS)
+        origin, is_checkpoint = self._origin, name.startswith(CHECKPOINTS)
         if origin.replaces or (origin.is_own and is_checkpoint):
             return False
         known = self._below(prefix)
@@ -130,10 +130,7 @@ class Names:
         text = _name(name)
         if text.partition(".")[0] in origin.others:
             return True  # reads as what arrived from there
-        return is_checkpoint and (
-            bool(thread_lookup.matches(self._store, text))
-            or bool(checkpoint.with_id_part(self._store, text))
-        )
+        return is_checkpoint and _means_another(self._store, text)
 
     def _below(self, prefix: str) -> list[tuple[HeadName, Head]]:
         if prefix.endswith("/"):
@@ -169,7 +166,7 @@ class Names:
         if not name.startswith((*RENAMED, threads.HEADS)):
             return head
         marks: dict[str, Any] = {"origin": self._origin.name}
-        if not name.startswith(checkpoint.HEADS):
+        if not name.startswith(CHECKPOINTS):
             marks["trusted"] = self._origin.is_own
         if place.name != name:
             marks["name"] = _name(name)
@@ -188,12 +185,24 @@ class Names:
         if old is not None and old.record.get("name"):
             return str(old.record["name"])
         text = head.record.get("name")
-        for one in (text, f"{self._origin.name}.{text}") if text else ():
-            is_taken = any(found.name != name for found in thread_lookup.matches(self._store, one))
-            if not is_taken and one not in self._given and _is_thread_name(one):
+        if not text or not _is_thread_name(text):
+            return None
+        for one in (text, f"{self._origin.name}.{text}"):
+            is_free = one not in self._given and not _means_another(self._store, one)
+            if is_free and len(one) <= MAX_NAME_CHARS:
                 self._given.add(one)
                 return str(one)
         return None
+
+
+def _means_another(store: Store, text: str) -> bool:
+    """Does a text mean a thread or a checkpoint here, which a new name like it would hide?"""
+    from casfs import thread_lookup
+    from casfs.checkpoints import checkpoint
+
+    known = checkpoint.latest(store, text) if text not in RESERVED_NAMES else None
+    found = thread_lookup.matches(store, text) or checkpoint.with_id_part(store, text)
+    return known is not None or bool(found)
 
 
 def _is_thread_name(text: str) -> bool:
@@ -229,7 +238,7 @@ def _name(name: str) -> str:
 
 def series(name: str) -> str:
     """Returns the prefix of all heads of a NAME; of a workflow the whole of its only one."""
-    return f"{checkpoint.HEADS}{_name(name)}/" if name.startswith(checkpoint.HEADS) else name
+    return f"{CHECKPOINTS}{_name(name)}/" if name.startswith(CHECKPOINTS) else name
 
 
 # -- leaving ------------------------------------------------------------------------------
@@ -254,7 +263,7 @@ def leaving(heads: Iterable[tuple[HeadName, Head]]) -> dict[HeadName, Head]:
     found: dict[HeadName, Head] = {}
     for name, head in heads:
         own = own_name(name, head.record)
-        if found.setdefault(own, head).hash != head.hash:
+        if value(own, found.setdefault(own, head)) != value(own, head):
             raise Conflict(f"{label(name)} leaves as {label(own)}, as another does; name only one")
     return found
 
