@@ -19,6 +19,7 @@ from casfs.errors import Failed, Invalid, NotFound
 
 FILE = "config.toml"
 AGENTS, REMOTES = "agents", "remotes"  # tables of tables
+IMPORT = "import"  # where the heads of an archive are from; no remote has this name
 SHARED = "shared"  # the place of a shared store; all other tables hold settings
 
 

@@ -16,7 +16,7 @@ MIN_PART_CHARS = 4
 def find(store: Store, text: str) -> Thread:
     """Returns the thread with this id or name, or whose id alone begins with `text`, or has it in
     its random end, in any case; `@last`: the newest that
-    no other called. Raises NotFound, Conflict (ambiguous)."""
+    was started here, and that no other called. Raises NotFound, Conflict (ambiguous)."""
     found = matches(store, text)
     if len(found) > 1:
         some = ", ".join(one.id for one in found[:3])
@@ -35,7 +35,7 @@ def matches(store: Store, text: str) -> list[Thread]:
     if text == LAST:
         for newest in store.heads.list(HEADS, reverse=True):
             thread = of_head(*newest)
-            if not thread.fields.get("parent"):
+            if not thread.fields.get("parent") and "origin" not in thread.fields:
                 return [thread]
         return []
     if not text or not is_storable(text):

@@ -43,7 +43,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     agents      a thread-agents node: the agents of a thread with replaced ones, else null
     definition  the workflow node, where it is not that of the thread-start (a fork)
     ignored     the token of its copy of ignored files (`casfs.workspaces.ignored_files`), or absent
-    origin      the remote, or `an import`, that brought it, until a person trusts it, or absent
+    origin      the remote, or `import`, that brought it, or moved it last, or absent
+    trusted     of one with `origin`: true where a person lets it run (`casfs.arrivals`)
     lease       in a shared store: the number of the lease under which it ran last
 
 Only `engine.threads.transitions`, `suspension`, `lifecycle` and `forking` write threads; anything

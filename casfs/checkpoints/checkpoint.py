@@ -84,7 +84,7 @@ def find(store: Store, text: str) -> Checkpoint:
                         `latest` or `last`
         NAME@{TIME}     the newest at that time (`casfs.system.moments`)
         ID              without a name: a whole id or a part of its random end
-        @last           the newest of all that a person made
+        @last           the newest of all that a person made here
 
     and `~N` after any of these: N checkpoints of that name before it. Raises NotFound,
     Conflict (ambiguous), Invalid (a time)."""
@@ -168,7 +168,8 @@ def _back(store: Store, start: Checkpoint, count: int) -> Checkpoint:
 
 
 def _newest(store: Store) -> Checkpoint | None:
-    made = (one for one in listing(store) if one.name != BEFORE_RESTORE)
+    ours = (one for one in store.heads.list(HEADS) if "origin" not in one[1].record)
+    made = (one for one in (_checkpoint(*head) for head in ours) if one.name != BEFORE_RESTORE)
     return max(made, key=lambda one: one.id, default=None)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from casfs.cli.arrived import arrived_lines
 from casfs.cli.common import STDIO, json_option, open_store, read_input, with_local_option
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
@@ -72,6 +73,9 @@ def export(
 def import_(ctx: click.Context, file: str, as_json: bool) -> None:
     """Import an exported FILE; every digest, type and reference is checked first.
 
+    A name of this store stays: what the archive has is `import.NAME`. What arrives runs after
+    `casfs workflow trust` or `casfs thread trust`.
+
     \b
     casfs import history.tar.zst
     """
@@ -80,6 +84,7 @@ def import_(ctx: click.Context, file: str, as_json: bool) -> None:
     size = 0 if file.endswith(COMPRESSED_SUFFIX) else _size(file)
     with open_store(ctx) as store, progress("importing", "members", total_bytes=2 * size) as update:
         done = archive.load(store, Path(file), update)
+        lines = arrived_lines(store, "imported", done.heads, done.replaced, done.renamed)
     if done.kept:
         warn(f"purged where {file} is from, and kept here: {len(done.kept)} contents")
     if done.purged:
@@ -88,8 +93,8 @@ def import_(ctx: click.Context, file: str, as_json: bool) -> None:
         echo_json(record(done))
         return
     echo(f"{done.members} members, {done.new_bytes} new bytes")
-    for name in done.heads:
-        echo_line(f"imported {name}")
+    for line in lines:
+        echo_line(line)
 
 
 def _size(file: str) -> int:

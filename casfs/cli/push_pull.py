@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from casfs import config
+from casfs.cli.arrived import arrived_lines, some_of
 from casfs.cli.common import (
     json_option,
     open_store,
@@ -20,6 +21,7 @@ from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
 from casfs.cli.purged_paths import warn_purged
+from casfs.cli.terminal import is_asked
 from casfs.errors import Refused, Usage
 from casfs.removals import label
 from casfs.system.sizes import readable
@@ -83,7 +85,7 @@ def push(
 @click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
 @click.option("--purge", is_flag=True, help="Purge here, too, what was purged there.")
 @click.option("--accept-rollback", is_flag=True, help="REMOTE may have lost what it had.")
-@click.option("--replace", is_flag=True, help="Take its workflows in place of this store's own.")
+@click.option("--replace", is_flag=True, help="Let names of this store give way to those there.")
 @json_option
 @click.pass_context
 def pull(
@@ -92,12 +94,14 @@ def pull(
 ) -> None:  # fmt: skip
     """Pull what REMOTE has under these names, or all of it.
 
-    A name that has moved here and there is refused (exit 4), and then none moves. A workflow moves
-    only where it was pulled from REMOTE before, and runs after `casfs workflow trust`. What was
-    purged there and is here stays, unless --purge says so.
+    A name moves only where it is here as it was last pulled from REMOTE, or pushed there; any other
+    stays, and what REMOTE has is REMOTE.NAME. A thread moves forward only, after a question. What
+    arrives runs after `casfs workflow trust` or `casfs thread trust`; that of one's own machines at
+    once (`casfs remote trust`). What was purged there and is here stays, unless --purge says so.
 
     \b
     casfs pull backup work --lazy
+    casfs pull backup workflows/develop --replace
     """
     from casfs.remotes.remote import Remote
 
@@ -147,7 +151,8 @@ def _check_target(root: Path, settings: Any) -> None:
 
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return
-    if root.is_dir() and remotes.listing(root).get(ORIGIN) == settings:
+    known = remotes.listing(root).get(ORIGIN) if root.is_dir() else None
+    if known is not None and known._replace(trusted=False) == settings:
         return
     is_begun = root.is_dir() and not (root / config.FILE).exists()
     if is_begun and Store.check_init(root) is not None:
@@ -162,6 +167,11 @@ def _is_shipped(name: str, head: Any) -> bool:
     return name.startswith("schemas/") or bool(head.record.get("builtin"))
 
 
+def _asks(remote: str, thread: Any) -> bool:
+    text = f"Thread {thread.id} has moved on in {remote}. Take that? (Yours: `casfs undo`.)"
+    return click.confirm(text, err=True)
+
+
 def _pull(
     store: Any,
     opened: Any,
@@ -173,17 +183,21 @@ def _pull(
     replace: bool = False,
 ) -> None:
     from casfs.remotes.pull import pull
-    from engine.workflow import registry as workflows
 
-    begin = partial(progress, "pulling", "blobs")
-    done = pull(store, opened, list(revs), lazy=lazy, begin=begin, purge=purge, replace=replace)
+    done = pull(
+        store,
+        opened,
+        list(revs),
+        lazy=lazy,
+        begin=partial(progress, "pulling", "blobs"),
+        purge=purge,
+        replace=replace,
+        asks=partial(_asks, opened.name) if is_asked() else None,
+    )
     for one in done.skipped:
         warn(f"{one} is skipped: this casfs does not know what it is, or its record is damaged")
-    for one in done.shipped:
-        warn(
-            f"{label(one)} comes with casfs and stays;"
-            f" `casfs pull {opened.name} {one} --replace` takes that of {opened.name}"
-        )
+    for one in some_of([f"stays: {why}" for why in done.stayed.values()]):
+        warn(one)
     if done.kept:
         warn(
             f"purged in {opened.name}, and kept here: {len(done.kept)} contents;"
@@ -191,15 +205,8 @@ def _pull(
         )
     if done.purged:
         warn(f"purged in {opened.name}: {done.purged} contents; see `casfs purge --list`")
-    lines = []
-    for one in done.refs:
-        line = f"pulled {label(one)}"
-        if one in done.replaced:
-            line = f"replaces {label(one)} {done.replaced[one][:8]}"
-        if one.startswith(workflows.HEADS):
-            line += f": {workflows.runs(store, label(one))}"
-        lines.append(line)
-    lines = lines or ["everything is here already"]
+    lines = arrived_lines(store, "pulled", done.refs, done.replaced, done.renamed)
+    lines = lines or ["everything is here already"] * (not done.stayed)
     new = f"{done.nodes} nodes, {done.blobs} blobs{' to be read later' * lazy}"
     line = f"{new}, {readable(done.bytes)}"
     echo_result(as_json, record(done), "\n".join([*lines, *([line] * bool(done.refs))]))

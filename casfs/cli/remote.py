@@ -19,6 +19,7 @@ from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_result
 from casfs.cli.progress import progress
 from casfs.cli.table import Moment, Size, echo_table
+from casfs.cli.terminal import is_asked
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.system.clock import moment
 from casfs.system.sizes import readable
@@ -76,8 +77,11 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     from casfs.remotes.remote import listing
 
     found = [{"name": name, **one._asdict()} for name, one in listing(store_root(ctx)).items()]
-    rows = [(one["name"], one["url"], one["endpoint"]) for one in found]
-    echo_table(as_json, found, "NAME URL ENDPOINT", rows)
+    rows = [
+        (one["name"], one["url"], one["endpoint"], "trusted" if one["trusted"] else None)
+        for one in found
+    ]
+    echo_table(as_json, found, "NAME URL ENDPOINT TRUST", rows)
 
 
 @remote.command()
@@ -108,6 +112,39 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
     remotes.save(root, name, None)
     shutil.rmtree(root / remotes.DIRECTORY / name, ignore_errors=True)
     echo_result(as_json, {"name": name}, f"{name} removed; what is in it stays")
+
+
+@remote.command()
+@click.argument("name")
+@click.option("--remove", is_flag=True, help="Trust it no longer; what it brought stays as it is.")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@json_option
+@click.pass_context
+def trust(ctx: click.Context, name: str, remove: bool, yes: bool, as_json: bool) -> None:
+    """Trust a remote that only your own machines write to; asks on a terminal, else needs --yes.
+
+    What a pull brings from there then runs without a question, threads move forward, and
+    checkpoints are added to those of this store. Who can write to it can run programs here.
+
+    \b
+    casfs remote trust backup
+    casfs remote trust backup --remove
+    """
+    from casfs.remotes import remote as remotes
+
+    root = store_root(ctx)
+    check_store(root)
+    settings = remotes.get(root, name)
+    if not remove and not yes:
+        if not is_asked():
+            raise Refused("a remote is trusted by a person: on a terminal, or with --yes")
+        click.echo(f"Who can write to {settings.url} can run programs here.", err=True)
+        if not click.confirm(f"Trust {name} as your own?", err=True):
+            raise Refused(f"{name} is not trusted")
+    changed = settings._replace(trusted=not remove)
+    remotes.save(root, name, changed)
+    text = f"{name} is {'not ' * remove}trusted"
+    echo_result(as_json, {"name": name, **changed._asdict()}, text)
 
 
 @remote.command()

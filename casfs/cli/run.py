@@ -22,6 +22,7 @@ from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.diff import DiffFormat, print_diff
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_line, warn
+from casfs.cli.terminal import is_asked
 from casfs.cli.thread import arguments, changes, start
 from casfs.cli.thread.log import print_event
 from casfs.cli.thread.screen import Screen
@@ -164,7 +165,7 @@ def _ask(store: Store, thread: Thread) -> str | None:
 
 def _read_line(prompt: str) -> str | None:
     """Reads a line with line editing; None at the end of input, or without a terminal."""
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if is_asked():
         import readline  # noqa: F401  # `input` uses it
 
         termios.tcflush(sys.stdin, termios.TCIFLUSH)  # typed before the question: no answer to it

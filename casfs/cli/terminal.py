@@ -25,6 +25,11 @@ def on_terminal() -> bool:
     return _paged or sys.stdout.isatty()
 
 
+def is_asked() -> bool:
+    """Can a person be asked here?"""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def colours() -> bool:
     """Returns whether to print colours: as --color says, else on a terminal without NO_COLOR."""
     context = click.get_current_context(silent=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
 
 from casfs.cli.output import echo_line
-from casfs.cli.terminal import pager
+from casfs.cli.terminal import is_asked, pager
 from casfs.errors import Refused
 from casfs.store import Store
 
@@ -20,8 +19,7 @@ def ask_for_trust(name: str, lines: Sequence[str], yes: bool) -> None:
         echo_line(f"{name} may run:")
         for line in lines:
             echo_line(f"  {line}")
-    is_asked = not yes and sys.stdin.isatty() and sys.stdout.isatty()
-    if is_asked and not click.confirm("Let it run?", err=True):
+    if not yes and is_asked() and not click.confirm("Let it run?", err=True):
         raise Refused(f"{name} is not trusted")
 
 

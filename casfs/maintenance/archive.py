@@ -27,9 +27,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from casfs import canonical, graph, local_trees, tombstones
+from casfs import arrivals, canonical, graph, local_trees, removals, tombstones
 from casfs.backend.derived import open_stream
 from casfs.backend.protocols import Backend, Head, HeadName, targets
+from casfs.config import IMPORT
 from casfs.digest import Digest, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
 from casfs.maintenance import archive_purged
@@ -43,9 +44,9 @@ from casfs.maintenance.archive_manifest import (
     parse_manifest,
 )
 from casfs.maintenance.archive_members import Member, members
-from casfs.maintenance.head_kinds import is_future, mismatch, untrusted, without_processes
+from casfs.maintenance.head_kinds import is_future, mismatch, without_processes
 from casfs.maintenance.import_dry_run import DryRunBackend
-from casfs.nodes import head_kinds, node
+from casfs.nodes import node
 from casfs.nodes.registry import Registry
 from casfs.store import Store
 from casfs.system import zstd
@@ -69,12 +70,16 @@ class Exported:
 @dataclass(slots=True)
 class Imported:
     """`purged`: number of contents that were purged where the archive is from, and have a tombstone
-    here now; `kept`: hashes of those whose content is here, and stays."""
+    here now; `kept`: hashes of those whose content is here, and stays. `heads`: names here that are
+    new or have moved; `replaced`: those that have moved, with the hash before; `renamed`: names in
+    the archive, with those here."""
 
     members: int = 0
     bytes: int = 0
     new_bytes: int = 0
     heads: list[str] = field(default_factory=list)
+    replaced: dict[str, str] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
     purged: int = 0
     kept: list[str] = field(default_factory=list)
 
@@ -95,7 +100,7 @@ def export(
 ) -> Exported:
     """Writes the closure of `roots` and `heads` without the hashes in `have`. `with_local`: what
     local refs lead to as well."""
-    given = dict(heads)
+    given = arrivals.leaving(heads)
     named = sorted((name, without_processes(name, head, given)) for name, head in given.items())
     start = sorted({*roots, *(head.hash for _, head in named)})
     if with_local:
@@ -183,7 +188,7 @@ def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported
             nodes = _put_members(batch, found, manifest, purged, done, progress)
             purged.finish()
             done.purged, done.kept = purged.taken, purged.kept
-            done.heads = _heads(backend, batch, manifest, purged, nodes)
+            _heads(backend, batch, manifest, purged, nodes, done)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
             raise Corrupt(f"its root {min(absent)} is missing")
@@ -275,35 +280,40 @@ def _heads(
     manifest: Manifest,
     purged: archive_purged.Taking,
     nodes: dict[str, bytes],
-) -> list[str]:
-    """Creates the manifest's heads, except those that exist with an equal value. `nodes`: the
-    nodes that they lead to, as far as they are in the archive."""
-    made: list[str] = []
-    given = dict(manifest.heads)
+    done: Imported,
+) -> None:
+    """Creates or moves the manifest's heads, as `casfs.arrivals` says. `nodes`: the nodes that they
+    lead to, as far as they are in the archive."""
+    store, given = Store(backend), dict(manifest.heads)
+    names = arrivals.Names(store, arrivals.Origin(IMPORT, others=()))
+    replaced: dict[HeadName, tuple[Head, Head]] = {}
     for name, foreign in manifest.heads:
         data = nodes.get(purged.source(foreign.hash))
         if data is None and foreign.hash not in backend.blobs.info([foreign.hash]):
             raise Corrupt(f"the head {name} leads to {foreign.hash}, which is not in the file")
         data = data or backend.blobs.get(foreign.hash).data
-        fault = "its time is in the future" if is_future(foreign) else mismatch(name, foreign, data)
+        new = without_processes(name, foreign, given)
+        fault = "its time is in the future" if is_future(foreign) else mismatch(name, new, data)
         if fault:
             raise Corrupt(f"the head {name}: {fault}")
-        new = without_processes(name, foreign, given)
-        old = backend.heads.get(name)
-        if old is not None and not head_kinds.fault(name, old):
-            old = without_processes(name, old, given)
-        if old is not None and (name.startswith("schemas/") or _same(name, old, new)):
+        try:
+            place = names.place(name, new)
+        except (Conflict, Invalid) as error:
+            raise Conflict(f"{error}; nothing was imported") from None
+        if place is None:
             continue
-        if old is not None:
+        if place.old is not None and not name.startswith(arrivals.RENAMED):
             raise Conflict(f"{name} already exists with another value; nothing was imported")
-        batch.swap(name, None, untrusted(name, new, "an import"))
-        made.append(name)
-    return made
-
-
-def _same(name: HeadName, old: Head, new: Head) -> bool:
-    """Are two heads equal? A workflow by its definition, the others by their record too."""
-    return old.hash == new.hash and (name.startswith("workflows/") or old == new)
+        head = names.record(name, place, new)
+        if place.old is None:
+            batch.swap(place.name, None, head)
+        else:
+            replaced[place.name] = place.old, head
+        done.heads.append(place.name)
+        if place.name != name:
+            done.renamed[name] = place.name
+    removals.replace(store, batch, replaced)
+    done.replaced = {name: old.hash for name, (old, _) in replaced.items()}
 
 
 # -- files ------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from casfs import canonical, local_trees, threads
+from casfs import arrivals, canonical, local_trees, threads
+from casfs.arrivals import WORKFLOWS
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import NodeHash, is_hash
@@ -18,7 +19,6 @@ from casfs.nodes import head_kinds, node
 from casfs.system.clock import moment_id, now_ms
 from casfs.trees.recorded_state import HERE_ONLY
 
-WORKFLOWS = "workflows/"
 PORTABLE = (threads.HEADS, checkpoint.HEADS, WORKFLOWS, "schemas/")
 PORTABLE_STATUSES = (threads.SUSPENDED, threads.ENDED, threads.CANCELLED)
 MAX_CLOCK_SKEW_MS = 86_400_000  # of the store that an archive comes from
@@ -71,13 +71,13 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
         return Head(head.hash, {"agents": agents} if agents else {})
     if name.startswith("schemas/"):
         return Head(head.hash, {"builtin": False})
+    record = arrivals.without_marks(name, head.record)
     if not name.startswith(threads.HEADS):
-        return head
+        return Head(head.hash, record)
 
     def together(ids: list[str]) -> list[str]:
         return [id for id in ids if f"{threads.HEADS}{id}" in others]
 
-    record = dict(head.record)
     if intent := record.get("intent"):
         here = {
             "pid": None,
@@ -87,25 +87,12 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
         }
         rest = {key: value for key, value in intent.items() if key not in HERE_ONLY}
         record["intent"] = {**rest, **here}
-    for name_here in ("ignored", "origin"):
-        record.pop(name_here, None)
+    record.pop("ignored", None)
     if "children" in record:
         record["children"] = together(record["children"])
     if record.get("parent"):
         record["parent"] = next(iter(together([record["parent"]])), None)
     return Head(head.hash, record)
-
-
-def untrusted(name: HeadName, head: Head, origin: str, old: Head | None = None) -> Head:
-    """Returns a head from elsewhere as this store keeps it: a workflow or a new thread with where
-    it is from, not trusted until a person has seen what it runs. One that moves a thread of this
-    store (`old`) has its agents, and is trusted as that is."""
-    if name.startswith(threads.HEADS):
-        known = origin if old is None else old.record.get("origin")
-        return head if known is None else Head(head.hash, {**head.record, "origin": known})
-    if not name.startswith(WORKFLOWS):
-        return head
-    return Head(head.hash, {**head.record, "origin": origin, "trusted": False})
 
 
 def mismatch(name: HeadName, head: Head, data: bytes) -> str | None:
@@ -120,6 +107,7 @@ def mismatch(name: HeadName, head: Head, data: bytes) -> str | None:
 def _mismatch(
     name: str, hash: str, record: Mapping[str, Any], payload: Mapping[str, Any]
 ) -> str | None:
+    name = arrivals.own_name(HeadName(name), record)
     if name.startswith(WORKFLOWS) and name != WORKFLOWS + payload["name"]:
         return "its name is not that of its node"
     if name.startswith(checkpoint.HEADS):

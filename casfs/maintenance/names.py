@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from casfs import thread_lookup, threads
+from casfs.arrivals import WORKFLOWS
 from casfs.backend.derived import count_by_type, of_types
 from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import is_hash
 from casfs.errors import Conflict, Invalid, NotFound, Refused
-from casfs.maintenance.head_kinds import WORKFLOWS, is_portable
+from casfs.maintenance.head_kinds import is_portable
 from casfs.nodes import head_kinds
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.revisions import resolve_tree

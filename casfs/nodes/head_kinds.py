@@ -105,6 +105,7 @@ THREAD = _object(
     name=_text(null=True),
     returnCode=_count(null=True),
     origin=_text(),
+    trusted=FLAG,
     lease=_count(1),
     secretMarks=_count(),
 )
@@ -143,7 +144,7 @@ KINDS = (
         "checkpoints/",
         f"{NAME}/{CHECKPOINT_ID}",
         ("checkpoint",),
-        _object({**TREE, "message": _text()}, times=_ref("times")),
+        _object({**TREE, "message": _text()}, times=_ref("times"), origin=_text(), name=_text()),
     ),
     HeadKind(
         "workflows/",
@@ -155,6 +156,7 @@ KINDS = (
             builtin=FLAG,
             origin=_text(),
             trusted=FLAG,
+            name=_text(),
         ),
     ),
     HeadKind("schemas/", "[a-z][a-z0-9-]{0,63}", ("schema",), _object({}, builtin=FLAG)),

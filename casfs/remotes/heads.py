@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from casfs import local_trees, threads
+from casfs import arrivals, local_trees, threads
+from casfs.arrivals import WORKFLOWS
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import names
-from casfs.maintenance.head_kinds import WORKFLOWS, is_future, parse_foreign_head, without_processes
+from casfs.maintenance.head_kinds import is_future, parse_foreign_head, without_processes
 from casfs.nodes import head_kinds
 from casfs.removals import label
 from casfs.store import Store
-from casfs.threads import Thread, ThreadId
 
 RUNNING = "it was running in another store when it was pushed from there"
 UNKNOWN, CALLER = "unknown", "caller"  # causes, see `casfs.threads`
@@ -34,6 +34,7 @@ def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
                 raise Invalid(f"{text} has no name; push a checkpoint, a thread or workflows/NAME")
             all = dict(heads)
         found |= all
+    found = arrivals.leaving(found.items())
     return {
         name: without_processes(name, _at_rest(name, head, found), found)
         for name, head in found.items()
@@ -41,9 +42,11 @@ def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
 
 
 def all_names(store: Store) -> list[str]:
-    """Returns the names of all checkpoints, threads and workflows, for `of_store`."""
+    """Returns the names of all checkpoints, threads and workflows, for `of_store`; none that is
+    another's, ORIGIN.NAME."""
     kinds = (checkpoint.HEADS, threads.HEADS, WORKFLOWS)
-    return [name for kind in kinds for name, _ in head_kinds.sound(store.heads, kind)]
+    found = (one for kind in kinds for one in head_kinds.sound(store.heads, kind))
+    return [name for name, head in found if not arrivals.is_alias(name, head)]
 
 
 def _at_rest(name: HeadName, head: Head, others: Collection[str]) -> Head:
@@ -106,22 +109,7 @@ def may_replace(store: Store, name: str, new: str, old: str) -> bool:
         return True  # whoever has the node may say what was beside it
     if name.startswith(WORKFLOWS):
         return new == old or _was_before(store, name, old)
-    return is_ahead(store, name, new, old)
-
-
-def is_ahead(store: Store, name: str, new: str, old: str) -> bool:
-    """Does a thread's node follow from another by its chain? False where one is not stored."""
-    if new == old:
-        return True
-    if not name.startswith(threads.HEADS) or len(store.blobs.info([new, old])) < 2:
-        return False
-    base, thread = store.node(old), Thread(ThreadId(name), Head(store.node(new).hash), None)
-    if base.type == "thread-start":
-        return bool(store.node(new).payload.get("start") == old)
-    try:
-        return threads.step_at(store, thread, base.payload["index"]).hash == old
-    except (NotFound, KeyError):
-        return False
+    return arrivals.is_ahead(store, name, new, old)
 
 
 def _was_before(store: Store, name: str, hash: str) -> bool:

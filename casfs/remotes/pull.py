@@ -2,40 +2,37 @@
 
 A remote is hostile: each member is verified against its hash, each node against its schema and its
 references, each ref as an import verifies a head. First blobs are stored, then nodes after their
-references; then the heads move, all or none. What is stored is not fetched again by another pull.
+references; then the heads move, all or none, as `casfs.arrivals` says. What is stored is not
+fetched again by another pull.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from casfs import removals, threads
+from casfs import arrivals, config, removals, threads
+from casfs.arrivals import Asks, Names, Origin, Place
 from casfs.backend.capabilities import SharedByMachines
 from casfs.backend.protocols import Head, HeadName, targets
+from casfs.checkpoints import checkpoint
 from casfs.errors import Conflict, Corrupt, Invalid, Refused
-from casfs.maintenance.head_kinds import (
-    WORKFLOWS,
-    allowed_types,
-    mismatch,
-    untrusted,
-    without_processes,
-)
+from casfs.maintenance.head_kinds import allowed_types, mismatch, without_processes
 from casfs.maintenance.purge import purge_all
-from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.remotes import heads, purged
 from casfs.remotes.fetch import Begin, Missing
 from casfs.remotes.remote import Remote
-from casfs.removals import label
 from casfs.store import Store
 
 
 @dataclass(slots=True)
 class Pulled:
-    """`refs`: that moved here; `skipped`: that this casfs does not know; `bytes`: of blobs;
-    `purged`: number of contents that were purged in the remote, and have a tombstone here now;
-    `kept`: hashes of those whose content is here, and stays. `replaced`: workflows that moved here,
-    with the hash before; `shipped`: that stay, as casfs itself has put them here."""
+    """`refs`: names here that are new or have moved; `skipped`: that this casfs does not know;
+    `bytes`: of blobs; `purged`: number of contents that were purged in the remote, and have a
+    tombstone here now; `kept`: hashes of those whose content is here, and stays. `replaced`: names
+    that have moved, with the hash before; of checkpoints the newest. `renamed`: names there, with
+    those here; `stayed`: names that did not move, with why."""
 
     refs: list[str] = field(default_factory=list)
     unchanged: int = 0
@@ -46,7 +43,8 @@ class Pulled:
     purged: int = 0
     kept: list[str] = field(default_factory=list)
     replaced: dict[str, str] = field(default_factory=dict)
-    shipped: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    stayed: dict[str, str] = field(default_factory=dict)
 
 
 def pull(
@@ -58,32 +56,21 @@ def pull(
     begin: Begin,
     purge: bool = False,
     replace: bool = False,
+    asks: Asks | None = None,
 ) -> Pulled:
-    """Pulls the refs that texts name (`heads.of_remote`). `purge`: what was purged there and is
-    here is purged as well. `replace`: workflows of this store give way, too. Raises Conflict,
-    naming one that has moved here as well: then none moves; Corrupt, NotFound, Refused."""
+    """Pulls the refs that texts name (`heads.of_remote`), all for none. `purge`: what was purged
+    there and is here is purged as well. `replace`: names of this store give way; `asks` whether a
+    thread moves. A name that cannot move stays; where texts are given, none moves then. Raises
+    Conflict, Invalid (such a name), Corrupt, NotFound, Refused."""
     if lazy and isinstance(store.backend, SharedByMachines):
         raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()
     remote.load_indexes()
-    done, moves = Pulled(), {}
-    refs = purged.named(remote.state.refs())
-    for name in heads.of_remote(refs, texts):
-        try:
-            head = heads.parsed(name, refs[name])
-        except Invalid as error:
-            if texts:
-                raise Corrupt(f"the remote {remote.name}: {error}") from None
-            done.skipped.append(name)
-            continue
-        if _is_known(store, HeadName(name), head):
-            done.unchanged += 1
-        elif not texts and not replace and _is_shipped(store, HeadName(name)):
-            done.shipped.append(name)
-        else:
-            moves[HeadName(name)] = head
-    with closing(Missing(store, remote, whole=bool(moves) and not texts)) as missing:
-        missing.find({hash for head in moves.values() for hash in targets(head)})
+    done, origin = Pulled(), _origin(store, remote, replace, asks)
+    wanted = _wanted(remote, texts, done)
+    places = _placed(Names(store, origin), wanted, done, is_strict=bool(texts))
+    with closing(Missing(store, remote, whole=bool(places) and not texts)) as missing:
+        missing.find({hash for name in places for hash in targets(wanted[name])})
         missing.add_remote(all=not lazy and not texts)
         kept = purged.kept_here(store, missing.purged)
         gone = [missing.purged[hash] for hash in kept if purge]
@@ -99,78 +86,109 @@ def pull(
             purge_all(store, gone)
         done.purged = missing.marked + len(gone)
         done.kept = [] if purge else kept
+    for name in places:
+        _check(store, remote.name, name, wanted[name])
+    names = Names(store, origin)  # as the store is now, after a long download
+    places = _placed(names, {one: wanted[one] for one in places}, done, bool(texts), is_stored=True)
     replaced: dict[HeadName, tuple[Head, Head]] = {}
+    newest = _newest(store, [place.name for place in places.values()])
     with store.batch() as batch:
-        known = {name for name, _ in store.heads.list(threads.HEADS)} | moves.keys()
-        for name, head in moves.items():
-            old = _checked(store, remote.name, name, head, replace=replace)
-            new = untrusted(name, without_processes(name, head, known), remote.name, old)
-            if old is not None and name.startswith(WORKFLOWS):
-                replaced[name] = old, new
+        known = {name for name, _ in store.heads.list(threads.HEADS)} | places.keys()
+        for name, place in places.items():
+            new = names.record(name, place, without_processes(name, wanted[name], known))
+            if place.old is None:
+                batch.swap(place.name, None, new)
             else:
-                batch.swap(name, old, new)
+                replaced[place.name] = place.old, new
         for name, head in missing.local.items():
             if store.node(head.hash).type not in allowed_types(name):
                 raise Corrupt(f"{name} of the remote {remote.name} leads to no tree")
             batch.swap(name, None, head)
         removals.replace(store, batch, replaced)
-    done.refs = sorted(moves)
-    done.replaced = {name: old.hash for name, (old, _) in replaced.items()}
+    done.refs = sorted(place.name for place in places.values())
+    done.renamed = {name: place.name for name, place in places.items() if name != place.name}
+    done.replaced = {name: old.hash for name, (old, _) in replaced.items()} | newest
     return done
 
 
-def _is_known(store: Store, name: HeadName, head: Head) -> bool:
-    here = store.heads.get(name)
-    if here is None:
-        return False
-    if name.startswith(WORKFLOWS) and here.record.get("agents") != head.record.get("agents"):
-        return False
-    return name.startswith(SCHEMAS) or heads.is_ahead(store, name, here.hash, head.hash)
+def _origin(store: Store, remote: Remote, replace: bool, asks: Asks | None) -> Origin:
+    others = set() if store.root is None else {*config.remotes(store.root)}
+    return Origin(
+        remote.name,
+        is_own=remote.is_trusted,
+        replaces=replace,
+        pushed=remote.state.pushed(),
+        others={config.IMPORT, *others} - {remote.name},
+        asks=asks,
+    )
 
 
-def _is_shipped(store: Store, name: HeadName) -> bool:
-    here = store.heads.get(name)
-    return name.startswith(WORKFLOWS) and here is not None and bool(here.record.get("builtin"))
+def _wanted(remote: Remote, texts: list[str], done: Pulled) -> dict[HeadName, Head]:
+    """Returns the refs that texts name. Raises Corrupt where one is none; without texts it notes
+    such a one as skipped."""
+    refs = purged.named(remote.state.refs())
+    found = {}
+    for name in heads.of_remote(refs, texts):
+        try:
+            head = heads.parsed(name, refs[name])
+        except Invalid as error:
+            if texts:
+                raise Corrupt(f"the remote {remote.name}: {error}") from None
+            done.skipped.append(name)
+            continue
+        key = HeadName(name)
+        found[key] = Head(head.hash, arrivals.without_marks(key, head.record))
+    return found
 
 
-def _checked(store: Store, remote: str, name: HeadName, new: Head, *, replace: bool) -> Head | None:
-    """Returns the head here, which `new` may replace. Raises Conflict, Corrupt."""
+def _placed(
+    names: Names,
+    wanted: Mapping[HeadName, Head],
+    done: Pulled,
+    is_strict: bool,
+    *,
+    is_stored: bool = False,
+) -> dict[HeadName, Place]:
+    """Returns where those heads arrive that do. `is_stored`: their nodes are here, so that it is
+    known which threads may move. Notes which stay; raises Conflict, Invalid if `is_strict`."""
+    found = {}
+    for name, head in wanted.items():
+        try:
+            place = names.place(name, head)
+            if place is not None and is_stored:
+                names.check_move(place, head)
+        except (Conflict, Invalid) as error:
+            if is_strict:
+                raise type(error)(f"{error}; no name moved") from None
+            done.stayed[name] = str(error)
+            continue
+        if place is None:
+            done.unchanged += 1
+        else:
+            found[name] = place
+    return found
+
+
+def _check(store: Store, remote: str, name: HeadName, new: Head) -> None:
+    """Raises Corrupt for a head that contradicts its node."""
     if store.node(new.hash).type not in allowed_types(name):
         raise Corrupt(f"{name} of the remote {remote} leads to a node of another type")
     if fault := mismatch(name, new, store.get(new.hash)):
         raise Corrupt(f"{name} of the remote {remote}: {fault}")
-    old = store.heads.get(name)
-    if old is None:
-        return None
-    if old.record.get("status") == threads.RUNNING:
-        raise Conflict(
-            f"{label(name)} runs here; pull when it is suspended or ended; no head moved"
-        )
-    if name.startswith(WORKFLOWS):
-        # Only what this store has noted counts: `previous` of a ref is the remote's own word.
-        if old.record.get("origin") != remote and not replace:
-            raise Conflict(
-                f"{label(name)} has moved in {remote}, and this store's own is another; no head"
-                f" moved. `casfs pull {remote} {name} --replace` takes theirs (`casfs undo` brings"
-                " yours back)"
-            )
-        return old
-    if not heads.is_ahead(store, name, new.hash, old.hash):
-        raise Conflict(
-            f"{label(name)} has moved here and in {remote}; no head moved. To take theirs, remove"
-            " yours (`casfs undo` brings it back) and pull again"
-        )
-    if _players(store, name, old) != _players(store, name, new):
-        raise Conflict(
-            f"{label(name)} has other agents or rules in {remote}; no head moved. To take theirs,"
-            " remove yours (`casfs undo` brings it back) and pull again"
-        )
-    return old
 
 
-def _players(store: Store, name: HeadName, head: Head) -> object:
-    """Returns what decides which programs the next steps of a thread run; None for no thread."""
-    if not name.startswith(threads.HEADS):
-        return None
-    thread = threads.of_head(name, head)
-    return threads.agents(store, thread), threads.workflow(store, thread)
+def _newest(store: Store, names: Collection[HeadName]) -> dict[str, str]:
+    """Returns the checkpoints among these that become the newest of a NAME which has some, with
+    the hash of the newest so far."""
+    last: dict[str, HeadName] = {}
+    for name in names:
+        if name.startswith(checkpoint.HEADS):
+            series = arrivals.series(name)
+            last[series] = max(name, last.get(series, name))
+    found: dict[str, str] = {}
+    for series, name in last.items():
+        for old, head in store.heads.list(series, reverse=True):
+            if old < name:
+                found[name] = head.hash
+            break
+    return found

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from casfs import tombstones
+from casfs import arrivals, tombstones
 from casfs.backend import derived
 from casfs.backend.protocols import Head, HeadName, targets
 from casfs.errors import Conflict
@@ -91,7 +91,7 @@ def push(
         done.tombstones = len(plan.tombstones)
         done.purged = sorted(hash for hash, substitute in plan.purged.items() if not substitute)
         if dry_run or not (moves or plan.nodes or plan.blobs or plan.reused or plan.tombstones):
-            return done
+            break
         packs = [remote.state.pack(name) for name in plan.reused]
         with begin(done.nodes + done.blobs, total) as progress:
             blobs = size = 0
@@ -102,9 +102,13 @@ def push(
                 progress(blobs, size)
         try:
             remote.append(partial(_fill, store, remote, wanted | plan.local, plan, packs))
-            return done
+            break
         except _Lost:
             continue  # what is uploaded is found again
+    if not dry_run:
+        named = {name: head for name, head in wanted.items() if name.startswith(arrivals.RENAMED)}
+        remote.state.note_pushed({name: arrivals.value(name, named[name]) for name in named})
+    return done
 
 
 def delete(remote: Remote, texts: list[str], *, dry_run: bool) -> Pushed:
@@ -153,7 +157,7 @@ def _moves(store: Store, remote: Remote, wanted: dict[HeadName, Head]) -> dict[H
         if there is not None and not heads.may_replace(store, name, head.hash, there["hash"]):
             raise Conflict(
                 f"{label(name)} has moved in {remote.name} since; nothing was pushed."
-                f" `casfs pull {remote.name} {label(name)}` gets it, if yours has not moved too"
+                f" `casfs pull {remote.name} {label(name)}` gets it"
             )
         found[name] = head
     return found

@@ -30,11 +30,13 @@ MAX_TRIES = 50
 
 
 class Settings(NamedTuple):
-    """`[remotes.NAME]` in the store's config.toml. Credentials are elsewhere."""
+    """`[remotes.NAME]` in the store's config.toml. Credentials are elsewhere. `trusted`: what it
+    brings may run, as it is one's own (`casfs.arrivals`)."""
 
     url: str
     endpoint: str | None = None
     region: str | None = None
+    trusted: bool = False
 
     def storage(self) -> ObjectStorage:
         return open_storage(self.url, endpoint=self.endpoint, region=self.region)
@@ -44,19 +46,31 @@ def listing(root: Path) -> dict[str, Settings]:
     """Returns the remotes of the store at `root`. Raises Invalid naming the file."""
     found = {}
     for name, one in config.remotes(root).items():
-        texts = {key: value for key, value in one.items() if isinstance(value, str)}
-        is_known = texts.keys() <= {*Settings._fields} and texts.keys() == one.keys()
-        if not NAME.fullmatch(name) or not is_known or "url" not in texts:
+        types = {key: bool if key == "trusted" else str for key in Settings._fields}
+        is_known = all(isinstance(value, types.get(key, ())) for key, value in one.items())
+        if not NAME.fullmatch(name) or name == config.IMPORT or not is_known or "url" not in one:
             where = f"{root / config.FILE}: [remotes.{name}]"
-            raise Invalid(f"{where} must hold url, and may hold endpoint and region, as texts")
-        found[name] = Settings(**texts)
+            raise Invalid(
+                f"{where} must hold url, and may hold endpoint and region, as texts, and trusted"
+            )
+        found[name] = Settings(**dict(one))  # type: ignore[arg-type]
     return found
+
+
+def get(root: Path, name: str) -> Settings:
+    """Returns the settings of a remote of the store at `root`. Raises NotFound."""
+    if (settings := listing(root).get(name)) is None:
+        raise NotFound(f"no remote {name!r}; see `casfs remote list`")
+    return settings
 
 
 def check_name(name: str) -> None:
     """Raises Invalid."""
-    if not NAME.fullmatch(name):
-        raise Invalid(f"invalid name of a remote {name[:80]!r}: use 1 to 32 of a-z, 0-9, _ and -")
+    if not NAME.fullmatch(name) or name == config.IMPORT:
+        raise Invalid(
+            f"invalid name of a remote {name[:80]!r}: use 1 to 32 of a-z, 0-9, _ and -, and not"
+            f" {config.IMPORT!r}"
+        )
 
 
 def save(root: Path, name: str, settings: Settings | None) -> None:
@@ -92,17 +106,18 @@ def check(storage: ObjectStorage) -> None:
 class Remote:
     """An open remote. `state` is as new as the last `catch_up`."""
 
-    def __init__(self, name: str, storage: ObjectStorage, directory: Path) -> None:
-        self.name, self.storage = name, storage
+    def __init__(
+        self, name: str, storage: ObjectStorage, directory: Path, *, is_trusted: bool = False
+    ) -> None:
+        self.name, self.storage, self.is_trusted = name, storage, is_trusted
         self.state = State(directory / FILE)
 
     @classmethod
     def open(cls, root: Path, name: str) -> Self:
         """Opens a remote of the store at `root`. Raises NotFound."""
-        settings = listing(root).get(name)
-        if settings is None:
-            raise NotFound(f"no remote {name!r}; see `casfs remote list`")
-        return cls(name, settings.storage(), root / DIRECTORY / name)
+        settings = get(root, name)
+        directory = root / DIRECTORY / name
+        return cls(name, settings.storage(), directory, is_trusted=settings.trusted)
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,8 @@
 """The local copy of a remote's log: derived data, which may be deleted at any time.
 
+But for the table `pushed`, which is this store's own note. Where it is lost, less moves: what
+stands here as it was pushed is then taken for a name of this store alone.
+
 remotes/NAME/state.db
     progress    the entry up to which this is current: number and id
     refs        name → {"hash", "record", "previous"}
@@ -7,12 +10,13 @@ remotes/NAME/state.db
                 `state`: live, orphaned since which entry, or pending: uploaded from here since
                 which second, and in no entry yet
     members     hash → pack and number there, of packs whose index is here
+    pushed      name → what it stood for here when it was last pushed (`casfs.arrivals.value`)
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +39,7 @@ CREATE TABLE IF NOT EXISTS members (
   hash BLOB, pack INTEGER, number INTEGER NOT NULL, PRIMARY KEY (hash, pack)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS members_by_pack ON members(pack);
+CREATE TABLE IF NOT EXISTS pushed (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 LIVE, ORPHANED, PENDING = "live", "orphaned", "pending"
 BATCH = 500  # parameters of a statement
@@ -120,6 +125,14 @@ class State:
     def ref(self, name: str) -> dict[str, Any] | None:
         found = self._read("SELECT ref FROM refs WHERE name = ?", name)
         return canonical.decode(found[0][0].encode()) if found else None
+
+    def pushed(self) -> dict[str, str]:
+        """Returns the names that were pushed from here, with what they stood for."""
+        return dict(self._read("SELECT name, value FROM pushed"))
+
+    def note_pushed(self, values: Mapping[str, str]) -> None:
+        with self._db.write() as db:
+            db.executemany("INSERT OR REPLACE INTO pushed VALUES (?, ?)", [*values.items()])
 
     # -- packs ----------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from typing import Any
 from starlette.responses import Response
 
 from casfs import thread_lookup, threads
+from casfs.arrivals import WORKFLOWS
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError, NotFound
 from casfs.lru_cache import LruCache
-from casfs.maintenance.head_kinds import WORKFLOWS
 from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.thread_state import FAILED, STOPPED, SUCCEEDED

@@ -1,14 +1,14 @@
 """Threads from elsewhere: none runs before a person has seen which agents it has.
 
-The record of a thread that a pull or an import has brought holds `origin`, until it is trusted. The
-functions of this package that set a thread running, or fork it, call `check`.
+`casfs.arrivals` says which: those that a pull or an import has brought or moved. The functions of
+this package that set a thread running, or fork it, call `check`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from casfs import threads
+from casfs import arrivals, threads
 from casfs.errors import Refused
 from casfs.store import Store
 from casfs.threads import Thread
@@ -19,9 +19,10 @@ from engine.workflow import registry as workflows
 def check(store: Store, found: Iterable[Thread]) -> None:
     """Raises Refused for a thread from elsewhere that is not trusted yet."""
     for one in found:
-        if (origin := one.record.get("origin")) is not None:
+        if not arrivals.is_trusted(one.head):
+            text = workflows.in_one_line(runs(store, one))
             raise Refused(
-                f"thread {one.id} is from {origin}, and {workflows.in_one_line(runs(store, one))};"
+                f"thread {one.id} is from {one.record['origin']}, and {text};"
                 f" `casfs thread trust {one.id}` lets it run"
             )
 
@@ -52,6 +53,6 @@ def trust(store: Store, thread: Thread) -> None:
     """Lets a thread run, with the callers and callees that are resumed with it. Raises Conflict."""
     with store.batch() as batch:
         for one in _resumed(store, thread):
-            if "origin" in one.record:
-                record = {key: value for key, value in one.record.items() if key != "origin"}
+            if not arrivals.is_trusted(one.head):
+                record = dict(arrivals.trusted(one.head).record)
                 batch.move(one.name, one.head, one.hash, record)

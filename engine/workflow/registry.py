@@ -4,8 +4,8 @@
 again is idempotent, and adding a changed one moves the head while threads that run the older one
 keep theirs. `definition` returns exactly the form that `add` reads. The head's record may hold
 `agents`, a thread-agents node with the default agents, and `builtin`, for a workflow that casfs
-itself has put there (`engine.workflow.shipped`); of one from elsewhere `origin`, the remote, and
-`trusted`, false until a person lets it run.
+itself has put there (`engine.workflow.shipped`); one from elsewhere is marked as
+`casfs.arrivals` says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from casfs import canonical
+from casfs import arrivals, canonical
 from casfs.agents.notation import AgentSpec
 from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
@@ -147,7 +147,7 @@ def foreign(store: Store, name: str) -> tuple[str, bool] | None:
     head = head_kinds.get(store.heads, head_name(name))
     if head is None or "origin" not in head.record:
         return None
-    return str(head.record["origin"]), head.record.get("trusted") is not False
+    return str(head.record["origin"]), arrivals.is_trusted(head)
 
 
 def origin_text(store: Store, name: str) -> str | None:
@@ -166,9 +166,9 @@ def find_trusted(store: Store, name: str) -> NodeHash:
     """As `find`, for a workflow that is to run. Raises Refused for one that came from elsewhere
     and that no person has looked at."""
     head = None if is_hash(name) else head_kinds.get(store.heads, head_name(name))
-    if head is not None and head.record.get("trusted") is False:
+    if head is not None and not arrivals.is_trusted(head):
         raise Refused(
-            f"the workflow {name} is from {head.record.get('origin')}, and {runs(store, name)};"
+            f"the workflow {name} is from {head.record['origin']}, and {runs(store, name)};"
             f" `casfs workflow trust {name}` lets it run"
         )
     return find(store, name)
@@ -206,10 +206,9 @@ def trust(store: Store, name: str) -> None:
     head = head_kinds.get(store.heads, head_name(name))
     if head is None:
         raise NotFound(f"no workflow {name!r}; see `casfs workflow list`")
-    if head.record.get("trusted") is False:
-        record = {key: value for key, value in head.record.items() if key != "trusted"}
+    if not arrivals.is_trusted(head):
         with store.batch() as batch:
-            batch.swap(head_name(name), head, Head(head.hash, record))
+            batch.swap(head_name(name), head, arrivals.trusted(head))
 
 
 def load(store: Store, hash: NodeHash) -> Workflow:

@@ -24,8 +24,8 @@ def test_export_and_import(cli: Cli, there: Cli, opened: Store, tmp_path: Path) 
     assert line.split()[0] == str(file)
     output = lines(there, "import", file)
     assert output[0].split()[1] == "members,"
-    assert set(output[1:]) == {f"imported {name}" for name in ("schemas/note", thread.name)} | {
-        line for line in output if line.startswith("imported checkpoints/work/")
+    assert set(output[1:]) == {f"imported {name}" for name in ("note", thread.id)} | {
+        line for line in output if line.startswith("imported work@")
     }
     again = value(there, "import", file)
     assert (again["newBytes"], again["heads"]) == (0, [])

@@ -35,9 +35,9 @@ def filled(cli: Cli, tmp_path: Path, url: str) -> Cli:
 
 
 def test_add_list_ls_rm(filled: Cli, url: str) -> None:
-    row = {"name": "backup", "url": url, "endpoint": None, "region": None}
+    row = {"name": "backup", "url": url, "endpoint": None, "region": None, "trusted": False}
     assert filled("remote", "list", "--json").json == [row]
-    assert filled("remote", "list").text == f"backup\t{url}\t\n"
+    assert filled("remote", "list").text == f"backup\t{url}\t\t\n"
     assert filled("remote", "ls", "backup", "--json").json == []
     pushed = filled("push", "backup", "app", "--json").json
     (line,) = filled("remote", "ls", "backup", "--json").json

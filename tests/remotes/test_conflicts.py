@@ -47,7 +47,9 @@ def test_a_thread_goes_on_elsewhere_and_comes_back(
     there.push(mine.id)
     with pytest.raises(Conflict, match="pull"):
         mine_is_older(here, mine)
-    here.pull(mine.id)
+    with pytest.raises(Conflict, match="--replace"):
+        here.pull(mine.id)
+    here.pull(mine.id, replace=True)
     assert here.heads("threads/") == there.heads("threads/")
     assert here.contents(mine.name) == there.contents(mine.name)
 
@@ -64,12 +66,18 @@ def test_a_thread_that_moved_on_both_sides(both: tuple[Site, Example, Site, Exam
     other = there.checkpoint("app", {"a": b"1"})
     there.push(mine.id, "app")
     before = here.heads()
-    for refused in (lambda: here.push(mine.id), lambda: here.pull(mine.id), here.pull):
+    for refused in (
+        lambda: here.push(mine.id),
+        lambda: here.pull(mine.id),
+        lambda: here.pull(mine.id, replace=True),
+    ):
         with pytest.raises(Conflict, match=f"{mine.id} has moved"):
             refused()
         assert here.heads() == before
     assert here.refs()[mine.name]["hash"] == theirs.steps[-1]
-    assert here.pull("app").refs == [other]  # what is not in conflict can be had
+    done = here.pull()  # what is not in conflict can be had
+    assert (done.refs, [*done.stayed]) == ([other], [mine.name])
+    assert here.heads("threads/") == {mine.name: mine.steps[-1]}
 
 
 def test_a_thread_that_runs_here_is_not_replaced(both: tuple[Site, Example, Site, Example]) -> None:
@@ -78,7 +86,9 @@ def test_a_thread_that_runs_here_is_not_replaced(both: tuple[Site, Example, Site
     there.push(mine.id)
     mine.move(mine.steps[-1], status="running")
     with pytest.raises(Conflict, match="runs here"):
-        here.pull()
+        here.pull(mine.id, replace=True)
+    here.trust()
+    assert "runs here" in here.pull().stayed[mine.name]
 
 
 def test_an_older_value_is_not_pulled_over_a_newer_one(
@@ -103,9 +113,9 @@ def test_a_workflow_moves_forward(directory: Settings, sites: Sites) -> None:
     assert here.push("sample").refs == ["workflows/sample"]
     assert there.pull().refs == ["workflows/sample"]
     workflows.add(other.store, loop(3))
-    for refused in (lambda: other.push("sample"), other.pull):
-        with pytest.raises(Conflict, match="sample has moved"):
-            refused()
+    with pytest.raises(Conflict, match="sample has moved"):
+        other.push("sample")
+    assert other.pull().renamed == {"workflows/sample": "workflows/origin.sample"}
 
 
 def at_once(*calls: Callable[[], object]) -> list[object]:

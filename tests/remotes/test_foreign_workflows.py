@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from casfs import removals
+from casfs import removals, threads
 from casfs.agents.notation import AgentSpec
-from casfs.errors import Conflict, Corrupt, Refused
+from casfs.errors import Corrupt, Refused
 from casfs.maintenance import archive, names
 from casfs.remotes.remote import Settings
 from casfs.store import Store
+from casfs.threads import ThreadId
+from engine.threads import trust
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
 from tests.remotes.test_hostile import planted
@@ -43,11 +45,14 @@ def pair(directory: Settings, sites: Sites) -> tuple[Site, Site]:
 def test_a_name_of_this_store_stays(pair: tuple[Site, Site]) -> None:
     theirs, mine = pair
     hash = add(mine.store, 1)
-    add(theirs.store, 2, "touch /tmp/PWNED")
+    other = add(theirs.store, 2, "touch /tmp/PWNED")
     theirs.push("workflows/sample")
-    with pytest.raises(Conflict, match="--replace"):
-        mine.pull()
-    assert workflows.find_trusted(mine.store, "sample") == hash
+    for texts in ([], ["sample"]):
+        mine.pull(*texts)
+        assert workflows.find_trusted(mine.store, "sample") == hash
+        assert workflows.find(mine.store, "origin.sample") == other
+    with pytest.raises(Refused, match="PWNED"):
+        workflows.find_trusted(mine.store, "origin.sample")
 
 
 def test_what_the_remote_says_of_the_value_before_does_not_count(pair: tuple[Site, Site]) -> None:
@@ -56,8 +61,7 @@ def test_what_the_remote_says_of_the_value_before_does_not_count(pair: tuple[Sit
     add(theirs.store, 2, "touch /tmp/PWNED")
     theirs.push("workflows/sample")
     planted(theirs, refs={HEAD: {**theirs.refs()[HEAD], "previous": hash}})
-    with pytest.raises(Conflict, match="--replace"):
-        mine.pull("sample")
+    mine.pull("sample")
     assert workflows.find_trusted(mine.store, "sample") == hash
 
 
@@ -69,10 +73,8 @@ def test_a_shipped_name_stays_and_the_rest_arrives(pair: tuple[Site, Site]) -> N
     add(theirs.store, 1)
     theirs.push("workflows/hello", "workflows/sample")
     done = mine.pull()
-    assert (done.shipped, done.refs) == (["workflows/hello"], [HEAD])
+    assert done.refs == ["workflows/origin.hello", HEAD]
     assert workflows.find_trusted(mine.store, "hello") == hello
-    with pytest.raises(Conflict):
-        mine.pull("hello")
 
 
 def test_a_flag_replaces_and_undo_brings_back(pair: tuple[Site, Site]) -> None:
@@ -175,6 +177,8 @@ def test_a_thread_does_not_get_other_agents(pair: tuple[Site, Site]) -> None:
         agents = batch.put_node("thread-agents", {"agents": {"planner": evil}}).hash
     copy.move(copy.steps[-1], status="suspended", agents=agents)
     theirs.push(thread.id)
-    with pytest.raises(Conflict, match="other agents"):
-        mine.pull()
+    assert [*mine.pull().stayed] == [thread.name]
     assert mine.heads("threads/") == {thread.name: thread.start}
+    mine.pull(asks=lambda found: True)
+    with pytest.raises(Refused, match="PWNED"):
+        trust.check(mine.store, [threads.get(mine.store, ThreadId(thread.id))])

@@ -163,6 +163,7 @@ def test_few_requests_for_a_few_steps(proxy: FaultProxy, through: Settings, site
     thread = make_thread(here.store, status="suspended")
     thread.steps_at_once(2000)
     here.push(thread.id)
+    there.trust()
     there.pull()
     for _ in range(3):
         for number in range(10):

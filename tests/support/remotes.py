@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs import graph
+from casfs.arrivals import Asks
 from casfs.backend.protocols import targets
 from casfs.checkpoints import create as checkpoints
 from casfs.packs.reader import open_pack
@@ -54,8 +55,17 @@ class Site:
                 self.store, remote, wanted, dry_run=dry_run, begin=quiet, with_local=with_local
             )
 
+    def trust(self) -> None:
+        """Calls the remote one's own."""
+        remotes.save(self.root, NAME, self.settings._replace(trusted=True))
+
     def pull(
-        self, *texts: str, lazy: bool = False, purge: bool = False, replace: bool = False
+        self,
+        *texts: str,
+        lazy: bool = False,
+        purge: bool = False,
+        replace: bool = False,
+        asks: Asks | None = None,
     ) -> Pulled:
         with self.remote() as remote:
             return pull.pull(
@@ -66,6 +76,7 @@ class Site:
                 begin=quiet,
                 purge=purge,
                 replace=replace,
+                asks=asks,
             )
 
     def refs(self) -> dict[str, Any]:

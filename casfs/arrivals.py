@@ -1,0 +1,287 @@
+"""Heads that come from elsewhere: under which name each is here, and whether it may run.
+
+Names: one rule for pull, clone and import, and for every kind.
+
+    a new name      is added, unless a person here could mean something else by it
+    a known name    moves only where it stands here as it last came from that origin, or as it was
+                    pushed there: as this store has noted, whatever the other says. Any other stays,
+                    and what arrives is ORIGIN.NAME
+    a thread        keeps its id; it moves forward only, and where a person says so
+    a schema        stays
+
+What may run: the record of what arrived has `origin`, the remote's name or `import`, and that of a
+workflow or a thread `trusted`: false until a person has seen what it runs. A remote that a person
+calls one's own (`casfs remote trust`) brings what is trusted, moves threads forward, and adds to
+checkpoints of this store. A checkpoint or a workflow that is here as ORIGIN.NAME has in its record
+`name`, that of its node, and leaves by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from casfs import threads
+from casfs.backend.protocols import Head, HeadName
+from casfs.config import IMPORT
+from casfs.digest import is_hash
+from casfs.errors import Conflict, Invalid, NotFound
+from casfs.nodes import head_kinds
+from casfs.nodes.head_kinds import RESERVED_NAMES
+from casfs.nodes.registry import HEADS as SCHEMAS
+from casfs.removals import label
+from casfs.store import Store
+from casfs.threads import Thread, ThreadId
+
+WORKFLOWS, CHECKPOINTS = "workflows/", "checkpoints/"
+RENAMED = (CHECKPOINTS, WORKFLOWS)  # kinds of heads that may arrive under another name
+MARKS = ("origin", "trusted")  # fields of a record, which never leave the store
+MAX_NAME_CHARS = 64
+Asks: TypeAlias = Callable[[Thread], bool]  # a thread of this store is ahead there: may it move?
+
+
+class Place(NamedTuple):
+    """Under which name a head arrives, and what the name stands for until then."""
+
+    name: HeadName
+    old: Head | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where heads arrive from: a remote, or an import. `is_own`: a person trusts the remote;
+    `replaces`: a person lets names of this store give way; `pushed`: name → `value` as it was
+    pushed there; `others`: the names of the other origins; `asks` a person whether a thread
+    of this store moves."""
+
+    name: str
+    is_own: bool = False
+    replaces: bool = False
+    pushed: Mapping[str, str] = field(default_factory=dict)
+    others: Collection[str] = (IMPORT,)
+    asks: Asks | None = None
+
+
+# -- names --------------------------------------------------------------------------------
+
+
+class Names:
+    """Where heads of an origin arrive, as the store is now."""
+
+    def __init__(self, store: Store, origin: Origin) -> None:
+        self._store, self._origin = store, origin
+        self._ours: dict[str, bool] = {}  # by kind and NAME: does it stay?
+        self._given: set[str] = set()  # names of threads
+
+    def place(self, name: HeadName, head: Head) -> Place | None:
+        """Returns where a head arrives; None where it is here already. Raises Conflict, Invalid
+        where it cannot arrive at all."""
+        here = self._store.heads.get(name)
+        if here is not None and self._is_known(name, here, head):
+            return None
+        if not name.startswith(RENAMED) or not self._stays(name):
+            return Place(name, here)
+        alias = self._alias(name)
+        here = self._store.heads.get(alias)
+        is_known = here is not None and self._is_known(alias, here, head)
+        return None if is_known else Place(alias, here)
+
+    def check_move(self, place: Place, head: Head) -> None:
+        """Raises Conflict where a thread of this store stays; the nodes of `head` are stored."""
+        name, old, origin = place.name, place.old, self._origin.name
+        if old is None or not name.startswith(threads.HEADS):
+            return
+        if old.record.get("status") == threads.RUNNING:
+            raise Conflict(f"{label(name)} runs here; take it when it is suspended or has ended")
+        if not is_ahead(self._store, name, head.hash, old.hash):
+            raise Conflict(
+                f"{label(name)} has moved here and in {origin}. To take theirs, remove yours"
+                " (`casfs undo` brings it back)"
+            )
+        if self._origin.is_own or self._origin.replaces:
+            return
+        if self._origin.asks is None or not self._origin.asks(threads.of_head(name, old)):
+            raise Conflict(
+                f"{label(name)} has moved on in {origin};"
+                f" `casfs pull {origin} {label(name)} --replace` takes that"
+            )
+
+    def _is_known(self, name: HeadName, here: Head, head: Head) -> bool:
+        if name.startswith(threads.HEADS):
+            return is_ahead(self._store, name, here.hash, head.hash)
+        return name.startswith(SCHEMAS) or value(name, here) == value(name, head)
+
+    def _stays(self, name: HeadName) -> bool:
+        """Is NAME one of this store, which does not move?"""
+        prefix = series(name)
+        if prefix not in self._ours:
+            self._ours[prefix] = self._is_ours(name, prefix)
+        return self._ours[prefix]
+
+    def _is_ours(self, name: HeadName, prefix: str) -> bool:
+        origin, is_checkpoint = self._origin, name.startswith(CHECKPOINTS)
+        if origin.replaces or (origin.is_own and is_checkpoint):
+            return False
+        known = self._below(prefix)
+        if known:
+            return not all(self._stands(*one) for one in known)
+        text = _name(name)
+        if text.partition(".")[0] in origin.others:
+            return True  # reads as what arrived from there
+        return is_checkpoint and _means_another(self._store, text)
+
+    def _below(self, prefix: str) -> list[tuple[HeadName, Head]]:
+        if prefix.endswith("/"):
+            return list(self._store.heads.list(prefix))
+        head = self._store.heads.get(HeadName(prefix))
+        return [] if head is None else [(HeadName(prefix), head)]
+
+    def _stands(self, name: HeadName, head: Head) -> bool:
+        """Does it stand here as it last came from the origin, or was pushed there?"""
+        if head.record.get("builtin"):
+            return False  # every casfs has it from its package
+        is_from_there: bool = head.record.get("origin") == self._origin.name
+        return is_from_there or self._origin.pushed.get(name) == value(name, head)
+
+    def _alias(self, name: HeadName) -> HeadName:
+        text = f"{self._origin.name}.{_name(name)}"
+        if len(text) > MAX_NAME_CHARS:
+            raise Invalid(
+                f"{_name(name)} is a name of this store, and {text} is too long for one"
+                f" ({MAX_NAME_CHARS} characters)"
+            )
+        kind, _, rest = name.partition("/")
+        alias = HeadName(f"{kind}/{text}{rest[len(_name(name)) :]}")
+        for _, head in self._below(series(alias)):
+            if head.record.get("origin") != self._origin.name:
+                raise Conflict(f"{_name(name)} and {text} are names of this store; remove one")
+        return alias
+
+    # -- records ----------------------------------------------------------------------------
+
+    def record(self, name: HeadName, place: Place, head: Head) -> Head:
+        """Returns a head, which is called `name` there and has no marks, as it is kept here."""
+        if not name.startswith((*RENAMED, threads.HEADS)):
+            return head
+        marks: dict[str, Any] = {"origin": self._origin.name}
+        if not name.startswith(CHECKPOINTS):
+            marks["trusted"] = self._origin.is_own
+        if place.name != name:
+            marks["name"] = _name(name)
+        if name.startswith(threads.HEADS):
+            old = place.old
+            if old is not None and self._origin.is_own:
+                marks = {key: old.record[key] for key in MARKS if key in old.record}
+            if text := self._thread_name(name, head, old):
+                marks["name"] = text
+        record = {key: one for key, one in head.record.items() if key != "name"}
+        return Head(head.hash, {**record, **marks})
+
+    def _thread_name(self, name: HeadName, head: Head, old: Head | None) -> str | None:
+        """Returns what a person calls a thread: what it is called here, else as its origin does
+        where that is free, or after the origin's name; None where neither can be."""
+        if old is not None and old.record.get("name"):
+            return str(old.record["name"])
+        text = head.record.get("name")
+        if not text or not _is_thread_name(text):
+            return None
+        for one in (text, f"{self._origin.name}.{text}"):
+            is_free = one not in self._given and not _means_another(self._store, one)
+            if is_free and len(one) <= MAX_NAME_CHARS:
+                self._given.add(one)
+                return str(one)
+        return None
+
+
+def _means_another(store: Store, text: str) -> bool:
+    """Does a text mean a thread or a checkpoint here, which a new name like it would hide?"""
+    from casfs import thread_lookup
+    from casfs.checkpoints import checkpoint
+
+    known = checkpoint.latest(store, text) if text not in RESERVED_NAMES else None
+    found = thread_lookup.matches(store, text) or checkpoint.with_id_part(store, text)
+    return known is not None or bool(found)
+
+
+def _is_thread_name(text: str) -> bool:
+    is_id = re.fullmatch(head_kinds.THREAD_ID, text.upper())
+    return bool(re.fullmatch(head_kinds.NAME, text)) and not is_id and not is_hash(text)
+
+
+def value(name: str, head: Head) -> str:
+    """Returns what a name stands for: for a workflow its agents as well."""
+    agents = head.record.get("agents") if name.startswith(WORKFLOWS) else None
+    return f"{head.hash} {agents}" if agents else head.hash
+
+
+def is_ahead(store: Store, name: str, new: str, old: str) -> bool:
+    """Does a thread's node follow from another by its chain? False where one is not stored."""
+    if new == old:
+        return True
+    if not name.startswith(threads.HEADS) or len(store.blobs.info([new, old])) < 2:
+        return False
+    base, thread = store.node(old), Thread(ThreadId(name), Head(store.node(new).hash), None)
+    if base.type == "thread-start":
+        return bool(store.node(new).payload.get("start") == old)
+    try:
+        return threads.step_at(store, thread, base.payload["index"]).hash == old
+    except (NotFound, KeyError):
+        return False
+
+
+def _name(name: str) -> str:
+    """Returns NAME of `checkpoints/NAME/ID` and `workflows/NAME`."""
+    return name.split("/")[1]
+
+
+def series(name: str) -> str:
+    """Returns the prefix of all heads of a NAME; of a workflow the whole of its only one."""
+    return f"{CHECKPOINTS}{_name(name)}/" if name.startswith(CHECKPOINTS) else name
+
+
+# -- leaving ------------------------------------------------------------------------------
+
+
+def is_alias(name: str, head: Head) -> bool:
+    """Is it here under another name than that of its node?"""
+    return name.startswith(RENAMED) and "name" in head.record
+
+
+def own_name(name: HeadName, record: Mapping[str, Any]) -> HeadName:
+    """Returns the name that a head has by its node, without that of its origin."""
+    own, prefix = record.get("name"), f"{record.get('origin')}.{record.get('name')}"
+    if not name.startswith(RENAMED) or own is None or _name(name) != prefix:
+        return name
+    kind, _, rest = name.partition("/")
+    return HeadName(f"{kind}/{own}{rest[len(prefix) :]}")
+
+
+def leaving(heads: Iterable[tuple[HeadName, Head]]) -> dict[HeadName, Head]:
+    """Returns heads under the names by which they leave. Raises Conflict where two have one."""
+    found: dict[HeadName, Head] = {}
+    for name, head in heads:
+        own = own_name(name, head.record)
+        if value(own, found.setdefault(own, head)) != value(own, head):
+            raise Conflict(f"{label(name)} leaves as {label(own)}, as another does; name only one")
+    return found
+
+
+def without_marks(name: HeadName, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a record without what a store notes of where it is from."""
+    marks = (*MARKS, "name") if name.startswith(RENAMED) else MARKS
+    return {key: one for key, one in record.items() if key not in marks}
+
+
+# -- what may run -------------------------------------------------------------------------
+
+
+def is_trusted(head: Head) -> bool:
+    """May it run: is it of this store, or does a person trust it?"""
+    return "origin" not in head.record or head.record.get("trusted") is True
+
+
+def trusted(head: Head) -> Head:
+    """Returns a head that may run from now on."""
+    return head if is_trusted(head) else Head(head.hash, {**head.record, "trusted": True})

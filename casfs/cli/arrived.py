@@ -1,0 +1,41 @@
+"""What a pull, a clone or an import says of the names that arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from casfs.removals import label
+from casfs.store import Store
+
+MAX_LINES = 50  # of one group; `--json` has all
+
+
+def arrived_lines(
+    store: Store,
+    verb: str,
+    names: Sequence[str],
+    replaced: Mapping[str, str],
+    renamed: Mapping[str, str],
+) -> list[str]:
+    """Returns a line for each name: first those that have moved, then those that are here under
+    another name, so that many new ones hide none of them."""
+    from engine.workflow import registry as workflows
+
+    def line(name: str, text: str) -> str:
+        is_workflow = name.startswith(workflows.HEADS)
+        return f"{text}: {workflows.runs(store, label(name))}" if is_workflow else text
+
+    theirs = {here: there for there, here in renamed.items()}
+    moved = [line(one, f"moved {label(one)}, was {replaced[one][:8]}") for one in replaced]
+    others = [name for name in names if name not in replaced]
+    filed = [
+        line(one, f"{verb} {label(theirs[one])} as {label(one)}") for one in others if one in theirs
+    ]
+    added = [line(one, f"{verb} {label(one)}") for one in others if one not in theirs]
+    return [*some_of(moved), *some_of(filed), *some_of(added)]
+
+
+def some_of(lines: Sequence[str]) -> list[str]:
+    """Returns the first lines, and how many more there are."""
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], *([f"… and {more} more; `--json` has all"] * (more > 0))]
