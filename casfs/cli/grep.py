@@ -1,4 +1,4 @@
-"""`casfs grep`: a text byte for byte in all that a store has."""
+"""`casfs grep`: a text in all that a store has."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ class Place:
 @json_option
 @click.pass_context
 def grep(ctx: click.Context, text: str, as_json: bool) -> None:
-    """Find TEXT byte for byte in all that the store has; exit 1 where it is not found.
+    """Find TEXT in all that the store has; exit 1 where it is not found.
 
     Contents are searched whatever holds them, packs too, with nodes, records, logs and indexes;
-    also in its form escaped for JSON. `-` reads the text from stdin, which no list of processes
+    also as it reads without colours and escapes, in base64 and UTF-16. A text of several lines is
+    all of them in order, each behind any prefix, as in a diff. `-` reads the text from stdin, which no list of processes
     shows. What is inside compressed files, as .git/objects, is not found.
 
     \b
