@@ -52,8 +52,8 @@ def grep(ctx: click.Context, text: str, as_json: bool) -> None:
 
     Contents are searched whatever holds them, packs too, with nodes, records, logs and indexes;
     also as it reads without colours and escapes, in base64 and UTF-16. A text of several lines is
-    all of them in order, each behind any prefix, as in a diff. `-` reads the text from stdin, which no list of processes
-    shows. What is inside compressed files, as .git/objects, is not found.
+    all of them in order, each behind any prefix, as in a diff. `-` reads the text from stdin, which
+    no list of processes shows. What is inside compressed files, as .git/objects, is not found.
 
     \b
     casfs grep "BEGIN PRIVATE KEY"
