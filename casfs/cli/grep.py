@@ -110,6 +110,17 @@ def find_places(store: Store, found: Found) -> list[Place]:
     return places
 
 
+def reaches_remote(store: Store, hash: str) -> bool:
+    """Returns whether a ref of a remote leads to a blob, as of the last contact with it."""
+    from casfs.referrers import Referrers
+
+    refs = set(_refs_of_remotes(store).values())
+    if not refs:
+        return False
+    with Referrers(store) as index:
+        return not refs.isdisjoint({hash, *index.walk_up(hash)})
+
+
 def _refs_of_remotes(store: Store) -> dict[str, str]:
     """Returns the refs of all remotes, as of the last contact with each, and where they lead."""
     from casfs.remotes.remote import DIRECTORY, listing
