@@ -94,3 +94,33 @@ def test_an_apply_leaves_it(cli: Cli, opened: Store, tmp_path: Path) -> None:
     shown = cli("thread", "apply", f"{thread.id}@1..2", place, code=1).out.decode()
     assert "conflict: key.txt: its content here was purged" in shown
     assert read_tree(place) == {b"f": b"3", b"key.txt": SECOND}
+
+
+def test_a_file_that_is_there_is_not_deleted_for_status(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "place", {"d": {"f": b"x\nhunter2-hunter2\n"}, "g": FIRST})
+    cli("checkpoint", "create", "work", place)
+    cli("purge", "--text", "--force", stdin=b"hunter2-hunter2")
+    cli("purge", "work:g", "--force")
+    status = cli("status", place)
+    assert ("no changes" in status.text, status.err) == (True, "")
+    write_tree(place, {"g": b"new"})
+    assert lines(cli, "status", place)[1:] == ["A g"]
+    cli("checkpoint", "create", "work", place)
+    write_tree(place, {"g": FIRST})
+    status = cli("status", place)
+    assert "no changes" in status.text
+    assert "g: its content was purged; not compared" in status.err
+    (place / "d" / "f").unlink()
+    assert "D d/f" in lines(cli, "status", place, "--against", "work~1")
+
+
+def test_a_workspace_of_an_old_checkpoint_has_no_changes(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "place", {"d": {"f": b"x\nhunter2-hunter2\n"}, "g": FIRST})
+    cli("checkpoint", "create", "work", place)
+    cli("purge", "--text", "--force", stdin=b"hunter2-hunter2")
+    cli("purge", "work:g", "--force")
+    cli("workspace", "open", "work", tmp_path / "own", "--backend", "copy")
+    cli("workspace", "close", tmp_path / "own")
+    cli("workspace", "open", "work", tmp_path / "own", "--backend", "copy")
+    write_tree(tmp_path / "own", {"new": b"1"})
+    assert "has changes" in cli.refused("workspace", "close", tmp_path / "own", code=4)
