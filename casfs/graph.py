@@ -7,11 +7,13 @@ they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from casfs import local_trees
 from casfs.backend.protocols import META
 from casfs.store import Store
+
+NO_SUBSTITUTES: Mapping[str, str | None] = {}
 
 
 def walk(store: Store, roots: Iterable[str], *, with_local: bool = False) -> Iterator[str]:
@@ -28,11 +30,20 @@ def walk(store: Store, roots: Iterable[str], *, with_local: bool = False) -> Ite
                 stack.append(ref)
 
 
-def post_order(store: Store, roots: Iterable[str], *, with_local: bool = False) -> Iterator[str]:
-    """Yields the same hashes, each after all its references; the roots determine the order."""
+def post_order(
+    store: Store,
+    roots: Iterable[str],
+    *,
+    with_local: bool = False,
+    substitutes: Mapping[str, str | None] = NO_SUBSTITUTES,
+) -> Iterator[str]:
+    """Yields the same hashes, each after all its references; the roots determine the order. What
+    was purged comes after its substitute."""
     seen: set[str] = set()
 
     def below_of(hash: str) -> Iterator[str]:
+        if hash in substitutes:
+            return filter(None, [substitutes[hash]])
         return iter(refs(store, hash, with_local=with_local))
 
     for root in roots:

@@ -174,6 +174,7 @@ class Trees:
             changed,
             kept,
             next(iter(saved), None),
+            {os.fsdecode(path): os.fsdecode(aside) for path, aside in done.outcome.aside.items()},
         )
 
     def _state(self, tree: Tree) -> RecordedState:

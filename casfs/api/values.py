@@ -73,6 +73,7 @@ class Restored:
     changed: tuple[str, ...]  # paths that changed meanwhile, and are now as in the tree
     kept: tuple[str, ...]  # directories not deleted, for the untracked files in them
     saved: str | None = None  # NAME@ID of the local changes that `force` overwrote
+    aside: Mapping[str, str] = field(default_factory=dict)  # what no tree has: path to new path
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ it, it is compared with the tree that it, or the nearest directory above it, is 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.revisions import resolve_tree
 from casfs.store import Store
+from casfs.system.paths import printable
 from casfs.trees.scratch_store import ScratchStore
 from casfs.workspaces import directories
 from casfs.workspaces.directories import KnownDirectory
@@ -143,5 +144,24 @@ def _record(
         from casfs.cli.snapshot_options import print_unreadable
 
         print_unreadable(report)
+    if report.purged and base is not None:
+        root = _with_purged(store, root, base, report.purged)
     store.looked_at(place, root)
     return root
+
+
+def _with_purged(
+    store: ScratchStore, root: TreeHash, base: TreeHash, purged: Mapping[bytes, str]
+) -> TreeHash:
+    """Returns the tree of a directory with the entries that `base` has of files that are there,
+    but whose content was purged: it was not recorded, and is not deleted."""
+    from casfs.trees import edit, tree
+
+    recorded = {path: one.hash for path, one in tree.missing(store, base)}
+    for path, hash in purged.items():
+        if recorded.get(path) != hash:
+            warn(f"{printable(path)}: its content was purged; not compared")
+    entries = {path: tree.find(store, base, path) for path in purged}
+    kept = {path: entry for path, entry in entries.items() if entry is not None}
+    with store.batch() as batch:
+        return edit.with_entries(store, batch, root, kept, base).hash

@@ -1,4 +1,4 @@
-"""`casfs grep`: a text byte for byte in all that a store has."""
+"""`casfs grep`: a text in all that a store has."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ class Place:
 @json_option
 @click.pass_context
 def grep(ctx: click.Context, text: str, as_json: bool) -> None:
-    """Find TEXT byte for byte in all that the store has; exit 1 where it is not found.
+    """Find TEXT in all that the store has; exit 1 where it is not found.
 
     Contents are searched whatever holds them, packs too, with nodes, records, logs and indexes;
-    also in its form escaped for JSON. `-` reads the text from stdin, which no list of processes
-    shows. What is inside compressed files, as .git/objects, is not found.
+    also as it reads without colours and escapes, in base64 and UTF-16. A text of several lines is
+    all of them in order, each behind any prefix, as in a diff. `-` reads the text from stdin, which
+    no list of processes shows. What is inside compressed files, as .git/objects, is not found.
 
     \b
     casfs grep "BEGIN PRIVATE KEY"
@@ -107,6 +108,17 @@ def find_places(store: Store, found: Found) -> list[Place]:
     places += [Place("record", None, [label(name)], []) for name in found.heads]
     places += [Place(file.kind, None, [file.path], []) for file in found.files]
     return places
+
+
+def reaches_remote(store: Store, hash: str) -> bool:
+    """Returns whether a ref of a remote leads to a blob, as of the last contact with it."""
+    from casfs.referrers import Referrers
+
+    refs = set(_refs_of_remotes(store).values())
+    if not refs:
+        return False
+    with Referrers(store) as index:
+        return not refs.isdisjoint({hash, *index.walk_up(hash)})
 
 
 def _refs_of_remotes(store: Store) -> dict[str, str]:

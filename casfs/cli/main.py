@@ -49,7 +49,7 @@ COMMANDS = {
     "fsck": ("fsck", "check integrity, and repair"),
     "gc": ("gc", "delete unreachable blobs"),
     "purge": ("purge", "delete a content or a text for good"),
-    "grep": ("grep", "find a text byte for byte in all that is stored"),
+    "grep": ("grep", "find a text in all that is stored"),
     "pack": ("pack", "compress what nothing has used lately"),
     "undo": ("undo", "bring back what was removed or overwritten"),
     "export": ("archive", "write threads, checkpoints and more to one file"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from casfs.cli.common import json_option, open_store
-from casfs.cli.grep import find_places, read_text, search_store
+from casfs.cli.grep import find_places, reaches_remote, read_text, search_store
 from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, warn
 from casfs.cli.removal import listed
 from casfs.errors import NotFound, Refused, Usage
@@ -20,6 +20,9 @@ from casfs.system.clock import rfc3339
 
 if TYPE_CHECKING:
     from casfs.tombstones import Tombstone
+
+
+REMOTES_HAVE_IT = "remotes have it until the next `casfs push` and `casfs remote gc`"
 
 
 @click.command()
@@ -105,7 +108,7 @@ def _purge_text(store: Store, force: bool, dry_run: bool, why: str, as_json: boo
         warn(f"the text is still in {line}")
     _warn_of_copies(store, is_erased=done.is_erased)
     if any(where.startswith("remote ") for one in places for where in one.where):
-        warn("remotes have it until the next `casfs push` and `casfs remote gc`")
+        warn(REMOTES_HAVE_IT)
 
 
 # -- whole contents ---------------------------------------------------------------------------
@@ -149,7 +152,8 @@ def purge_blobs(
         if heads and not force and not dry_run:
             names = listed(list(map(label, heads)))
             raise Refused(f"{hash} is in {names}; use --force to purge it from them")
-    is_erased = dry_run or purging.purge_all(store, tombstones)
+    is_in_remote = any(reaches_remote(store, one.hash) for one in tombstones)
+    is_erased = dry_run or purging.purge_whole(store, tombstones, why)
     if as_json:
         shown = [{**value, "dryRun": dry_run} for value in values]
         echo_json(shown[0] if len(shown) == 1 else shown)
@@ -160,6 +164,8 @@ def purge_blobs(
         echo_line(f"{value['hash']} {verb}, {value['bytes']} bytes{where}")
     if not dry_run:
         _warn_of_copies(store, is_erased=is_erased)
+    if is_in_remote:
+        warn(REMOTES_HAVE_IT)
 
 
 def _warn_of_copies(store: Store, *, is_erased: bool) -> None:

@@ -106,13 +106,16 @@ def restore(
             store, found.state.full, f"{source.name}@{source.id}" if source else found.root
         )
     for path in done.local if dry_run else ():
-        warn(f"{printable(path)}: changed locally; only --force overwrites it")
+        forced = "moves it aside" if path in done.purged else "overwrites it"
+        warn(f"{printable(path)}: changed locally; only --force {forced}")
     for one in saved:
         warn(f"the directory as it was is recorded; undo: {undo_command(one, directory)}")
     for path in done.outcome.changed:
-        warn(f"{printable(path)}: changed during the restore, and is now as in the tree")
+        if path not in done.outcome.aside:
+            warn(f"{printable(path)}: changed during the restore, and is now as in the tree")
+    print_aside(done.outcome.aside)
     for path in done.outcome.kept:
-        warn(f"{printable(path)}: kept, it holds files that are in neither tree")
+        warn(f"{printable(path)}: kept, it is or holds what is in neither tree")
     if done.outcome.from_future:
         warn(f"{directory}: files there are from the future: did the clock go back? Build it clean")
     print_failed(done.failed)
@@ -129,6 +132,7 @@ def restore(
         "deleted": done.outcome.deleted,
         "changed": [os.fsdecode(path) for path in done.outcome.changed],
         "kept": [os.fsdecode(path) for path in [*done.outcome.kept, *done.excluded]],
+        "aside": aside_json(done.outcome.aside),
         "failed": [
             {"path": os.fsdecode(path), "reason": reason} for path, reason in done.failed.items()
         ],
@@ -155,6 +159,18 @@ def print_failed(failed: Mapping[bytes, str]) -> None:
         say_incomplete(f"{printable(path)}: {reason}; it is as it was")
     if len(failed) > MAX_NAMED_PATHS:
         say_incomplete(f"and {len(failed) - MAX_NAMED_PATHS} more; see --json")
+
+
+def print_aside(aside: Mapping[bytes, bytes]) -> None:
+    """Names what was moved, since no checkpoint has it."""
+    for path, moved in aside.items():
+        warn(f"{printable(path)}: no checkpoint has what was there; moved to {printable(moved)}")
+
+
+def aside_json(aside: Mapping[bytes, bytes]) -> list[dict[str, str]]:
+    return [
+        {"path": os.fsdecode(path), "movedTo": os.fsdecode(moved)} for path, moved in aside.items()
+    ]
 
 
 def undo_command(before: Checkpoint, directory: str) -> str:

@@ -16,7 +16,7 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import moment
 from casfs.cli.output import echo_result
 from casfs.cli.removal import listed
-from casfs.cli.restore import print_failed
+from casfs.cli.restore import print_aside, print_failed
 from casfs.cli.table import Moment, echo_table
 from casfs.errors import Usage
 from casfs.removals import Removal
@@ -96,6 +96,7 @@ def _restore_files(store: Store, files: Overwritten) -> None:
         on_delete=save,
         leaves_out_failed=True,
     )
+    print_aside(done.outcome.aside)
     print_failed(done.failed)
     overwritten.forget(store, files)
 

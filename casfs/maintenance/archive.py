@@ -112,16 +112,17 @@ def export(
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
     if len(manifest) > MAX_MANIFEST_BYTES:
         raise Refused(f"{len(records)} heads are too many for one archive; export them in parts")
-    purged = {one.hash: one for one in reached}
-    substitutes = [one.substitute for one in reached if one.substitute]
+    substitutes = {one.hash: one.substitute for one in reached}
     done, seal = Exported(), Seal(manifest)
     done.purged = sorted(one.hash for one in reached if not one.substitute)
     compressed = zstd.compressed(target) if compress else nullcontext(target)
     with compressed as out, tarfile.open(fileobj=out, mode="w|", format=FORM) as tar:
         _add(tar, MANIFEST, manifest)
-        all_roots = [*substitutes, *start, *record_refs]
-        for hash in graph.post_order(store, all_roots, with_local=with_local):
-            if hash in purged:
+        # A node comes after the substitutes of all that it refers to: an import reads once.
+        for hash in graph.post_order(
+            store, [*start, *record_refs], with_local=with_local, substitutes=substitutes
+        ):
+            if hash in substitutes:
                 continue
             if hash in have:
                 done.skipped += 1

@@ -22,15 +22,14 @@ from casfs.write_batch import Batch
 
 
 def reached(store: Store, roots: Iterable[str], *, with_local: bool) -> list[Tombstone]:
-    """Returns the tombstones of what the roots reach, and of what the substitutes of these do; each
-    before those whose substitute reaches it."""
+    """Returns the tombstones of what the roots reach, and of what the substitutes of these do."""
     all = {one.hash: one for one in tombstones.listing(store)}
     found: list[Tombstone] = []
     waiting = list(roots)
     while all and waiting:
         hashes = set(graph.walk(store, waiting, with_local=with_local))
         new = [all.pop(hash) for hash in sorted(all.keys() & hashes)]
-        found = [*new, *found]
+        found += new
         waiting = [one.substitute for one in new if one.substitute]
     return found
 

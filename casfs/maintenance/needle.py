@@ -1,65 +1,59 @@
-"""A text to be found byte for byte, in the forms that it has in files and in JSON."""
+"""A text to be found and replaced, in the spellings that it has in files and in JSON."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from casfs.digest import CHUNK, is_hash
 from casfs.errors import Invalid
+from casfs.maintenance import text_patterns
 from casfs.tombstones import MARK
 
 FRAGMENT_BYTES = 12  # of a text: as much of it counts as a part
 MIN_CHARS = 4  # of a text to be purged: a shorter one is everywhere
+Spans = list[tuple[int, int]]
 
 
 class Needle:
-    """`text` as it is, and escaped for JSON: once as in a log, twice as in JSON within JSON."""
+    """Finds `text` in each spelling that `text_patterns` knows."""
 
     def __init__(self, text: str) -> None:
         """Raises Invalid for an empty text."""
         if not text:
             raise Invalid("the text to look for is empty")
-        forms = {text}
-        for ascii_only in (False, True):
-            escaped = _escaped(text, ascii_only)
-            forms |= {escaped, _escaped(escaped, ascii_only)}
-        ordered = sorted(forms, key=len, reverse=True)  # the longest form first
-        self._text = re.compile("|".join(map(re.escape, ordered)))
-        encoded = [form.encode("utf-8", "surrogateescape") for form in ordered]
-        self._bytes = re.compile(b"|".join(map(re.escape, encoded)))
-        self._encoded = encoded
-        self._held_bytes = max(map(len, encoded)) - 1  # may begin a match that goes on
+        self._spellings = text_patterns.spellings(text)
+        self._held_bytes = text_patterns.longest(text)  # may begin a match that goes on
+        self._fragments = _fragments(text)
 
     def lines(self, data: bytes) -> list[int]:
         """Returns the numbers of the lines in which it begins, from 1."""
         found, line, end = [], 1, 0
-        for match in self._bytes.finditer(data):
-            line += data.count(b"\n", end, match.start())
-            end = match.start()
+        for spans in self._matches(data):
+            start = spans[0][0]
+            line += data.count(b"\n", end, start)
+            end = start
             found.append(line)
         return sorted(set(found))
 
     def is_in(self, data: bytes) -> bool:
-        return self._bytes.search(data) is not None
+        return any(one.search(data) for one in self._spellings)
 
     def shares(self, data: bytes) -> bool:
         """Returns whether bytes have a part of the text, as a dictionary of a compression may."""
-        for form in self._encoded:
-            size = min(FRAGMENT_BYTES, len(form))
-            windows = {form[at : at + size] for at in range(len(form) - size + 1)}
-            if any(data[at : at + size] in windows for at in range(len(data) - size + 1)):
-                return True
-        return False
+        return any(
+            data[at : at + size] in windows
+            for size, windows in self._fragments.items()
+            for at in range(len(data) - size + 1)
+        )
 
     def is_in_stream(self, source: BinaryIO) -> bool:
         held = b""
         while piece := source.read(CHUNK):
             if self.is_in(held + piece):
                 return True
-            held = (held + piece)[-self._held_bytes :] if self._held_bytes else b""
+            held = (held + piece)[-self._held_bytes :]
         return False
 
     def redacted(self, source: BinaryIO) -> Iterator[bytes]:
@@ -68,27 +62,26 @@ class Needle:
         while piece := source.read(CHUNK):
             data = held + piece
             end = max(len(data) - self._held_bytes, 0)
-            for match in self._bytes.finditer(data):
-                if match.start() < end:
-                    end = max(end, match.end())
-            yield self._bytes.sub(MARK.encode(), data[:end])
+            for spans in self._matches(data):
+                if spans[0][0] < end:
+                    end = max(end, spans[-1][1])
+            yield self._marked(data[:end])
             held = data[end:]
-        yield self._bytes.sub(MARK.encode(), held)
+        yield self._marked(held)
 
     def blanked(self, data: bytes) -> bytes:
         """Returns bytes of the same length, in which something else stands for the text."""
-
-        def blank(match: re.Match[bytes]) -> bytes:
-            size = len(match[0])
+        blank = bytearray(data)
+        for start, end in self._spans(data):
             mark = MARK.encode()
-            return mark.ljust(size) if len(mark) <= size else b"*" * size
-
-        return self._bytes.sub(blank, data)
+            size = end - start
+            blank[start:end] = mark.ljust(size) if len(mark) <= size else b"*" * size
+        return bytes(blank)
 
     def strings_in(self, value: Any) -> Iterator[str]:
         """Yields the strings of a JSON value that have it, keys too; hashes are none."""
         if isinstance(value, str):
-            if not is_hash(value) and self._text.search(value):
+            if not is_hash(value) and self.is_in(_bytes(value)):
                 yield value
         elif isinstance(value, list):
             for item in value:
@@ -101,7 +94,7 @@ class Needle:
     def redacted_value(self, value: Any) -> Any:
         """Returns a JSON value with MARK in place of the text in its strings."""
         if isinstance(value, str):
-            return value if is_hash(value) else self._text.sub(MARK, value)
+            return value if is_hash(value) else _text(self._marked(_bytes(value)))
         if isinstance(value, list):
             return [self.redacted_value(item) for item in value]
         if isinstance(value, dict):
@@ -110,6 +103,52 @@ class Needle:
             }
         return value
 
+    def _matches(self, data: bytes) -> list[Spans]:
+        """Returns where it is, in order, and of each match where its lines are."""
+        found = [
+            [match.span(at) for at, line in enumerate(match.groups(), 1) if line is not None]
+            for spelling in self._spellings
+            for match in spelling.matches(data)
+        ]
+        apart: list[Spans] = []
+        for spans in sorted(found):
+            if not apart or spans[0][0] >= apart[-1][-1][1]:
+                apart.append(spans)
+        return apart
 
-def _escaped(text: str, ascii_only: bool) -> str:
-    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+    def _spans(self, data: bytes) -> Spans:
+        return [span for spans in self._matches(data) for span in spans]
+
+    def _marked(self, data: bytes) -> bytes:
+        pieces, end = [], 0
+        for start, stop in self._spans(data):
+            pieces += [data[end:start], MARK.encode()]
+            end = stop
+        return b"".join([*pieces, data[end:]]) if pieces else data
+
+
+def _fragments(text: str) -> dict[int, set[bytes]]:
+    """Returns by size the parts of a text in the forms that most often are in a dictionary."""
+    forms = {
+        _bytes(form) for form in (text, *text_patterns.split_lines(text)) if len(form) >= MIN_CHARS
+    }
+    for ascii_only in (False, True):
+        once = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        twice = json.dumps(once, ensure_ascii=ascii_only)[1:-1]
+        forms |= {_bytes(once), _bytes(twice)}
+    forms |= set(text_patterns.base64_forms(text))
+    found: dict[int, set[bytes]] = {}
+    for form in filter(None, forms):
+        size = min(FRAGMENT_BYTES, len(form))
+        found.setdefault(size, set()).update(
+            form[at : at + size] for at in range(len(form) - size + 1)
+        )
+    return found
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

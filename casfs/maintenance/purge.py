@@ -8,12 +8,13 @@ files. Its tombstone (`casfs.tombstones`) refuses the same bytes from then on.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from casfs import local_trees, tombstones
 from casfs.backend.protocols import Total, targets
 from casfs.backend.sqlite_connection import remove_derived
 from casfs.errors import NotFound, Refused
+from casfs.maintenance import purged_patches
 from casfs.native import images
 from casfs.referrers import Referrers
 from casfs.store import Store
@@ -51,7 +52,13 @@ def check(store: Store, hash: str) -> int:
 def purge(store: Store, hash: str, why: str = "") -> bool:
     """Purges a blob whole. Returns as `purge_all`. Raises NotFound, Refused."""
     size = check(store, hash)
-    return purge_all(store, [Tombstone(hash, size, now_ms(), why)])
+    return purge_whole(store, [Tombstone(hash, size, now_ms(), why)], why)
+
+
+def purge_whole(store: Store, purged: Sequence[Tombstone], why: str) -> bool:
+    """Purges blobs whole, and what the diffs of steps show of them. Returns as `purge_all`."""
+    diffs = purged_patches.tombstones_of(store, {one.hash for one in purged}, why)
+    return purge_all(store, [*purged, *diffs])
 
 
 def purge_all(store: Store, purged: Collection[Tombstone]) -> bool:

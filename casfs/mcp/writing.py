@@ -63,7 +63,8 @@ class Writing(Reading):
                 opened=place.fd,
             )
         counts = {"files": done.files, "bytes": done.bytes, "deleted": done.outcome.deleted}
-        return {"tree": state.tree, **counts, "savedAs": saved}
+        moved = {os.fsdecode(old): os.fsdecode(new) for old, new in done.outcome.aside.items()}
+        return {"tree": state.tree, **counts, "savedAs": saved, "movedAside": moved}
 
     def start_thread(
         self, workflow: Text, task: Long, tree: Revision = "", agents: Agents = NO_AGENTS

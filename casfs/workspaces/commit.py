@@ -15,6 +15,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_from_base
 from casfs.digest import TreeHash
 from casfs.store import Store
+from casfs.trees import tree
 from casfs.trees.recorded_state import FIELDS, RecordedState
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import policy, walker, working_tree
@@ -69,8 +70,22 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
         return False
     scratch = ScratchStore(store)
     with scratch.batch() as batch:
-        here = snapshot(scratch, batch, workspace, SnapshotReport())
-        return not here.is_equal(workspace.recorded)
+        report = SnapshotReport()
+        here = snapshot(scratch, batch, workspace, report)
+        is_equal = here.is_equal(workspace.recorded)
+    return not is_equal and not _differs_in_purged_only(scratch, workspace, here, report)
+
+
+def _differs_in_purged_only(
+    store: Store, workspace: Workspace, here: RecordedState, report: SnapshotReport
+) -> bool:
+    """Of what was purged a tree has an entry for its old readers, and no snapshot has one."""
+    recorded = workspace.recorded
+    purged = {path: one.hash for path, one in tree.missing(store, recorded.full)}
+    if not purged:
+        return False
+    kept = {path for path, hash in purged.items() if report.purged.get(path) == hash}
+    return all(one.path in kept for one in tree.changes(store, recorded.full, here.full))
 
 
 def snapshot(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from casfs.errors import NotFound, Purged
 from casfs.maintenance import purge
 from casfs.store import Store
 from casfs.system.clock import now_ms, rfc3339
+from casfs.trees.diff import unified_diff
 from tests.support.cli import lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE, put_tree, read_tree, write_tree
 from tests.support.maintenance import age
 from tests.support.native import ensure_image
+from tests.support.thread_example import make_thread
 
 DAY = rfc3339(now_ms())[:10]
 SMALL = b"PASSWORD=hunter2hunter2"
@@ -130,3 +133,40 @@ def test_threads_and_removals_are_named(cli: Cli, opened: Store, tmp_path: Path)
     found = value(cli, "gc", "--purge", hash_bytes(SMALL), "--dry-run")
     assert found["heads"] == [f"removed/{removal}/checkpoints/work/{id}"]
     assert opened.get(hash_bytes(SMALL)) == SMALL
+
+
+def test_the_diffs_of_steps_show_none_of_it(cli: Cli, opened: Store) -> None:
+    """Of a file that came, that changed and that went; what they show of others stays."""
+    key, line = b"first line\nTOKEN=hunter2hunter2\n-- last", b"other\n"
+    trees = [{}, {"a": line, "key.txt": key}, {"a": line * 2, "key.txt": b"new\n"}, {"b": line}]
+    trees += [{"b": line, "key.txt": key}, {"b": line}]
+    roots = [put_tree(opened, dict(one)) for one in trees]
+    thread = make_thread(opened)
+    diffs = []
+    for old, new in pairwise([thread.tree, *roots]):
+        thread.tree = new
+        changes = opened.put(unified_diff.patch(opened, old, new)).hash
+        diffs.append(changes)
+        thread.step("planner", "done", changes=changes)
+    assert sum(b"hunter2" in opened.get(one) for one in diffs) == 4
+    cli("purge", hash_bytes(key), "--force")
+    opened.purged.recheck()
+    left = [opened.get(one) for one in diffs[1:]]
+    assert all(b"hunter2" not in one and b"first line" not in one for one in left)
+    assert b"A key.txt (purged)\n" in left[0]
+    assert b"+other\n" in left[0]
+    assert b"M key.txt (purged)\n" in left[1]
+    assert b" other\n+other\n" in left[1]
+    assert b"-new\n" in left[2], "another content of the same path stays"
+    assert traces(cli.root, b"hunter2") == []
+    assert lines(cli, "fsck")[-1].endswith(": no faults")
+    assert lines(cli, "gc")[0].startswith("freed 0 blobs")
+
+
+def test_remotes_that_have_it_are_named(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "place", {"f": SMALL})
+    cli("checkpoint", "create", "work", place)
+    (tmp_path / "remote").mkdir()
+    cli("remote", "add", "origin", (tmp_path / "remote").as_uri())
+    cli("push", "origin", "work")
+    assert "remotes have it until the next `casfs push`" in cli("purge", "work:f", "--force").err

@@ -232,3 +232,41 @@ def test_the_alias_is_the_same(cli: Cli, opened: Store) -> None:
     assert value(cli, "gc", "--purge", hash, "--dry-run") == value(cli, "purge", hash, "--dry-run")
     set_head(opened, "test/x", hash)
     assert "use --force" in cli.refused("purge", hash, code=4)
+
+
+def test_a_key_goes_from_each_layout_in_which_a_thread_has_it(cli: Cli, opened: Store) -> None:
+    key_lines = [
+        "-----BEGIN PRIVATE KEY-----",
+        "MIIEvQ+abc/def",
+        "ghijk0123456",
+        "-----END KEY-----",
+    ]
+    key, other = "\n".join(key_lines), "-----BEGIN PRIVATE KEY-----\nother\n}\n-----END KEY-----\n"
+    patch = "--- /dev/null\n+++ b/key\n@@ -0,0 +1,4 @@\n" + "".join(
+        f"+{one}\n" for one in key_lines
+    )
+    thread = make_thread(opened)
+    indented = "".join(f"    {one}\r\n" for one in key_lines)
+    files = {"a.json": json.dumps({"key": key}).encode(), "b": indented.encode()}
+    files |= {"c": key.encode("utf-16"), "d": other.encode(), "e": b"}\n"}
+    tree = put_tree(opened, files)
+    changes = opened.put(patch.encode()).hash
+    thread.step("planner", f"The key is:\n> {key.replace(chr(10), chr(10) + '> ')}",
+                changes=changes, workspace=tree)  # fmt: skip
+    found = "\n".join(lines_of(cli, key))
+    for where in ("@1:a.json", "@1:b", "@1:c", "@1, output", "@1, diff"):
+        assert where in found, where
+    assert "@1:d" not in found
+    purge_text(cli, "--force", text=key.encode())
+    assert lines_of(cli, key, code=1) == []
+    opened.purged.recheck()
+    assert opened.get(changes).decode() == patch.replace(
+        "".join(f"+{one}\n" for one in key_lines), f"+{MARK}\n" * 4
+    )
+    assert traces(cli.root, b"MIIEvQ") == []
+    assert opened.get(hash_bytes(other.encode())) == other.encode()
+    assert lines(cli, "fsck")[-1].endswith(": no faults")
+
+
+def lines_of(cli: Cli, text: str, code: int = 0) -> list[str]:
+    return cli("grep", "-", stdin=text.encode(), code=code).out.decode().splitlines()

@@ -10,8 +10,10 @@ import pytest
 from casfs import tombstones
 from casfs.digest import hash_bytes
 from casfs.errors import Corrupt
-from casfs.maintenance import archive, fsck, gc
+from casfs.maintenance import archive, fsck, gc, grep
+from casfs.maintenance.needle import Needle
 from casfs.maintenance.purge import purge, purge_all
+from casfs.maintenance.redact import redact as redact_text
 from casfs.store import Store
 from casfs.tombstones import Tombstone
 from tests.support.archives import ID, build, members, sealed
@@ -162,3 +164,20 @@ def test_a_damaged_tombstone_is_refused(
     with pytest.raises(Corrupt):
         archive.load(target, path)
     assert tombstones.get(target, HASH) is None
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_the_order_of_hashes_does_not_matter(
+    disk_store: Store, target: Store, path: Path, number: int
+) -> None:
+    """The text is in a file and in the node that leads to it: either hash may be the first."""
+    data = b"%d hunter2hunter2" % number
+    name = put_checkpoint(disk_store, {"d": {"f": data}}, "secret", message="hunter2hunter2")
+    needle = Needle("hunter2hunter2")
+    redact_text(disk_store, needle, grep.search(disk_store, needle), "")
+    assert b"hunter2" not in disk_store.get(hash_bytes(data))
+    export(disk_store, path, "secret")
+    assert b"hunter2" not in path.read_bytes()
+    assert archive.load(target, path).heads == [name]
+    assert target.get(hash_bytes(data)) == disk_store.get(hash_bytes(data))
+    assert fsck.check(target).faults == []

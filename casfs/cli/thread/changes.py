@@ -15,7 +15,7 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.diff import DiffFormat, format_options, print_diff
 from casfs.cli.diff_output import letter_json, shown_path
 from casfs.cli.output import echo_json, echo_line, warn
-from casfs.cli.restore import print_failed, undo_command
+from casfs.cli.restore import aside_json, print_aside, print_failed, undo_command
 from casfs.digest import NodeHash
 from casfs.errors import Usage
 from casfs.revisions import step_state
@@ -98,6 +98,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
                 "failed": [
                     {"path": os.fsdecode(path), "reason": why} for path, why in done.failed.items()
                 ],
+                "aside": aside_json(done.aside),
                 "recordedAs": [f"{one.name}@{one.id}" for one in saved],
             },
             pretty=False,
@@ -111,6 +112,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
             echo_line(f"undo: {undo_command(one, directory)}")
         if not merged.changed and not merged.conflicts:
             echo_line("nothing to apply")
+    print_aside(done.aside)
     print_failed(done.failed)
     return 1 if merged.conflicts else 0
 

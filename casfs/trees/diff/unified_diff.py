@@ -10,7 +10,8 @@ do not fit are counted too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -25,6 +26,8 @@ MAX_FILE_BYTES = 1 << 18
 MAX_PATCH_BYTES = 1 << 20
 TRAILER_BYTES = 200  # reserved for the counts at the end
 ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r"}
+SECTION = re.compile(rb"^(?=diff --git )", re.MULTILINE)  # no line of a file begins so in a patch
+SHOWN = re.compile(rb"(?s:.*\n)?[ +@\\-][^\n]*\n")  # up to the last line of a file
 ESCAPES |= {34: b'\\"', 92: b"\\\\"}
 
 
@@ -56,6 +59,17 @@ def patch(
         parts.append(f"... {inside_git} paths inside .git differ\n".encode())
     if dropped:
         parts.append(f"... {dropped} more paths differ\n".encode())
+    return b"".join(parts)
+
+
+def without(patch: bytes, changes: Collection[Change]) -> bytes:
+    """Returns a patch with a line that git skips in place of what it shows of these changes."""
+    names = {_names(change): change for change in changes}
+    parts = SECTION.split(patch)
+    for number, part in enumerate(parts):
+        header, _, rest = part.partition(b"\n")
+        if header in names:
+            parts[number] = _note(names[header], "purged") + SHOWN.sub(b"", rest, count=1)
     return b"".join(parts)
 
 
@@ -104,12 +118,17 @@ def _part(store: Store, change: Change) -> Iterator[bytes]:
         yield _note(change, "preserved metadata")
         return
     old_name = _git_name(b"a/", change.source or change.path)
-    yield b"diff --git %s %s\n" % (old_name, _git_name(b"b/", change.path))
+    yield _names(change) + b"\n"
     yield header
     if body:
         yield b"--- %s\n" % (old_name if change.old else b"/dev/null")
         yield b"+++ %s\n" % (_git_name(b"b/", change.path) if change.new else b"/dev/null")
         yield body
+
+
+def _names(change: Change) -> bytes:
+    old_name = _git_name(b"a/", change.source or change.path)
+    return b"diff --git %s %s" % (old_name, _git_name(b"b/", change.path))
 
 
 def _note(change: Change, why: str) -> bytes:

@@ -9,8 +9,8 @@ merged one: where an apply was killed, the next one brings the directory back fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from casfs.digest import NodeHash, TreeHash
@@ -30,21 +30,23 @@ from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked, working_tree
-from casfs.trees.snapshot.report import SnapshotOptions
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 JOURNAL = "applied"
+PURGED_HERE = "its content here was purged, and could not be recorded; it is as it was"
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """`skipped`: changed paths in `.git`, which are left out; `undone`: an interrupted apply was
     undone before; `failed`: paths that are as they were, since they could not be written, with the
-    reason."""
+    reason; `aside`: to which paths what was changed meanwhile was moved."""
 
     merged: Merged
     skipped: int
     undone: bool
     failed: Mapping[bytes, str]
+    aside: Mapping[bytes, bytes]
 
 
 def apply(
@@ -76,7 +78,6 @@ def apply(
         if step is not None and not check:
             # Before the first write: a kill between would lose it.
             applied_steps.note(store, target.path, step)
-        failed: dict[bytes, str] = {}
         if result.merged.changed and not check:
             result = _merge(store, target, theirs, old, new.tree, label)
             merged = result.merged
@@ -84,11 +85,11 @@ def apply(
             options = SnapshotOptions(leaves_out_unreadable=True)  # which stays as it is
             before = working_tree.record(store, target.path, known, options=options)
             on_change(before)
-            failed = task.write(result.ours, merged.root)
+            task.write(result.ours, merged.root)
             if step is not None:  # again: a look that has begun may have missed what was written
                 applied_steps.note(store, target.path, step)
             target.save_undo(before.full, merged.root)
-    return Applied(result.merged, theirs.skipped, undone, failed)
+    return Applied(result.merged, theirs.skipped, undone, task.failed, task.aside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,33 @@ def _merge(
         merge.partial_tree(store, theirs.old, old),
         merge.partial_tree(store, theirs.new, new),
     ]
-    ours = tracked.snapshot_tracked(store, target.path, sides).tree
+    report = SnapshotReport()
+    ours = tracked.snapshot_tracked(store, target.path, sides, report=report).tree
+    theirs, refused = _without_purged(theirs, report.purged)
     merged = merge.merge(store, theirs, ours, new, label)
+    merged.conflicts = sorted([*merged.conflicts, *refused])
     if merged.unresolved:
         raise Refused(
             f"{target}: conflicts of a former apply are not resolved:"
             f" {listed(merged.unresolved)}; edit the marked lines, and run this again"
         )
     return _MergeHere(sides, ours, merged)
+
+
+def _without_purged(
+    theirs: Changes, purged: Collection[bytes]
+) -> tuple[Changes, list[tuple[bytes, str]]]:
+    """Leaves out what would overwrite or delete a file whose content was purged: nothing could
+    give it back. Returns the rest, and the conflicts."""
+    if not purged:
+        return theirs, []
+    above = tuple(path + b"/" for path in purged)
+    blocked = {path for path in theirs.paths if (path + b"/").startswith(above)}
+    old, new = (
+        {path: entry for path, entry in side.items() if path not in blocked}
+        for side in (theirs.old, theirs.new)
+    )
+    return replace(theirs, old=old, new=new), [(path, PURGED_HERE) for path in sorted(blocked)]
 
 
 class _Apply:
@@ -126,6 +146,8 @@ class _Apply:
         self._target = target
         self._source = source
         self._journal = RestoreStates(store.root, JOURNAL)
+        self.failed: dict[bytes, str] = {}
+        self.aside: dict[bytes, bytes] = {}
 
     def undo_interrupted(self, check: bool) -> bool:
         """Brings the directory back to what it held before an apply that was killed. Raises
@@ -147,19 +169,16 @@ class _Apply:
         self._journal.forget(self._target.path)
         return True
 
-    def write(self, ours: TreeHash, merged: TreeHash) -> dict[bytes, str]:
-        """Returns what could not be written, with the reason."""
+    def write(self, ours: TreeHash, merged: TreeHash) -> None:
         found = os.lstat(self._target.path)
         path = str(self._target.path)
         state = RestoreState(path, found.st_dev, found.st_ino, (ours, merged))
         self._journal.save(state, durable=True)
-        failed = self._write([ours], merged)
+        self._write([ours], merged)
         self._journal.forget(self._target.path)
-        return failed
 
-    def _write(self, olds: Sequence[TreeHash | None], new: TreeHash) -> dict[bytes, str]:
-        failed: dict[bytes, str] = {}
-        progress = WriteProgress(failed=failed)
+    def _write(self, olds: Sequence[TreeHash | None], new: TreeHash) -> None:
+        progress = WriteProgress(failed=self.failed)
         fd = os.open(self._target.path, DIR_FLAGS)
         try:
             task = IncrementalRestore(self._store, self._target.staging.encode(), progress)
@@ -170,4 +189,4 @@ class _Apply:
             raise Failed(f"cannot write {self._target}/{where}: {error.strerror}") from error
         finally:
             os.close(fd)
-        return failed
+        self.aside |= task.outcome.aside

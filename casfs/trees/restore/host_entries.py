@@ -10,11 +10,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 
 from casfs.digest import hash_stream
 from casfs.nodes.directory import Entry, File, Symlink
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 
+ASIDE = b".casfs-aside"  # behind the name of what was moved out of the way
+MAX_NAME_BYTES = 220  # of a name, so that more can stand behind it
 OWNER_ACCESS = 0o700  # that an owner needs to work in a directory
 
 
@@ -80,9 +83,19 @@ def remove(fd: int, name: bytes) -> int:
         if error.errno not in (errno.EISDIR, errno.EPERM):
             raise
     with entered(fd, name) as inner:
-        count = sum(remove(inner, os.fsencode(below)) for below in os.listdir(inner))
+        below = sum(remove(inner, os.fsencode(one)) for one in os.listdir(inner))
     os.rmdir(name, dir_fd=fd)
-    return count + 1
+    return below + 1
+
+
+def move_aside(fd: int, name: bytes) -> bytes:
+    """Gives an entry of `fd` another name, which nothing has, and returns that."""
+    for number in count(1):
+        aside = name[:MAX_NAME_BYTES] + ASIDE + (b"" if number == 1 else b"-%d" % number)
+        if lstat(fd, aside) is None:
+            os.rename(name, aside, src_dir_fd=fd, dst_dir_fd=fd)
+            return aside
+    raise AssertionError
 
 
 def discard(fd: int, temp: bytes) -> None:

@@ -4,8 +4,8 @@ the differences, and the times of what is to be newer than they (`modification_o
 Given are the trees that the directory may hold (`olds`: usually the one of what is there; more
 after a restore that was interrupted) and the new one. Subtrees that are equal in all of them are
 not looked at. An entry that is to be changed or deleted is compared first, by kind and by content:
-one that is as in none of the given trees was changed meanwhile; it is reported, and brought to
-the new state like the rest.
+one that is as in none of the given trees was changed meanwhile, or its record was purged. Nothing
+could give it back, so it is moved aside, and left where nothing comes in its place.
 
 Every path is reached through descriptors of directories that were opened without following
 links, so a planted link is an entry to be replaced, never a way out. A file or link is made
@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -51,13 +51,14 @@ Olds = list[TreeHash | None]  # roots of subtrees; None: nothing is there
 
 @dataclass(slots=True)
 class Outcome:
-    """`deleted`: number of entries; `changed`: paths that were as in none of the trees; `kept`:
-    directories that should be deleted but hold untracked entries; `blocked`: those of them in
-    whose place the tree has another entry; `from_future`: files have times that the clock has not
-    reached."""
+    """`deleted`: number of entries; `changed`: paths that were as in none of the trees; `aside`: to
+    which paths what was there was moved; `kept`: what should be deleted but is in no tree, and
+    directories that hold such entries; `blocked`: those of them in whose place the tree has another
+    entry; `from_future`: files have times that the clock has not reached."""
 
     deleted: int = 0
     changed: list[Path] = field(default_factory=list)
+    aside: dict[Path, Path] = field(default_factory=dict)
     kept: list[Path] = field(default_factory=list)
     blocked: list[Path] = field(default_factory=list)
     from_future: bool = False
@@ -208,7 +209,9 @@ class IncrementalRestore:
     ) -> None:
         actual = read_entry(fd, name, found, was)
         self._report_if_changed(path, actual, was)
-        if actual is not None:
+        if _is_unknown(actual, was):
+            self._move_aside(fd, name, path)
+        elif actual is not None:
             os.unlink(name, dir_fd=fd)
             self.outcome.deleted += 1
         with self._renamed(fd, name):
@@ -236,7 +239,13 @@ class IncrementalRestore:
             if to is not None and found is not None:
                 self._set_properties(fd, name, was, to, found)
             return
+        is_unknown = _is_unknown(actual, [*was, to])
+        if to is None and is_unknown:
+            self.outcome.kept.append(path)
+            return
         self._report_if_changed(path, actual, was)
+        if is_unknown:
+            self._move_aside(fd, name, path)
         if to is None:
             os.unlink(name, dir_fd=fd)
             self.outcome.deleted += 1
@@ -255,6 +264,10 @@ class IncrementalRestore:
         is_between = actual is None and len({isinstance(one, Subdirectory) for one in was}) == 2
         if not is_between and not any(is_same(actual, one) for one in was):
             self.outcome.changed.append(path)
+
+    def _move_aside(self, fd: int, name: bytes, path: Path) -> None:
+        aside = host_entries.move_aside(fd, name)
+        self.outcome.aside[path] = path[: -len(name)] + aside
 
     def _place(self, fd: int, name: bytes, to: Entry) -> None:
         """Create a file or a link in place of the entry that is there."""
@@ -315,6 +328,14 @@ class IncrementalRestore:
         finally:
             os.close(file)
         self._progress.wrote(0)
+
+
+def _is_unknown(actual: Actual, entries: Sequence[Entry | None]) -> bool:
+    """Returns whether none of the entries could bring back what is there, but for its mode."""
+    if isinstance(actual, File):
+        files = [one for one in entries if isinstance(one, File)]
+        return not any(is_same_content(actual, one) for one in files)
+    return actual is not None and not any(is_same(actual, one) for one in entries)
 
 
 def _properties(entry: Entry | None) -> Properties | None:

@@ -58,7 +58,8 @@ OnLocalChanges = Callable[[RecordedState, list[bytes]], None]
 @dataclass(slots=True)
 class RestoreResult:
     """`files`: files and links that were written or corrected; `old`: the previous tree, None for
-    a full restore; `local`: paths that were changed locally; `plan`: what a dry run would change;
+    a full restore; `local`: paths that were changed locally; `purged`: those of them whose content
+    was purged, so that no checkpoint can record it; `plan`: what a dry run would change;
     `excluded`: paths that stay where untracked files are deleted, as no checkpoint has them;
     `failed`: paths that are as they were, since they could not be read or written, with the
     reason."""
@@ -66,6 +67,7 @@ class RestoreResult:
     root: TreeHash
     old: TreeHash | None = None
     local: list[bytes] = field(default_factory=list)
+    purged: list[bytes] = field(default_factory=list)
     plan: list[tree.Change] = field(default_factory=list)
     excluded: list[bytes] = field(default_factory=list)
     files: int = 0
@@ -102,7 +104,8 @@ def restore(
     leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
     every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
     preserved modes. `parents`: make missing parents. `on_local_changes`: called before they are
-    overwritten; without it they are refused. `opened`: as in Target. `name`: NAME@ID of the
+    overwritten; without it they are refused. What cannot be recorded, since it was purged, is moved
+    aside. `opened`: as in Target. `name`: NAME@ID of the
     checkpoint that `state` is of, which is noted of the directory. `leaves_out_failed`: what cannot
     be read or written is in the result, and the rest is restored.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
@@ -143,7 +146,7 @@ def restore(
             if here is not None and task.result.local:
                 changed = task.result.local
                 if on_local_changes is None:
-                    raise place.local_changes_refused(changed)
+                    raise place.local_changes_refused(changed, task.result.purged)
                 on_local_changes(record(), changed)
             elif before is not None and any(task.changes(known, before.full)):
                 on_delete(record())
@@ -166,6 +169,7 @@ class _Restore:
         self._state, self._name = state, name
         self._root = self.goal = root = state.full
         self._paths: list[bytes] = []  # empty: the whole tree
+        self._purged: list[bytes] = []  # paths of which `look` has left out the content
         self._newest: int | None = None  # time of a file that is there, in ns
         self._target = target
         self._progress = progress
@@ -196,6 +200,7 @@ class _Restore:
             self._store, path, roots, options, report=report, verify=verify
         )
         self.result.failed |= report.unreadable
+        self._purged = sorted(report.purged)
         self._newest = dated.load_times(self._store, here).newest
         return here.tree
 
@@ -242,6 +247,10 @@ class _Restore:
             self.result.local = [
                 path for path in found if path in replaced or self._is_selected(path)
             ]
+        self.result.purged = [
+            path for path in self._purged if tree.find(self._store, self.goal, path) is not None
+        ]
+        self.result.local = sorted({*self.result.local, *self.result.purged})
 
     def _is_selected(self, path: bytes) -> bool:
         """Whether the restore is of this path, or of one above it."""

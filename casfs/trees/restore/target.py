@@ -143,10 +143,14 @@ class Target:
             )
         return kept
 
-    def local_changes_refused(self, changed: Sequence[bytes]) -> Refused:
+    def local_changes_refused(self, changed: Sequence[bytes], purged: Sequence[bytes]) -> Refused:
+        """`purged`: those of the changed paths that no checkpoint can record."""
+        recorded = "they are recorded as a checkpoint first"
+        if purged:
+            recorded += f"; {listed(purged)} was purged, cannot be recorded, and is moved aside"
         return Refused(
             f"{self}: local changes would be overwritten: {listed(changed)}; use --force to"
-            " overwrite them (they are recorded as a checkpoint first)"
+            f" overwrite them ({recorded})"
         )
 
     def refuse_blocked(self, blocked: Sequence[bytes], *, forced: bool) -> None:

@@ -1,0 +1,57 @@
+"""The diffs of steps that show a file which is purged whole: each gets a substitute without it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError
+from casfs.nodes.directory import Entry, File
+from casfs.nodes.node import Node
+from casfs.referrers import Referrers
+from casfs.store import Store
+from casfs.system.clock import now_ms
+from casfs.tombstones import Tombstone
+from casfs.trees import tree
+from casfs.trees.diff import renames, unified_diff
+
+
+def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombstone]:
+    """Stores the substitutes of the diffs that show one of these blobs, and returns the tombstones,
+    which are to be added with those of the blobs."""
+    made: dict[str, Tombstone] = {}
+    for step in _steps_above(store, hashes):
+        patch = step.payload["changes"]
+        try:
+            data = store.get(patch)
+            left = unified_diff.without(data, _changes(store, step, hashes))
+        except CasfsError:  # fsck's business, or purged
+            continue
+        if left != data:
+            size = store.blobs.info([patch])[patch].size
+            made[patch] = Tombstone(patch, size, now_ms(), why, store.put(left).hash)
+    return list(made.values())
+
+
+def _steps_above(store: Store, hashes: Collection[str]) -> Iterator[Node]:
+    """Yields the steps with a diff that come after the first that has one of the blobs."""
+    with Referrers(store) as index:
+        above = {one for hash in hashes for one in index.walk_up(hash)}
+    for hash, info in store.blobs.info(sorted(above)).items():
+        if info.type is not None and store.registry.name(info.type) == "thread-step":
+            step = store.node(hash)
+            if step.payload["changes"] is not None:
+                yield step
+
+
+def _changes(store: Store, step: Node, hashes: Collection[str]) -> list[tree.Change]:
+    """Returns the changes of a step that show one of the blobs."""
+    previous, start = step.payload["previous"], step.payload["start"]
+    before: TreeHash | None = store.node(previous or start).payload["workspace"]
+    changes = tree.changes(store, before, step.payload["workspace"])
+    found = list(renames.detect(store, list(changes)))
+    return [one for one in found if _is_of(one.old, hashes) or _is_of(one.new, hashes)]
+
+
+def _is_of(entry: Entry | None, hashes: Collection[str]) -> bool:
+    return isinstance(entry, File) and entry.digest.hash in hashes
