@@ -26,6 +26,7 @@ class Action(TypedDict):
     cwd: str
     env: dict[str, str]
     inputRoot: str | None
+    local: NotRequired[str]
     outputs: list[str]
     platform: dict[str, Any]
     timeoutMs: int | None
