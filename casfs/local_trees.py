@@ -52,9 +52,7 @@ def put(batch: Batch, node: str, local: LocalTree) -> None:
     """Keeps the local tree of a node, once the batch is committed. Equal nodes share one: the
     newest is kept."""
     name = head_name(node)
-    old = batch.head(name)
-    if old != local.head:
-        batch.swap(name, old, local.head)
+    batch.swap(name, batch.head(name), local.head)  # an equal one, too: gc may be deleting it
 
 
 def owners(store: Store) -> dict[str, list[str]]:

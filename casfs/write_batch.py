@@ -45,9 +45,9 @@ class Batch:
         self._require: set[str] = set()
         self._has_times: bool | None = None
         self._swaps: list[Swap] = []
-        # While what is put may turn out to be local (`begin_local`): its hashes, with what each
-        # node of them refers to; then it is published as local, whatever crashes.
-        self._unsettled: dict[str, Collection[str]] | None = None
+        self._is_local = False  # whether what is put may be local
+        self._work: set[str] = set()  # new blobs that are work though `_is_local`
+        self._refs_put: dict[str, Collection[str]] = {}  # of nodes that may be local
         self.new_bytes = 0  # of blobs that the store did not have when they were added
 
     def __enter__(self) -> Batch:
@@ -70,11 +70,6 @@ class Batch:
 
     def put_staged(self, staged: Staged) -> Digest:
         """Adds what `Blobs.stage` returned, perhaps in another thread."""
-        if self._unsettled is not None and staged.member is None:  # of a pack: it was adopted
-            self._unsettled.setdefault(staged.digest.hash, ())
-        return self._put_staged(staged)
-
-    def _put_staged(self, staged: Staged) -> Digest:
         if staged.digest.hash in self._known:
             discard([staged], keep_packs=True)
             self._require.add(staged.digest.hash)
@@ -91,11 +86,12 @@ class Batch:
         is_work: bool = False,
     ) -> None:
         """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
-        neither where this batch `knows` it, or gets it later. `is_work`: whatever `settle` says."""
-        if self._unsettled is not None and (info is not None or not is_work):
-            self._unsettled.setdefault(digest.hash, ())
+        neither where this batch `knows` it, or gets it later. `is_work`: it is, whatever `settle`
+        will say."""
+        if is_work and info is None:
+            self._work.add(digest.hash)
         if staged is not None:
-            self._put_staged(staged)
+            self.put_staged(staged)
         elif info is not None:
             self._known.setdefault(digest.hash, info.type)
 
@@ -114,18 +110,39 @@ class Batch:
     def begin_local(self) -> None:
         """From here on what is put may be local: nobody else sees it until `settle`, nor after a
         crash."""
-        self._unsettled = {} if self._unsettled is None else self._unsettled
+        self._is_local = True
 
     def settle(self, work: Iterable[str]) -> None:
-        """Ends `begin_local`, once all is committed: what was put since and these reach is work
-        with the next commit, the rest is local."""
-        unsettled, self._unsettled = self._unsettled or {}, None
-        waiting, reached = [*work], {*work}
+        """Ends `begin_local`, once all is committed: these and what they reach are work with the
+        next commit; the rest stays local."""
+        self._is_local = False
+        self._require.update(work)
+
+    def _marked_below(self, hashes: Iterable[str]) -> set[str]:
+        """Returns what is marked as local among these, and what of that refers to, and so on. An
+        unmarked node refers to nothing that is marked, so nothing below it is looked at."""
+        marked: set[str] = set()
+        waiting = set(hashes)
         while waiting:
-            new = {one for one in unsettled.get(waiting.pop(), ()) if one in unsettled} - reached
-            reached |= new
-            waiting += new
-        self._require |= reached
+            new = self.blobs.local_among(waiting) - marked
+            marked |= new
+            waiting = {ref for hash in new for ref in self._refs_of(hash)} - marked
+        return marked
+
+    def _refuse_local(self, hashes: set[str]) -> None:
+        """Raises Invalid where a node from elsewhere refers to what is local here, as to what is
+        not here: it would make that work."""
+        if hashes and (hidden := self.blobs.local_among(hashes) - self._require):
+            raise Invalid(f"refers to {min(hidden)}, which is not in this store; put it first")
+
+    def _refs_of(self, hash: str) -> Collection[str]:
+        if hash not in self._refs_put:
+            blob = self.blobs.get(hash)
+            if blob.type in (None, META):
+                return ()
+            type_hash, payload = node.decode(hash, blob.data)
+            self._refs_put[hash] = [ref.hash for ref in self._compiled(type_hash)[1].refs(payload)]
+        return self._refs_put[hash]
 
     # -- nodes --------------------------------------------------------------------------
 
@@ -187,10 +204,12 @@ class Batch:
         if name == META:
             check_document(payload)
         refs = schema.refs(payload)
+        if is_foreign and not self._is_local:
+            self._refuse_local({ref.hash for ref in refs} - self._sizes.keys())
         self._check_refs(name, type_hash, self._present(refs) if is_foreign else refs, payload)
         digest = NodeDigest.of(data)
-        if self._unsettled is not None:
-            self._unsettled[digest.hash] = {ref.hash for ref in refs}
+        if self._is_local:
+            self._refs_put[digest.hash] = [ref.hash for ref in refs if ref.hash not in self._work]
         self._add(Staged(digest, data, type=type_hash))
         return digest
 
@@ -311,11 +330,14 @@ class Batch:
         blobs = self._staged if new is None else new
         moves = self._swaps if swaps is None else swaps
         kept = set[str]().union(*map(protocols.new_targets, moves))
-        require = (self._require | kept) - blobs.keys()
+        if self._is_local:
+            require = (self._require | kept) - blobs.keys()
+            return protocols.Publication(
+                list(blobs.values()), moves, require, (blobs.keys() | require) - self._work
+            )
+        require = (self._require | kept | self._marked_below(self._require)) - blobs.keys()
         # A head makes nothing work: that of a local tree leads to what is local.
         local = kept - self._require - blobs.keys()
-        if self._unsettled is not None:
-            local = self._unsettled.keys() | require
         return protocols.Publication(list(blobs.values()), moves, require, local)
 
     def conclude(self, result: set[str] | BaseException) -> None:

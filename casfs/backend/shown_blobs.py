@@ -6,9 +6,9 @@ whether a content is here. What is shown never refers to what is not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from casfs.backend import capabilities, derived
 from casfs.backend.protocols import Blob, BlobInfo, Blobs, Staged, Total
@@ -16,29 +16,34 @@ from casfs.backend.sqlite_statements import BATCH_ROWS
 from casfs.errors import NotFound
 from casfs.lru_cache import LruCache
 
-KNOWN_SHOWN = 100_000  # hashes
+MAX_SEEN = 100_000  # hashes
+T = TypeVar("T")
 
 
 class ShownBlobs:
-    """A mark never comes to a blob that is stored, so what was shown once stays so."""
+    """A mark never comes to a blob that is stored: what was seen stays visible."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._shown = LruCache(KNOWN_SHOWN)
+        self._seen = LruCache(MAX_SEEN)  # stored, and not marked
 
     def _visible(self, hashes: Iterable[str]) -> list[str]:
         """Returns those that are not hidden, stored or not."""
         asked = list(hashes)
-        unknown = [hash for hash in asked if self._shown.get(hash) is None]
+        unknown = [hash for hash in asked if self._seen.get(hash) is None]
         hidden = self._blobs.local_among(unknown) if unknown else set()
-        for hash in unknown:
-            if hash not in hidden:
-                self._shown.put(hash, True, 1)
         return [hash for hash in asked if hash not in hidden]
 
-    def _check(self, hash: str) -> None:
+    def _note(self, hashes: Iterable[str]) -> None:
+        for hash in hashes:
+            self._seen.put(hash, True, 1)
+
+    def _read(self, hash: str, read: Callable[[], T]) -> T:
         if not self._visible([hash]):
             raise NotFound(f"no blob {hash} in this store")
+        content = read()
+        self._note([hash])
+        return content
 
     # -- content --------------------------------------------------------------------------
 
@@ -46,20 +51,16 @@ class ShownBlobs:
         return self._blobs.stage(source)
 
     def get(self, hash: str) -> Blob:
-        self._check(hash)
-        return self._blobs.get(hash)
+        return self._read(hash, lambda: self._blobs.get(hash))
 
     def open(self, hash: str) -> BinaryIO:
-        self._check(hash)
-        return self._blobs.open(hash)
+        return self._read(hash, lambda: self._blobs.open(hash))
 
     def stream(self, hash: str) -> BinaryIO:
-        self._check(hash)
-        return derived.open_stream(self._blobs, hash)
+        return self._read(hash, lambda: derived.open_stream(self._blobs, hash))
 
     def get_sized(self, hash: str, size: int) -> bytes:
-        self._check(hash)
-        return derived.sized_reader(self._blobs)(hash, size)
+        return self._read(hash, lambda: derived.sized_reader(self._blobs)(hash, size))
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
@@ -77,7 +78,9 @@ class ShownBlobs:
     # -- metadata -------------------------------------------------------------------------
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        return self._blobs.info(self._visible(hashes))
+        infos = self._blobs.info(self._visible(hashes))
+        self._note(infos)
+        return infos
 
     def local_among(self, hashes: Collection[str]) -> set[str]:
         return set()

@@ -68,9 +68,10 @@ def export(
 
 @click.command("import")
 @click.argument("file")
+@with_local_option
 @json_option
 @click.pass_context
-def import_(ctx: click.Context, file: str, as_json: bool) -> None:
+def import_(ctx: click.Context, file: str, with_local: bool, as_json: bool) -> None:
     """Import an exported FILE; every digest, type and reference is checked first.
 
     A name of this store stays: what the archive has is `import.NAME`. What arrives runs after
@@ -83,7 +84,7 @@ def import_(ctx: click.Context, file: str, as_json: bool) -> None:
 
     size = 0 if file.endswith(COMPRESSED_SUFFIX) else _size(file)
     with open_store(ctx) as store, progress("importing", "members", total_bytes=2 * size) as update:
-        done = archive.load(store, Path(file), update)
+        done = archive.load(store, Path(file), update, with_local=with_local)
         lines = arrived_lines(store, "imported", done.heads, done.replaced, done.renamed)
     if done.kept:
         warn(f"purged where {file} is from, and kept here: {len(done.kept)} contents")

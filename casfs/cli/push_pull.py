@@ -86,11 +86,12 @@ def push(
 @click.option("--purge", is_flag=True, help="Purge here, too, what was purged there.")
 @click.option("--accept-rollback", is_flag=True, help="REMOTE may have lost what it had.")
 @click.option("--replace", is_flag=True, help="Let names of this store give way to those there.")
+@with_local_option
 @json_option
 @click.pass_context
 def pull(
     ctx: click.Context, name: str, revs: tuple[str, ...],
-    lazy: bool, purge: bool, replace: bool, accept_rollback: bool, as_json: bool,
+    lazy: bool, purge: bool, replace: bool, accept_rollback: bool, with_local: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Pull what REMOTE has under these names, or all of it.
 
@@ -108,7 +109,8 @@ def pull(
     with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
         if accept_rollback:
             opened.catch_up(accept_rollback=True)
-        _pull(store, opened, revs, lazy, as_json, purge=purge, replace=replace)
+        given = {"purge": purge, "replace": replace, "with_local": with_local}
+        _pull(store, opened, revs, lazy, as_json, **given)
 
 
 @click.command()
@@ -116,11 +118,12 @@ def pull(
 @click.argument("directory", metavar="DIR")
 @server_options
 @click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
+@with_local_option
 @json_option
 @click.pass_context
 def clone(
     ctx: click.Context, url: str, directory: str, endpoint: str | None, region: str | None,
-    lazy: bool, as_json: bool,
+    lazy: bool, with_local: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Make a new store in DIR of all that is at URL, which becomes its remote `origin`.
 
@@ -140,7 +143,7 @@ def clone(
         shipped.install(store)  # first: a remote's workflow does not take one of their names
         remotes.save(root, ORIGIN, settings)
         with remotes.Remote.open(root, ORIGIN) as opened:
-            _pull(store, opened, (), lazy, as_json)
+            _pull(store, opened, (), lazy, as_json, with_local=with_local)
 
 
 def _check_target(root: Path, settings: Any) -> None:
@@ -181,6 +184,7 @@ def _pull(
     *,
     purge: bool = False,
     replace: bool = False,
+    with_local: bool = False,
 ) -> None:
     from casfs.remotes.pull import pull
 
@@ -192,6 +196,7 @@ def _pull(
         begin=partial(progress, "pulling", "blobs"),
         purge=purge,
         replace=replace,
+        with_local=with_local,
         asks=partial(_asks, opened.name) if is_asked() else None,
     )
     for one in done.skipped:

@@ -135,8 +135,11 @@ def export(
 
 def _local_heads(store: Store, roots: Iterable[str]) -> Iterator[tuple[HeadName, Head]]:
     """Yields the heads of the local trees of all nodes that roots reach, by their names."""
-    for hash in sorted(graph.walk(store, roots, with_local=True)):
-        if local := local_trees.get(store, hash):
+    types = {store.registry.current(name) for name in local_trees.TYPES}
+    hashes = sorted(graph.walk(store, roots, with_local=True))
+    infos = store.blobs.info(hashes)
+    for hash in hashes:
+        if infos[hash].type in types and (local := local_trees.get(store, hash)):
             yield local_trees.head_name(hash), local.head
 
 
@@ -165,30 +168,43 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 # -- import -----------------------------------------------------------------------------------
 
 
-def load(store: Store, source: Path, progress: Progress = lambda members, bytes: None) -> Imported:
-    """Imports an archive, of which it reads everything twice. An error changes nothing.
+def load(
+    store: Store,
+    source: Path,
+    progress: Progress = lambda members, bytes: None,
+    *,
+    with_local: bool = False,
+) -> Imported:
+    """Imports an archive, of which it reads everything twice; `with_local`: the local trees of what
+    is new here as well. An error changes nothing.
 
     Raises NotFound (the file), Failed (reading it), Corrupt (its content), Conflict (a head
     that has another value in this store).
     """
-    once = _import_pass(DryRunBackend(store.backend), source, progress)
+    once = _import_pass(DryRunBackend(store.backend), source, progress, with_local)
 
     def again(members: int, size: int) -> None:
         progress(once.members + members, once.bytes + size)
 
-    return _import_pass(store.backend, source, again)
+    return _import_pass(store.backend, source, again, with_local)
 
 
-def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported:
+def _import_pass(backend: Backend, source: Path, progress: Progress, with_local: bool) -> Imported:
     done = Imported()
     with _opened(source) as raw, _errors_name(source):
         found = members(raw)
-        manifest = _without_known_local(backend, parse_manifest(next(found, None)))
+        manifest = parse_manifest(next(found, None))
+        manifest = _with_local_trees(backend, manifest, with_local=with_local)
         with Batch(backend, Registry(backend)) as batch:
             purged = archive_purged.Taking(batch, manifest.tombstones)
+            if with_local:
+                batch.begin_local()
             nodes = _put_members(batch, found, manifest, purged, done, progress)
             purged.finish()
             done.purged, done.kept = purged.taken, purged.kept
+            if with_local:
+                batch.commit()
+                batch.settle(filter(batch.require, _work_roots(manifest)))
             _heads(backend, batch, manifest, purged, nodes, done)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
@@ -196,15 +212,18 @@ def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported
     return done
 
 
-def _without_known_local(backend: Backend, manifest: Manifest) -> Manifest:
-    """Returns a manifest without the local trees of nodes that are here already: what a restore of
-    these writes is this store's own business."""
+def _with_local_trees(backend: Backend, manifest: Manifest, *, with_local: bool) -> Manifest:
+    """Returns a manifest with the local trees of new nodes, where a person asks for them: they say
+    what a restore of the node writes."""
     local = {name for name, _ in manifest.heads if name.startswith(local_trees.HEADS)}
-    known = {
-        local_trees.head_name(node)
-        for node in backend.blobs.info({*map(local_trees.node_of, local)})
-    }
-    return replace(manifest, heads=[one for one in manifest.heads if one[0] not in known])
+    known = backend.blobs.info({*map(local_trees.node_of, local)})
+    dropped = {*map(local_trees.head_name, known)} if with_local else local
+    return replace(manifest, heads=[one for one in manifest.heads if one[0] not in dropped])
+
+
+def _work_roots(manifest: Manifest) -> list[str]:
+    heads = [one for one in manifest.heads if not one[0].startswith(local_trees.HEADS)]
+    return [*manifest.roots, *(hash for _, head in heads for hash in targets(head))]
 
 
 @contextmanager

@@ -101,6 +101,9 @@ class DryRunBlobs:
             return Blob(self._schemas[hash], self._info[hash].type)
         return self._real.blobs.get(hash)
 
+    def local_among(self, hashes: Collection[str]) -> set[str]:
+        return self._real.blobs.local_among(hashes)
+
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         ours = {hash: self._info[hash] for hash in hashes if hash in self._info}
         return {**self._real.blobs.info(hashes), **ours}

@@ -10,20 +10,11 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
-from casfs import local_trees
 from casfs.backend import derived
 from casfs.backend.frame_mirror import create_mirror, mirror_path, remove_mirror
 from casfs.backend.lazy_packs import LazyPack, LazyRemote
 from casfs.backend.pack_files import PieceStream
-from casfs.backend.protocols import (
-    FILE_MIN_BYTES,
-    MAX_NODE_BYTES,
-    META,
-    Head,
-    HeadName,
-    Staged,
-    targets,
-)
+from casfs.backend.protocols import FILE_MIN_BYTES, MAX_NODE_BYTES, META, Staged
 from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.lru_cache import LruCache
@@ -32,7 +23,7 @@ from casfs.nodes.ref_collectors import Ref
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.packs.layout import Member
-from casfs.remotes import heads, purged
+from casfs.remotes import purged
 from casfs.remotes.log import NODES
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, Place
@@ -64,7 +55,6 @@ class Missing:
         self._mirrored: set[str] = set()
         self._readers = LruCache(OPEN_READERS)
         self.marked = 0  # tombstones that were taken
-        self.local: dict[HeadName, Head] = {}  # local trees of what is new here
         self._lock = threading.Lock()
         self._batch = store.batch()
         assert store.root is not None
@@ -132,6 +122,8 @@ class Missing:
     def _note(self, hashes: list[str]) -> list[Place]:
         """Notes where what is missing lies; returns the places of the nodes among it."""
         infos = self._store.blobs.info(hashes)
+        for hash in self._store.blobs.local_among(infos.keys()):
+            del infos[hash]  # work of the remote is fetched, whatever is private here
         untyped = [one for one in hashes if one not in infos or infos[one].type is None]
         places = self._remote.state.locate(untyped)
         if lacking := set(untyped) - places.keys() - infos.keys():
@@ -157,18 +149,9 @@ class Missing:
             schema = self._store.registry.compiled(type_hash)[1]
             schema.check(payload)
             found = [ref.hash for ref in schema.refs(payload) if self._is_followed(ref)]
-            return [type_hash, *dict.fromkeys([*found, *self._local_refs(member.hash)])]
+            return [type_hash, *dict.fromkeys(found)]
         except (Invalid, NotFound) as error:
             raise self._corrupt(error) from None
-
-    def _local_refs(self, hash: str) -> list[str]:
-        """Returns what the local tree of a node is made of, where one was pushed. Only that of a
-        node which is new here counts: it says what a restore writes. Raises Invalid."""
-        name = local_trees.head_name(hash)
-        if (ref := self._remote.state.ref(name)) is None:
-            return []
-        self.local[name] = heads.parsed(name, ref)
-        return targets(self.local[name])
 
     def _is_followed(self, ref: Ref) -> bool:
         """Returns whether to fetch the target: a local one only where it was pushed."""

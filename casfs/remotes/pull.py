@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from casfs import arrivals, config, removals, threads
+from casfs import arrivals, config, local_trees, removals, threads
 from casfs.arrivals import Asks, Names, Origin, Place
 from casfs.backend.capabilities import SharedByMachines
 from casfs.backend.protocols import Head, HeadName, targets
@@ -56,12 +56,13 @@ def pull(
     begin: Begin,
     purge: bool = False,
     replace: bool = False,
+    with_local: bool = False,
     asks: Asks | None = None,
 ) -> Pulled:
     """Pulls the refs that texts name (`heads.of_remote`), all for none. `purge`: what was purged
     there and is here is purged as well. `replace`: names of this store give way; `asks` whether a
-    thread moves. A name that cannot move stays; where texts are given, none moves then. Raises
-    Conflict, Invalid (such a name), Corrupt, NotFound, Refused."""
+    thread moves; `with_local`: local trees, too. A name that cannot move stays; where texts are
+    given, none moves then. Raises Conflict, Invalid (such a name), Corrupt, NotFound, Refused."""
     if lazy and isinstance(store.backend, SharedByMachines):
         raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()
@@ -100,15 +101,31 @@ def pull(
                 batch.swap(place.name, None, new)
             else:
                 replaced[place.name] = place.old, new
-        for name, head in missing.local.items():
-            if store.node(head.hash).type not in allowed_types(name):
-                raise Corrupt(f"{name} of the remote {remote.name} leads to no tree")
-            batch.swap(name, None, head)
         removals.replace(store, batch, replaced)
     done.refs = sorted(place.name for place in places.values())
     done.renamed = {name: place.name for name, place in places.items() if name != place.name}
     done.replaced = {name: old.hash for name, (old, _) in replaced.items()} | newest
+    if with_local:
+        _pull_local(store, remote, begin)
     return done
+
+
+def _pull_local(store: Store, remote: Remote, begin: Begin) -> None:
+    """Takes the local trees that a remote has of nodes which are here, and have none. They say what
+    a restore of the node writes: so a person asks for them."""
+    refs = remote.state.refs(local_trees.HEADS)
+    nodes = store.blobs.info([local_trees.node_of(HeadName(name)) for name in refs])
+    names = [name for name in map(local_trees.head_name, nodes) if store.heads.get(name) is None]
+    local = {name: heads.parsed(name, refs[name]) for name in names}
+    with closing(Missing(store.local_writes(), remote, whole=False)) as missing:
+        missing.find({hash for head in local.values() for hash in targets(head)})
+        missing.store_blobs(begin)
+        missing.store_nodes()
+    for name, head in local.items():
+        _check(store, remote.name, name, head)
+    with store.batch() as batch:
+        for name, head in local.items():
+            batch.swap(name, None, head)
 
 
 def _origin(store: Store, remote: Remote, replace: bool, asks: Asks | None) -> Origin:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from casfs import local_trees
 from casfs.digest import BlobHash, NodeDigest, NodeHash, TimesHash, TreeHash
 from casfs.local_trees import LocalTree
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
@@ -166,24 +166,6 @@ def local_paths(
             yield from local_paths(store, other.digest.hash, entry.digest.hash, below)
         else:
             yield above + name, entry
-
-
-def hashes_at(store: Store, root: TreeHash, paths: Iterable[bytes]) -> set[str]:
-    """Returns the hashes of what is at these paths of a tree, all below it included, and of the
-    directories on the way there."""
-    hashes: set[str] = set()
-    for path in paths:
-        parts, entries = path.split(b"/"), tree.load(store, root)
-        for place, name in enumerate(parts):
-            entry = entries.get(name)
-            if isinstance(entry, Subdirectory):
-                hashes.add(entry.digest.hash)
-                below = tree.walk(store, entry.digest.hash) if place == len(parts) - 1 else ()
-                hashes.update(one.digest.hash for _, one in below if not isinstance(one, Symlink))
-                entries = tree.load(store, entry.digest.hash)
-            elif isinstance(entry, File):
-                hashes.add(entry.digest.hash)
-    return hashes
 
 
 class Totals(NamedTuple):

@@ -36,7 +36,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from casfs import daemon_socket
+from casfs import daemon_socket, local_trees
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Move
@@ -149,7 +149,7 @@ class Follower:
             at = moves[-1].seq
         if at < newest or after > newest:  # moves are lost; or a number of another store
             return encode(newest, self._daemon, None)
-        return encode(at, self._daemon, found)
+        return encode(at, self._daemon, _shown(found))
 
     def _begin(self) -> None:
         self._journal = JournalReader(self._store.backend, newest_move(self._store.heads))
@@ -167,7 +167,7 @@ class Follower:
         return b""
 
     def _event(self, moves: Sequence[Move]) -> bytes:
-        return encode(self._journal.seq, self._daemon, moves)
+        return encode(self._journal.seq, self._daemon, _shown(moves))
 
     def _reload(self) -> bytes:
         return encode(self._journal.seq, self._daemon, None)
@@ -179,6 +179,10 @@ class Follower:
             return self._daemon
         self._daemon_checked = now
         return daemon_socket.runs(root)
+
+
+def _shown(moves: Sequence[Move]) -> list[Move]:
+    return [move for move in moves if not move.name.startswith(local_trees.HEADS)]
 
 
 def encode(seq: int, daemon: bool, moves: Iterable[Move] | None) -> bytes:

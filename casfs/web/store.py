@@ -13,7 +13,7 @@ from casfs import daemon_socket, store_mounts
 from casfs.backend.derived import room_by_type, total_stored
 from casfs.backend.protocols import Total
 from casfs.checkpoints import watch_list
-from casfs.errors import CasfsError
+from casfs.errors import CasfsError, Corrupt
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.system.log import FSCK_LOG, last_event
@@ -88,6 +88,8 @@ def garbage(store: Store) -> Garbage:
     """Returns what gc without limits would free; deletes nothing."""
     try:
         with time_limit(GC_LIMIT_S, TOO_LONG):
-            return Garbage(gc.collect(store, dry_run=True))
+            return Garbage(gc.collect(store.whole, dry_run=True))
+    except Corrupt:
+        return Garbage(fault="something is damaged; run `casfs fsck`")  # it may be hidden here
     except CasfsError as error:
         return Garbage(fault=str(error))

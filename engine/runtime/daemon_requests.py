@@ -310,6 +310,7 @@ class DaemonApi:
         """Makes a checkpoint of a stored tree; `tree`: a revision."""
 
         def create() -> Checkpoint:
+            revisions.resolve(self._store.shown(), tree)  # what is hidden is not found
             state = revisions.resolve(self._store, tree).state
             return create_of_state(self._store, name, state, message)
 

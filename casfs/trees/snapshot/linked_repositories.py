@@ -38,10 +38,12 @@ def replaced(
     """Returns the state of the directory `top` with a repository in place of each of its `.git`
     files, which is not work; and those that are left out, since what they name cannot be read."""
     made: dict[bytes, Entry | None] = {}
+    batch.begin_local()
     for path in git_files:
         repository = own_repository(store, batch, (top / os.fsdecode(path)).parent)
         made[path] = repository and Subdirectory(os.fsencode(GIT), repository)
     if not made:
+        batch.settle(())
         return state, []
     batch.commit()
     gone: dict[bytes, Entry | None] = dict.fromkeys(made)
@@ -54,6 +56,7 @@ def replaced(
         dated.times_for(store, batch, work, state.work),
         dated.times_for(store, batch, full, state.whole),
     )
+    batch.settle(filter(None, found.work))
     return found, [path for path, entry in made.items() if entry is None]
 
 

@@ -91,7 +91,7 @@ def divide(
     batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
     before: dict[bytes, Entry] = {}
-    if base is not None:
+    if base is not None and (report.findings or is_partial):
         before.update(recorded_state.local_paths(store, base.tree, base.full))
     if is_partial:
         _report_unchanged(store, full.tree, before, report)
@@ -106,10 +106,7 @@ def divide(
         kept=local.by_content,
     )
     batch.commit()
-    candidates = (before, report.private, report.findings)
-    paths = {path for one in candidates for path in one} - local.reasons.keys()
-    now_work = recorded_state.hashes_at(store, state.tree, paths)
-    batch.settle([*filter(None, state.work), *now_work])
+    batch.settle(filter(None, state.work))
     return state
 
 
