@@ -48,6 +48,7 @@ DECODED_CACHE_ENTRIES = 200_000  # directory entries
 
 class Store:
     blobs: Blobs
+    _writes_local = False
 
     def __init__(self, backend: Backend, root: Path | None = None) -> None:
         self.backend = backend
@@ -179,12 +180,23 @@ class Store:
         view.blobs, view.registry, view.whole = ShownBlobs(self.blobs), self.registry, self
         return view
 
+    def local_writes(self) -> Store:
+        """Returns the store with batches whose new blobs stay local, and which make nothing work:
+        for trees that are made of private files."""
+        view = Store(self.backend, self.root)
+        view.blobs, view.registry, view.cache = self.blobs, self.registry, self.cache
+        view._writes_local = True
+        return view
+
     # -- write --------------------------------------------------------------------------
 
     def batch(self) -> Batch:
         from casfs.write_batch import Batch
 
-        return Batch(self.backend, self.registry)
+        batch = Batch(self.backend, self.registry)
+        if self._writes_local:
+            batch.begin_local()
+        return batch
 
     def put(self, data: bytes) -> Digest:
         return self.put_stream(io.BytesIO(data))

@@ -119,7 +119,7 @@ def test_applied_to_a_built_directory(
     first, second = built_twice(disk_store, tool, project)
     restore(disk_store, first, project)
     tool.make(project)
-    apply(disk_store, first.tree, second.work, project, label="it")
+    apply(disk_store, first, second, project, label="it")
     assert tool.make(project)
     assert "7" in tool.says(project)
     check(tool, project, tmp_path, is_idle=True)

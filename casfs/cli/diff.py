@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -12,14 +12,18 @@ import click
 from casfs.cli import compare
 from casfs.cli.common import json_option, open_store
 from casfs.cli.diff_output import print_changes, print_patch, print_stat
+from casfs.cli.output import warn
 from casfs.cli.terminal import color_option, pager
 from casfs.digest import TreeHash
 from casfs.errors import Usage
 from casfs.store import Store
+from casfs.trees import recorded_state
 from casfs.trees import tree as trees
 from casfs.trees.diff import renames
 from casfs.trees.diff import stat as diffstat
 from casfs.trees.diff import unified_diff as patches
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.scratch_store import ScratchStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +58,46 @@ def format_options(verb: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def print_state_diff(
+    store: Store,
+    old: RecordedState,
+    new: RecordedState,
+    format: DiffFormat,
+    paths: Sequence[bytes] = (),
+) -> None:
+    """Prints the differences between two states as a person here sees them: their private files
+    are marked, and what is in `.git` is left out."""
+    scratch = ScratchStore(store)
+    before, after = (recorded_state.with_private(scratch, one) for one in (old, new))
+    if not paths:
+        changed = [one.path for one in trees.changes(scratch, before, after)]
+        paths = [one for one in changed if b".git" not in one.split(b"/")]
+        if left_out := len(changed) - len(paths):
+            warn(f"{left_out} paths in .git are left out")
+            if not paths:
+                return
+        else:
+            paths = ()
+    private = {*recorded_state.private_files(store, old), *recorded_state.private_files(store, new)}
+    print_diff(scratch, before, after, format, paths, private)
+
+
 def print_diff(
     store: Store,
     old: TreeHash,
     new: TreeHash,
     format: DiffFormat,
     paths: Sequence[bytes] = (),
+    private: Collection[bytes] = (),
 ) -> None:
-    """Prints the differences between two trees, on a terminal in colours and by a pager."""
+    """Prints the differences between two trees, on a terminal in colours and by a pager; `private`:
+    paths that are marked."""
     with pager(not format.json):
         changes = renames.detect(store, trees.changes(store, old, new, paths))
         if format.stat:
             print_stat(store, list(diffstat.path_stats(store, changes)), format.json)
         elif not format.patch:
-            print_changes(store, iter(changes), format.json)
+            print_changes(store, iter(changes), format.json, private)
         if format.patch:
             print_patch(patches.patch(store, old, new, paths=paths))
 

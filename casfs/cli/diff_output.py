@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from casfs.cli.output import echo, echo_json, write_line
@@ -22,13 +22,24 @@ HEADER = ("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "old mo
 RENAME = ("similarity ", "rename ")
 
 
-def print_changes(store: Store, changes: Iterator[trees.Change], as_json: bool) -> None:
+def print_changes(
+    store: Store,
+    changes: Iterator[trees.Change],
+    as_json: bool,
+    private: Collection[bytes] = (),
+) -> None:
+    """`private`: paths that are marked so."""
     if as_json:
-        echo_json([change_json(store, change) for change in changes])
+        marked = (
+            change_json(store, one) | ({"private": True} if one.path in private else {})
+            for one in changes
+        )
+        echo_json(list(marked))
         return
     for change in changes:
         letter = paint(change.letter, COLOURS.get(change.letter))
-        write_line(f"{letter} {escape(os.fsdecode(shown_path(change)), one_line=True)}")
+        mark = "  (private)" if change.path in private else ""
+        write_line(f"{letter} {escape(os.fsdecode(shown_path(change)), one_line=True)}{mark}")
 
 
 def shown_path(change: trees.Change) -> bytes:

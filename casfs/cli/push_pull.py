@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ from casfs.cli.purged_paths import warn_purged
 from casfs.cli.terminal import is_asked
 from casfs.errors import Refused, Usage
 from casfs.removals import label
+from casfs.system.paths import printable
 from casfs.system.sizes import readable
 
 ORIGIN = "origin"  # the remote of a clone
+MAX_NAMED = 20  # private files in the output of a push
 
 
 @click.command()
@@ -52,8 +55,10 @@ def push(
     casfs push backup work
     casfs push backup --all
     """
+    from casfs.cli.snapshot_options import TO_SHARE
     from casfs.remotes import heads, push
     from casfs.remotes.remote import Remote
+    from casfs.remotes.staying import private_files
 
     if everything == bool(revs) or (delete and (everything or with_local)):
         raise Usage("name what to push, or --all of it")
@@ -67,6 +72,7 @@ def push(
         begin = partial(progress, "pushing", "blobs")
         done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin, with_local=with_local)
         warn_purged(store, done.purged)
+        staying = [] if with_local else private_files(store, wanted.values())
     verb = "would push" if dry_run else "pushed"
     new = f"{done.nodes} nodes, {done.blobs} blobs, {readable(done.bytes)}"
     sent = "" if dry_run else f" as {readable(done.sent)} in {done.packs} packs"
@@ -76,7 +82,13 @@ def push(
         what = "tombstones would go along" if dry_run else "tombstones went along"
         lines.append(f"{done.tombstones} {what}; `casfs remote gc {name}` deletes the bytes")
     lines.append(new + sent if is_new else "everything is there already")
-    echo_result(as_json, record(done), "\n".join(lines))
+    if staying:
+        shown = [f"{printable(path)}:{line}" if line else printable(path) for path, line in staying]
+        more = f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
+        named = ", ".join(shown[:MAX_NAMED]) + more
+        lines.append(f"private, stays here: {named} ({TO_SHARE}; --with-local sends all)")
+    private = [{"path": os.fsdecode(path), "line": line or None} for path, line in staying]
+    echo_result(as_json, {**record(done), "private": private}, "\n".join(lines))
 
 
 @click.command()

@@ -19,7 +19,7 @@ from casfs import config, daemon_socket, thread_lookup, threads
 from casfs.agents import HUMAN
 from casfs.cli.background import start_daemon
 from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.diff import DiffFormat, print_diff
+from casfs.cli.diff import DiffFormat, print_state_diff
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_line, warn
 from casfs.cli.terminal import is_asked
@@ -30,13 +30,15 @@ from casfs.cli.thread.status_colours import coloured
 from casfs.cli.thread.wait import check_result, watch
 from casfs.cli.trust import trust_workflow
 from casfs.errors import Conflict, NotFound, Refused, Usage
-from casfs.revisions import step_tree
+from casfs.revisions import state_if_any, step_state
 from casfs.store import Store
 from casfs.system.safe_text import escape
 from casfs.thread_state import state
 from casfs.thread_summary import content_text, head_fields
 from casfs.threads import SUSPENDED, Thread
 from casfs.trees import tree
+from casfs.trees.recorded_state import with_private
+from casfs.trees.scratch_store import ScratchStore
 from engine.agents import loader
 from engine.threads import call_stack
 from engine.workflow import registry, shipped
@@ -178,9 +180,11 @@ def _read_line(prompt: str) -> str | None:
 def _end(ctx: click.Context, store: Store, found: Thread, place: str) -> int:
     """Shows the result, and applies it where that is wanted. Raises as `check_result`."""
     applies, as_json = ctx.params["applies"], ctx.params["as_json"]
-    end, first = threads.end(store, found), threads.start(store, found).payload["workspace"]
-    last = first and step_tree(store, found, None)
-    different = (one.path for one in tree.changes(store, first, last))
+    end, scratch = threads.end(store, found), ScratchStore(store)
+    first = state_if_any(store, found.record["start"])
+    last = first and step_state(store, found, None)
+    sides = [one and with_private(scratch, one) for one in (first, last)]
+    different = (one.path for one in tree.changes(scratch, sides[0], sides[1]))
     paths = list(islice((one for one in different if b".git" not in one.split(b"/")), MAX_PATHS))
     if as_json:
         echo_json({"event": "over", **times(head_fields(found))}, pretty=False)
@@ -188,8 +192,8 @@ def _end(ctx: click.Context, store: Store, found: Thread, place: str) -> int:
         spent, word = found.record["spent"], coloured(state(found), state(found))
         tokens = f", {spent['tokens']} tokens" if spent["tokens"] else ""
         echo_line(f"{word}: {end.payload['summary']}, {spent['wallMs'] / 1000:.1f} s{tokens}")
-        if paths:
-            print_diff(store, first, last, DiffFormat(True, True, False), paths)
+        if first and last and paths:
+            print_state_diff(store, first, last, DiffFormat(True, True, False), paths)
         if len(paths) == MAX_PATHS:
             echo_line(f"… `casfs thread diff {found.id}` shows all")
     check_result(store, found)

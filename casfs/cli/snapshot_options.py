@@ -27,6 +27,7 @@ from casfs.trees.snapshot.report import (
     SnapshotReport,
 )
 
+TO_SHARE = "to share one: the settings snapshot.work and snapshot.allow"
 MAX_NAMED_PATHS = 6
 NOT_KEPT = {
     HARD_LINKS: "hard links",
@@ -142,8 +143,7 @@ def _lines(report: SnapshotReport) -> Iterator[str]:
     matched = [path for path, why in report.excluded if why == BY_PATTERN]
     parts = []
     if report.local:
-        kept = f"private, kept in this store only: {named(report.local)}"
-        parts.append(f"{kept} (work by the setting snapshot.work)")
+        parts.append(f"private, kept in this store only: {_named_private(report)} ({TO_SHARE})")
     if derived:
         parts.append(f"left out: {named(derived)} (--no-default-excludes records them)")
     if matched:
@@ -165,6 +165,16 @@ def _lines(report: SnapshotReport) -> Iterator[str]:
     for path in report.purged:
         name = printable(path)
         yield f"{name}: purged; left out; --allow-purged {shlex.quote(name)} records it again"
+
+
+def _named_private(report: SnapshotReport) -> str:
+    """Names private files; first those that are so for a secret in them, with its line."""
+    lines = {path: hits[0].line for path, hits in report.findings.items() if path in report.local}
+    first = [f"{printable(path)}:{line}" for path, line in lines.items()][:MAX_NAMED_PATHS]
+    others = [path for path in report.local if path not in lines]
+    if more := len(lines) - len(first):
+        first.append(f"{more} more with a secret")
+    return ", ".join([*first, *([named(others)] if others else [])])
 
 
 def named(paths: Collection[bytes]) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from casfs import revisions, threads
+from casfs import local_trees, revisions, threads
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
 from casfs.digest import NodeHash, TimesHash, TreeDigest, TreeHash
@@ -75,18 +75,30 @@ class Chain:
         self.store = store
         self.versions = versions
         self._find_older = find_older
+        self.is_whole = False  # whether entries are those of whole directories, private ones too
         self._entries: dict[bytes, list[Entry | None]] = {}
         self._oldest: dict[bytes, dict[object, int]] = {}
         self.calls: dict[tuple[int, int], Chain] = {}
 
     @cached_property
     def older(self) -> Place | None:
-        return self._find_older()
+        return self._as_this(self._find_older())
+
+    def _as_this(self, place: Place | None) -> Place | None:
+        if place is not None:
+            place.chain.is_whole = self.is_whole
+        return place
+
+    def forget_entries(self) -> None:
+        self._entries.clear()
+        self._oldest.clear()
 
     def entries(self, path: bytes) -> list[Entry | None]:
         """Returns what each version has at a path; the root of a tree is a Subdirectory."""
         if path not in self._entries:
             roots = [one.root for one in self.versions]
+            if self.is_whole:
+                roots = [_whole_root(self.store, one) for one in self.versions]
             self._entries[path] = found = list(_entries(self.store, roots, path))
             self._oldest[path] = {content(one): index for index, one in enumerate(found)}
         return self._entries[path]
@@ -123,7 +135,9 @@ class Place:
             if (self.index, 0) not in self.chain.calls:
                 store, step = self.chain.store, self.version
                 turns = revisions.turns(store, step.detail)
-                self.chain.calls[self.index, 0] = _within(store, self.older, step, turns)
+                made = _within(store, self.older, step, turns)
+                made.is_whole = self.chain.is_whole
+                self.chain.calls[self.index, 0] = made
             if len(self.chain.calls[self.index, 0].versions) > 1:
                 yield Place(self.chain.calls[self.index, 0])
         ends = self.version.called
@@ -136,6 +150,7 @@ class Place:
                 whole = _of_node(store, store.node(end)).chain.versions
                 given = replace(self.version, root=whole[-1].root, called=earlier)
                 made = Chain(store, [*whole[:-1], given], lambda: self.older)
+                made.is_whole = self.chain.is_whole
                 self.chain.calls[self.index, count] = made
             yield Place(self.chain.calls[self.index, count])
 
@@ -143,7 +158,13 @@ class Place:
 def find(store: Store, text: str) -> tuple[Place, bytes]:
     """Returns the version and the path of REV[:PATH]. Raises NotFound, Conflict, Invalid."""
     revision, path = revisions.split(text)
-    return at(store, revisions.resolve(store, revision)), path or b""
+    place = at(store, revisions.resolve(store, revision))
+    if path:
+        whole = _whole_root(store, place.version)
+        is_private = whole is not None and tree.find(store, whole, path) is not None
+        place.chain.is_whole = is_private and place.entry(path) is None
+        place.chain.forget_entries()
+    return place, path or b""
 
 
 def at(store: Store, revision: Revision) -> Place:
@@ -271,6 +292,13 @@ def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None)
             if not index or threads.step_at(store, one, index).hash == step:
                 return one.id
     return ""
+
+
+def _whole_root(store: Store, version: Version) -> TreeHash | None:
+    """Returns the root of the whole directory that a version recorded, that of its work where
+    nothing of it is local, or it is not here."""
+    local = local_trees.get(store, version.hash) if version.call is None else None
+    return version.root if local is None else local.root
 
 
 def content(entry: Entry | None) -> object:

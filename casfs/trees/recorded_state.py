@@ -131,6 +131,26 @@ def divide(
     return RecordedState(work, full.tree, times, full.times)
 
 
+def private_files(store: Store, state: RecordedState) -> dict[bytes, Entry]:
+    """Returns the files and links of the directory that are not in the work as they are: those that
+    are private. What is derived is whole directories."""
+    return {
+        path: entry
+        for path, entry in local_paths(store, state.tree, state.full)
+        if not isinstance(entry, Subdirectory)
+    }
+
+
+def with_private(store: Store, state: RecordedState) -> TreeHash:
+    """Returns the tree that a person here sees of a state: the work and the private files, without
+    what is derived. What is put of it stays local."""
+    if state.local is None:
+        return state.tree
+    private: dict[bytes, Entry | None] = {**private_files(store, state)}
+    with store.local_writes().batch() as batch:
+        return edit.with_entries(store, batch, state.tree, private).hash
+
+
 def with_local_of(store: Store, state: RecordedState, known: RecordedState | None) -> RecordedState:
     """Returns the state of what a directory that holds `known` becomes by the work of `state`: its
     private and derived files stay, where the work has nothing at their paths."""

@@ -49,7 +49,8 @@ def test_a_run_says_what_it_left_out(cli: Cli, work: Path, verb: tuple[str, ...]
     (line,) = (line for line in found if "left out" in line)
     private, left_out = line.split("; ")
     assert private == (
-        "casfs: private, kept in this store only: .env (work by the setting snapshot.work)"
+        "casfs: private, kept in this store only: .env"
+        " (to share one: the settings snapshot.work and snapshot.allow)"
     )
     records = " (--no-default-excludes records them)"
     assert left_out.startswith("left out: ")

@@ -108,7 +108,7 @@ class Sequence:
             return
         old, new = self._chosen(), self._chosen()
         try:
-            apply(self.store, old.state.tree, new.state.work, self.project, label="new")
+            apply(self.store, old.state, new.state, self.project, label="new")
         except Refused:  # conflicts of an earlier apply
             return
         self._resolve()

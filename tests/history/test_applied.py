@@ -15,7 +15,7 @@ from casfs.history.log import log
 from casfs.history.versions import find
 from casfs.maintenance.gc import collect
 from casfs.store import Store
-from casfs.trees.dated import DatedTree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
 from casfs.trees.restore.apply import apply
 from tests.history.oracle import start
@@ -44,7 +44,14 @@ def applied(
     old = put_tree(store, {"f": before, "g": b"other\n"})
     thread = start(store, id, old)
     step(thread, {name: after, "g": b"other\n"})
-    apply(store, old, DatedTree(thread.tree), place, label="thread", step=thread.steps[-1])
+    apply(
+        store,
+        RecordedState(old),
+        RecordedState(thread.tree),
+        place,
+        label="thread",
+        step=thread.steps[-1],
+    )
     return thread
 
 

@@ -12,7 +12,7 @@ from casfs import thread_lookup, threads
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_before_restore
 from casfs.cli.common import json_option, open_store
-from casfs.cli.diff import DiffFormat, format_options, print_diff
+from casfs.cli.diff import DiffFormat, format_options, print_state_diff
 from casfs.cli.diff_output import letter_json, shown_path
 from casfs.cli.output import echo_json, echo_line, warn
 from casfs.cli.restore import aside_json, print_aside, print_failed, undo_command
@@ -39,7 +39,7 @@ def diff(ctx: click.Context, id: str, format: DiffFormat) -> None:
     """
     with open_store(ctx) as store:
         _, old, new, _ = _steps(store, id)
-        print_diff(store, old.tree, new.tree, format)
+        print_state_diff(store, old, new, format)
 
 
 @click.command()
@@ -72,8 +72,8 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
 
         done = apply_changes(
             store,
-            old.tree,
-            new.work,
+            old,
+            new,
             Path(directory),
             label=name,
             step=step,

@@ -2,8 +2,7 @@
 
 Path by path: what only they changed is taken; what both changed is merged by lines where all are
 text. Else it is a conflict, and one version stays whole: ours, or theirs where ours is deleted.
-Paths in a directory named `.git` are left out, as in patches, and private files: an old tree may
-have one that a new one does not show. Only the paths that they changed are
+Paths in a directory named `.git` are left out, as in patches. Only the paths that they changed are
 looked at, so all trees here but `theirs` may be partial.
 """
 
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.scanner.private_names import is_private
 from casfs.store import Store
 from casfs.trees import edit, tree
 from casfs.trees.diff import renames, three_way, unified_diff
@@ -26,8 +24,7 @@ MARKERS = b"<<<<<<< ours", b">>>>>>> "
 
 @dataclass(slots=True)
 class Changes:
-    """The leaves that differ between two trees, as they are in each; `skipped`: those in `.git`,
-    and private ones."""
+    """The leaves that differ between two trees, as they are in each; `skipped`: those in `.git`."""
 
     old: Leaves = field(default_factory=dict)
     new: Leaves = field(default_factory=dict)
@@ -52,8 +49,7 @@ class Merged:
 def changes(store: Store, base: TreeHash, theirs: TreeHash) -> Changes:
     found = Changes()
     for change in tree.changes(store, base, theirs):
-        parts = change.path.split(b"/")
-        if GIT in parts or is_private(parts[-1]):
+        if GIT in change.path.split(b"/"):
             found.skipped += 1
             continue
         for side, entry in ((found.old, change.old), (found.new, change.new)):

@@ -18,6 +18,7 @@ from casfs.errors import Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import locks
 from casfs.system.paths import DIR_FLAGS, printable
+from casfs.trees import recorded_state
 from casfs.trees.dated import DatedTree
 from casfs.trees.diff import merge
 from casfs.trees.diff.merge import Changes, Merged
@@ -51,8 +52,8 @@ class Applied:
 
 def apply(
     store: Store,
-    old: TreeHash,
-    new: DatedTree,
+    old: RecordedState,
+    new: RecordedState,
     directory: Path,
     *,
     label: str,
@@ -60,35 +61,40 @@ def apply(
     check: bool = False,
     on_change: Callable[[RecordedState], None] = lambda here: None,
 ) -> Applied:
-    """Brings what changed from the tree `old` to the tree `new` to `directory`; conflicts are
-    marked, and named in the result. `label` names the new side in markers; `step`: the
-    one that made `new`, which the next checkpoint there is to name; `check`: change nothing;
-    `on_change`: called before the first, with the tree of all that is there.
+    """Brings what changed from the state `old` to the state `new` to `directory`, in work and in
+    private files; conflicts are marked, and named in the result. `label` names the new side in
+    markers; `step`: the one that made `new`, which the next checkpoint there is to name; `check`:
+    change nothing; `on_change`: called before the first, with the tree of all that is there.
     Raises NotFound, Refused, Conflict (another restore or apply there), Failed."""
     target = Target(store, directory)
     if not target.path.is_dir():
         raise NotFound(f"no directory {directory}")
     with locks.held(store.root, target.lock, target.refuse_to_wait):
-        target.check(new.tree, False, False)
-        task = _Apply(store, target, new)
-        undone = task.undo_interrupted(check)
-        theirs = merge.changes(store, old, new.tree)
         # First in a view of the store: what is only checked, or refused, stores nothing.
-        result = _merge(ScratchStore(store), target, theirs, old, new.tree, label)
+        scratch = ScratchStore(store)
+        before, after = (recorded_state.with_private(scratch, one) for one in (old, new))
+        target.check(new.tree, False, False)
+        task = _Apply(store, target, new.work)
+        undone = task.undo_interrupted(check)
+        theirs = merge.changes(scratch, before, after)
+        result = _merge(scratch, target, theirs, before, after, label)
         if step is not None and not check:
             # Before the first write: a kill between would lose it.
             applied_steps.note(store, target.path, step)
         if result.merged.changed and not check:
-            result = _merge(store, target, theirs, old, new.tree, label)
+            for one in (old, new):
+                recorded_state.with_private(store, one)
+            # What it makes of private files is local; a record of the directory says what is work.
+            result = _merge(store.local_writes(), target, theirs, before, after, label)
             merged = result.merged
             known = [RecordedState(root) for root in result.sides]
             options = SnapshotOptions(leaves_out_unreadable=True)  # which stays as it is
-            before = working_tree.record(store, target.path, known, options=options)
-            on_change(before)
+            there = working_tree.record(store, target.path, known, options=options)
+            on_change(there)
             task.write(result.ours, merged.root)
             if step is not None:  # again: a look that has begun may have missed what was written
                 applied_steps.note(store, target.path, step)
-            target.save_undo(before.full, merged.root)
+            target.save_undo(there.full, merged.root)
     return Applied(result.merged, theirs.skipped, undone, task.failed, task.aside)
 
 

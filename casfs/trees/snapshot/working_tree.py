@@ -95,7 +95,9 @@ def divide(
         before.update(recorded_state.local_paths(store, base.tree, base.full))
     if is_partial:
         _report_unchanged(store, full.tree, before, report)
-    rules = IgnoreRules(work=policy.load(store).work)
+    settings = policy.load(store)
+    rules = IgnoreRules(work=settings.work)
+    _drop_allowed(report, settings.allowed_lines)
     local = classes.settle(report, directory, rules, before, above=above)
     state = recorded_state.divide(
         store,
@@ -108,6 +110,14 @@ def divide(
     batch.commit()
     batch.settle(filter(None, state.work))
     return state
+
+
+def _drop_allowed(report: SnapshotReport, allowed_lines: Mapping[bytes, Collection[int]]) -> None:
+    """Drops findings in lines that a person has allowed."""
+    for path, lines in allowed_lines.items():
+        if hits := report.findings.pop(path, ()):
+            kept = tuple(hit for hit in hits if hit.line not in lines)
+            report.findings |= {path: kept} if kept else {}
 
 
 def _report_unchanged(

@@ -10,7 +10,6 @@ import pytest
 
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store import Store
-from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied
@@ -33,7 +32,9 @@ AFTER = {
 
 def apply(store: Store, place: Path, new: Any = NEW, **more: Any) -> Applied:
     old, theirs = put_tree(store, OLD), put_tree(store, new)
-    return applying.apply(store, old, DatedTree(theirs), place, label="theirs", **more)
+    return applying.apply(
+        store, RecordedState(old), RecordedState(theirs), place, label="theirs", **more
+    )
 
 
 @pytest.fixture
