@@ -12,11 +12,13 @@ from casfs.backend.sqlite_statements import (
     IS_FILE,
     IS_REMOTE,
     is_sound,
+    keys_of,
     parse_hash,
     rows_in,
     type_key,
     type_of,
 )
+from casfs.errors import NotFound
 
 INFO = "SELECT id, hash, size, type FROM blobs WHERE"
 IN_REMOTE = """
@@ -50,7 +52,10 @@ class DiskMetadata:
         return found
 
     def local_among(self, hashes: Collection[str]) -> set[str]:
-        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        try:
+            keys = keys_of(hashes)  # faster than one by one
+        except NotFound:
+            keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
         with self._db.read() as db:
             rows = rows_in(db, "SELECT hash FROM local_blobs WHERE hash IN", keys)
         return {key.hex() for (key,) in rows}

@@ -169,6 +169,7 @@ class MemoryBlobs:
             heads = self._backend.heads.swapped(swaps)
             for one in purges:
                 self._mark_purged(one)
+            self.unmark_local([one.hash for one in purges])  # what is gone need not be hidden
             self._backend.heads.replace(heads, swaps)
             self.touch(one.hash for one in purges)
         return True

@@ -30,9 +30,10 @@ from casfs.store import Store
 from casfs.system import interruption
 from casfs.thread_state import created_ms
 from casfs.threads import Thread, ThreadId
-from casfs.trees import tree
+from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.directory_cache import as_read
+from casfs.trees.recorded_state import RecordedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Version:
     message: str = ""
     call: tuple[int, str | None] | None = None
     times: TimesHash | None = None  # of the tree that a call left
+    whole: TreeHash | None = None  # root of the whole directory, where it is not that of `hash`
 
     def dated(self, store: Store) -> DatedTree:
         """Returns its tree with the times that were recorded beside it. Raises NotFound where it
@@ -88,10 +90,6 @@ class Chain:
         if place is not None:
             place.chain.is_whole = self.is_whole
         return place
-
-    def forget_entries(self) -> None:
-        self._entries.clear()
-        self._oldest.clear()
 
     def entries(self, path: bytes) -> list[Entry | None]:
         """Returns what each version has at a path; the root of a tree is a Subdirectory."""
@@ -131,13 +129,12 @@ class Place:
         """Yields the last tree that a turn of this step recorded, and the last version of each
         thread that it called, or that was applied before it, the latest first. Its chain ends with
         the tree that this one gave it, after the calls before."""
-        if self.version.detail is not None:
+        # Tool calls record the work alone.
+        if self.version.detail is not None and not self.chain.is_whole:
             if (self.index, 0) not in self.chain.calls:
                 store, step = self.chain.store, self.version
                 turns = revisions.turns(store, step.detail)
-                made = _within(store, self.older, step, turns)
-                made.is_whole = self.chain.is_whole
-                self.chain.calls[self.index, 0] = made
+                self.chain.calls[self.index, 0] = _within(store, self.older, step, turns)
             if len(self.chain.calls[self.index, 0].versions) > 1:
                 yield Place(self.chain.calls[self.index, 0])
         ends = self.version.called
@@ -148,7 +145,8 @@ class Place:
                 *earlier, end = ends[:count]
                 store = self.chain.store
                 whole = _of_node(store, store.node(end)).chain.versions
-                given = replace(self.version, root=whole[-1].root, called=earlier)
+                start = _whole_root(store, whole[-1])
+                given = replace(self.version, root=whole[-1].root, whole=start, called=earlier)
                 made = Chain(store, [*whole[:-1], given], lambda: self.older)
                 made.is_whole = self.chain.is_whole
                 self.chain.calls[self.index, count] = made
@@ -160,10 +158,7 @@ def find(store: Store, text: str) -> tuple[Place, bytes]:
     revision, path = revisions.split(text)
     place = at(store, revisions.resolve(store, revision))
     if path:
-        whole = _whole_root(store, place.version)
-        is_private = whole is not None and tree.find(store, whole, path) is not None
-        place.chain.is_whole = is_private and place.entry(path) is None
-        place.chain.forget_entries()
+        place.chain.is_whole = path in _private_files(store, place.version)
     return place, path or b""
 
 
@@ -294,10 +289,20 @@ def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None)
     return ""
 
 
+def _private_files(store: Store, version: Version) -> Collection[bytes]:
+    """Returns the paths of the private files that a version recorded, as far as they are here."""
+    root, whole = version.root, _whole_root(store, version)
+    if root is None or whole is None or version.call is not None:
+        return ()
+    return recorded_state.private_files(store, RecordedState(root, whole))
+
+
 def _whole_root(store: Store, version: Version) -> TreeHash | None:
     """Returns the root of the whole directory that a version recorded, that of its work where
     nothing of it is local, or it is not here."""
-    local = local_trees.get(store, version.hash) if version.call is None else None
+    if version.whole is not None:
+        return version.whole
+    local = local_trees.get(store, version.hash)
     return version.root if local is None else local.root
 
 

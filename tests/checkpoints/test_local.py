@@ -215,7 +215,8 @@ def test_no_command_shows_what_is_here_only(cli: Cli, made: str) -> None:
     assert cli("search", "id_rsa").text == cli("search", "node_modules").text == ""
     for path in (".env", "d/id_rsa", "node_modules/m"):
         cli("cat", f"{made}:{path}", code=3)
-        cli("blame", f"{made}:{path}", code=3)
+    cli("blame", f"{made}:node_modules/m", code=3)
+    assert made.partition("@")[0] in cli("blame", f"{made}:d/id_rsa").text
 
 
 @pytest.mark.parametrize("with_local", [False, True])
@@ -224,7 +225,7 @@ def test_an_export_has_it_where_a_person_asks(
 ) -> None:
     cli("export", "w", "-o", tmp_path / "out", *["--with-local"] * with_local)
     with init_store(tmp_path / "other") as other, Store.open(cli.root) as store:
-        archive.load(other, tmp_path / "out")
+        archive.load(other, tmp_path / "out", with_local=with_local)
         state = recorded(store, "w")
         assert recorded(other, "w") == (
             state if with_local else state._replace(local=None, local_times=None)

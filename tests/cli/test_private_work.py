@@ -93,7 +93,7 @@ def test_it_stays_here_and_a_push_says_so(
     cli("thread", "apply", thread, project)
     created = cli("checkpoint", "create", "app", project)
     assert "local.cfg:1, tests/test_login.py:2, .env" in created.err
-    cli("remote", "add", "far", tmp_path / "far")
+    cli("remote", "add", "far", (tmp_path / "far").as_uri())
     for more in ((), ("--dry-run",)):
         pushed = cli("push", "far", "app", *more, "--json").json
         assert pushed["private"] == [

@@ -94,7 +94,8 @@ def test_an_archive_takes_it_along_where_asked(
     head = put_checkpoint(source, WORK, "secret", local=LOCAL)
     path = tmp_path / "archive.tar"
     export(source, path, "secret", with_local=True)
-    archive.load(target, path)
+    archive.load(target, path, with_local=True)
+    assert target.blobs.local_among([PRIVATE, local_of(target, head)])
     age(target)
     gc.collect(target)
     assert target.get(PRIVATE) == SECRET
@@ -109,7 +110,7 @@ def test_an_archive_adds_none_to_a_node_that_is_here(
     assert put_checkpoint(target, WORK, "secret") == head
     path = tmp_path / "archive.tar"
     export(source, path, "secret", with_local=True)
-    archive.load(target, path)
+    archive.load(target, path, with_local=True)
     assert local_trees.get(target, node_of(target, head)) is None
 
 

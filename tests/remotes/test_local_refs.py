@@ -55,8 +55,11 @@ def test_a_push_takes_it_along_where_asked(anywhere: Settings, sites: Sites) -> 
     assert here.push("work").packs == 0
     assert faults(here) == []
     there.pull()
-    lazy.pull(lazy=True)
+    assert PRIVATE not in blobs(there.store)
+    there.pull(with_local=True)
+    lazy.pull(lazy=True, with_local=True)
     for site in (there, lazy):
+        assert site.store.blobs.local_among([PRIVATE]) == {PRIVATE}
         age(site.store)
         gc.collect(site.store)
         assert site.store.get(PRIVATE) == SECRET
@@ -73,5 +76,5 @@ def test_it_follows_a_checkpoint_that_is_there_already(directory: Settings, site
     assert here.push("work", with_local=True).packs == 0
     with here.remote() as remote:
         assert remote_gc.collect(remote).orphaned == []
-    there.pull()
+    there.pull(with_local=True)
     assert there.store.get(PRIVATE) == SECRET

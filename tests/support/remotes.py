@@ -65,6 +65,7 @@ class Site:
         lazy: bool = False,
         purge: bool = False,
         replace: bool = False,
+        with_local: bool = False,
         asks: Asks | None = None,
     ) -> Pulled:
         with self.remote() as remote:
@@ -76,6 +77,7 @@ class Site:
                 begin=quiet,
                 purge=purge,
                 replace=replace,
+                with_local=with_local,
                 asks=asks,
             )
 
