@@ -63,7 +63,7 @@ SETTINGS = (
     Setting("limits.enforce", True, "whether an attempt fails where a limit cannot be held"),
     Setting("snapshot.work", [], "patterns of paths that are recorded though they look private"),
     Setting("snapshot.private", [], "patterns of paths that are kept here, as .env is"),
-    Setting("snapshot.allow", [], "what is no secret: PATH:LINE, or a hash of a secret or a file"),
+    Setting("snapshot.allow", [], "wrong alarms: PATH:LINE, or the hash of a secret or a file"),
     Setting("actions.cacheable", [], "command prefixes whose results are cached"),
 )
 

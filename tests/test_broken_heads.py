@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from casfs import tombstones
+from casfs import local_trees, tombstones
 from casfs.backend.protocols import HeadName
 from casfs.digest import Digest
 from casfs.fuse.views.vnode import Directory
+from casfs.local_trees import LocalTree
 from casfs.maintenance import fsck, gc
 from casfs.nodes import head_kinds
 from casfs.store import Store
@@ -23,7 +24,7 @@ from tests.support.helpers import set_head
 from tests.support.maintenance import fork, sql
 from tests.support.thread_example import make_thread
 
-ANY_RECORD = ("workflows/",)  # kinds whose records may hold anything
+ANY_RECORD = ("workflows/", "local/")  # kinds whose records may hold anything
 KINDS = [kind.prefix for kind in head_kinds.KINDS]
 THREADS = ("01JD0000000000000000000000", "01JD0000000000000000000001")
 LISTINGS = [
@@ -71,6 +72,9 @@ def damage(store: Store, prefix: str, record: str) -> HeadName:
 @pytest.mark.parametrize("record", ['{"bad":1,"builtin":"no"}', "[1]"])
 def test_listings_go_on(cli: Cli, planted: Store, record: str) -> None:
     """Fails before: KeyError of plugin list, workspace list, action list."""
+    with planted.batch() as batch:
+        head = next(planted.heads.list("checkpoints/"))[1]
+        local_trees.put(batch, head.hash, LocalTree(head.record["root"]))
     kinds = [prefix for prefix in KINDS if prefix not in ANY_RECORD or record == "[1]"]
     damaged = {damage(planted, prefix, record) for prefix in kinds}
     assert {one.takes[0] for one in fsck.check(planted).faults} == damaged

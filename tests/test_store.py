@@ -87,7 +87,7 @@ def test_init_where_a_file_is_fails(tmp_path: Path) -> None:
             Store.init(root)
 
 
-@pytest.mark.parametrize("written", [b"casfs 4\n", b"", b"casfs 11\n", b"\xff\xfe"])
+@pytest.mark.parametrize("written", [b"casfs 5\n", b"", b"casfs 11\n", b"\xff\xfe"])
 def test_another_format_is_refused(tmp_path: Path, written: bytes) -> None:
     root = tmp_path / "store"
     Store.init(root).close()

@@ -184,13 +184,16 @@ class DiskBackend:
         size: int,
         remote: str | None,
         members: Iterable[tuple[int, str, int]],
+        local: Collection[str] = (),
     ) -> int:
         """Records a pack whose file is in place, or elsewhere, and its plain `members` (number,
-        hash, size) as far as they are not stored here yet. Returns the id of its row."""
+        hash, size) as far as they are not stored here yet; only local trees reach those in `local`.
+        Returns the id of its row."""
         now = int(time.time())
 
         def adopt(db: Connection) -> int:
             id = add_row(db, name, kind, size, remote)
+            mark_local(db, local)
             db.executemany(
                 ADOPT, ((key_of(hash), size, now, id, number) for number, hash, size in members)
             )

@@ -123,7 +123,8 @@ def start(root: Path, env: Mapping[str, str]) -> None:
     point.mkdir(exist_ok=True)
     try:
         mount_points.check(root, point)
-        background.start(root, ["mount", str(point)], "mount.err")
+        # The lower layer of a workspace has its private files; only the user enters its directory.
+        background.start(root, ["mount", "--with-local", str(point)], "mount.err")
     except (Refused, background.StartFailed):
         if point not in store_mounts.mounted(root):  # else a concurrent start came first
             raise

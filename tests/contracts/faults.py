@@ -48,11 +48,15 @@ class Faults:
         return stage
 
     def _publish_or_fail(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self,
+        staged: Iterable[Staged],
+        swaps: Iterable[Swap] = (),
+        require: Collection[str] = (),
+        local: Collection[str] = (),
     ) -> set[str]:
         self._reach("publish")
         batch, moves = list(staged), list(swaps)
         if self._armed["heads"] == 1:
-            self._publish(batch, (), require)
+            self._publish(batch, (), require, local)
         self._reach("heads")
-        return self._publish(batch, moves, require)
+        return self._publish(batch, moves, require, local)

@@ -43,7 +43,7 @@ def test_a_thread_looks_the_same_under_both_mounts(
         export(disk_store, tmp_path / name, thread.id, zstd=name.endswith(".zst"))
         archive.load(there, tmp_path / name)
         moved = threads.get(there, thread.id)
-        assert moved.record["origin"] == "an import"  # until a person trusts it
+        assert moved.record["origin"] == "import"  # until a person trusts it
         trust.trust(there, moved)
         with serving(disk_store, tmp_path / "1") as one, serving(there, tmp_path / "2") as two:
             seen = everything(one.path / thread.name)

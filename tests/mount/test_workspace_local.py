@@ -21,7 +21,7 @@ from tests.mount.test_workspaces import EACH, run, trees
 from tests.support import planted
 from tests.support.engine import Cli
 from tests.support.helpers import Program, read_tree, write_tree
-from tests.support.served import Mount, unmounted_after
+from tests.support.served import Mount, serving, unmounted_after
 
 SECRET, OTHER = planted.settings_file(), planted.settings_file("b")
 PROJECT: dict[str, Any] = {
@@ -35,6 +35,13 @@ PROJECT: dict[str, Any] = {
 WORK = {"a", "d", "package.json"}
 LOCAL = {".env", "conf", "d/id_rsa", "node_modules", "node_modules/m"}
 MODES = "stat -c %a .env d/id_rsa node_modules/m"
+
+
+@pytest.fixture
+def mount(disk_store: Store, tmp_path: Path, transport: str) -> Iterator[Mount]:
+    """As that of workspaces, which shows private files, too."""
+    with serving(disk_store, tmp_path / "mnt", with_local=True, transport=transport) as mount:
+        yield mount
 
 
 @pytest.fixture

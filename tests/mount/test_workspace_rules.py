@@ -17,7 +17,7 @@ from casfs.workspaces.commit import commit_workspace, is_dirty
 from tests.mount.test_workspaces import EACH, opened, run
 from tests.support.helpers import put_tree, take, write_tree
 from tests.support.restores import restore_tree
-from tests.support.served import Mount, unmounted_after
+from tests.support.served import Mount, serving, unmounted_after
 
 TRACKED = {
     ".casfsignore": b"*.log\nlogs/\n",
@@ -25,6 +25,13 @@ TRACKED = {
     "logs": {"a": b"a", "b": b"b"},
     "package.json": b"{}",
 }
+
+
+@pytest.fixture
+def mount(disk_store: Store, tmp_path: Path, transport: str) -> Iterator[Mount]:
+    """As that of workspaces, which shows private files, too."""
+    with serving(disk_store, tmp_path / "mnt", with_local=True, transport=transport) as mount:
+        yield mount
 
 
 @pytest.fixture

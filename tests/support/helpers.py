@@ -105,7 +105,10 @@ def read_tree(root: Path) -> dict[bytes, Any]:
 def take(store: Store, root: Path, report: SnapshotReport | None = None) -> TreeHash:
     """Snapshot a whole host directory; returns the tree's root."""
     with store.batch() as batch:
-        return walker.snapshot(batch, root, IgnoreRules(), report).node.hash
+        tree = walker.snapshot(batch, root, IgnoreRules(), report).dated
+        batch.commit()
+        batch.settle(filter(None, tree))
+    return tree.tree
 
 
 def put_unchecked(store: Store, type: str, payload: Any) -> str:

@@ -65,6 +65,7 @@ class PostgresBlobs(PostgresRepair):
         self._local = local = cache.local
         self._bringing = threading.Lock()
         self._said = LruCache(SAID_BLOBS)
+        self._marked = LruCache(SAID_BLOBS)  # when the database was asked, and what it said
         self.stage = local.blobs.stage
         self.stage_bytes = local.blobs.stage_bytes
 
@@ -173,7 +174,7 @@ class PostgresBlobs(PostgresRepair):
             if data is not None:
                 kind = None if type is None else type_of(type)
                 staged.append(Staged(Digest(BlobHash(key.hex()), size), data, type=kind))
-        self._local.publish(staged)
+        self._local.publish(staged, local=self.local_among([one.digest.hash for one in staged]))
         self._cache.note(sum(len(one.data or b"") for one in staged))
         if packs := {row[4] for row in rows if row[4] is not None}:
             self._adopt(packs)
@@ -183,7 +184,8 @@ class PostgresBlobs(PostgresRepair):
         for name, whole, member, key, size in self._pool.run(MEMBERS, [[*packs]]):
             members.setdefault((name.hex(), whole), []).append((member, key.hex(), size))
         for (name, whole), found in members.items():
-            self._local.adopt_pack(name, "remote", whole, SHARED, found)
+            marked = self.local_among([hash for _, hash, _ in found])
+            self._local.adopt_pack(name, "remote", whole, SHARED, found, marked)
             self._cache.note(whole)
 
     # -- metadata -----------------------------------------------------------------------------
@@ -231,8 +233,35 @@ class PostgresBlobs(PostgresRepair):
             self._said.put(hash, (time.monotonic(), found.get(hash)), 1)
 
     def local_among(self, hashes: Collection[str]) -> set[str]:
+        if not waiting.allowed:
+            return self._local_here(hashes)
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
-        return {key.hex() for (key,) in self._ask(LOCAL_AMONG, keys)} if keys else set()
+        try:
+            rows = self._pool.run(LOCAL_AMONG, [keys]) if keys else []
+        except Unreachable:  # as it was when they were brought
+            return self._local.blobs.local_among(hashes)
+        return {key.hex() for (key,) in rows}
+
+    def _local_here(self, hashes: Collection[str]) -> set[str]:
+        """As was heard last: that a blob is not marked stands, a mark for SAID_S. Raises
+        NotLocal."""
+        oldest = time.monotonic() - SAID_S
+        marked: set[str] = set()
+        unknown = []
+        for hash in hashes:
+            heard_at, is_marked = self._marked.get(hash) or (-SAID_S, True)
+            if is_marked and heard_at < oldest:
+                unknown.append(hash)
+            elif is_marked:
+                marked.add(hash)
+        if unknown:
+            raise NotLocal(partial(self._hear_marks, unknown))
+        return marked
+
+    def _hear_marks(self, hashes: Collection[str]) -> None:
+        marked = self.local_among(hashes)
+        for hash in hashes:
+            self._marked.put(hash, (time.monotonic(), hash in marked), 1)
 
     def unmark_local(self, hashes: Collection[str]) -> None:
         if hashes:

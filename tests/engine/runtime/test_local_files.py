@@ -88,7 +88,7 @@ def test_agents_see_all_and_steps_have_the_work(cli: Cli, project: Path, tmp_pat
         assert again.local == recorded[1].local, "private files come back as they were"
         changed = cli("thread", "diff", id).text
         assert "src" in changed
-        assert ".env" not in changed
+        assert "M .env  (private)" in changed
         assert "node_modules" not in changed
         assert store.root is not None
         left = store.root / ignored_files.FOLDER

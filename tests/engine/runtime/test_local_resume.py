@@ -361,8 +361,8 @@ async def test_a_pattern_of_an_agent_changes_nothing_of_what_is_recorded(
         assert files(disk_store, one.full)[".env"] == b"KEY=1\n" + b"more\n" * number
 
 
-async def test_an_apply_touches_nothing_private_of_its_target(cli: Cli, tmp_path: Path) -> None:
-    """What the thread did to private files, or what became private in it, is not done there."""
+async def test_an_apply_merges_private_files_as_others(cli: Cli, tmp_path: Path) -> None:
+    """What the thread did to private files, or what became private in it, is done there, too."""
     content = {**PROJECT, "conf": b"clean\n", "gone": b"gone\n"}
     place = write_tree(tmp_path / "p", content)
     subprocess.run(["git", "init", "-q", place], check=True)
@@ -379,9 +379,12 @@ async def test_an_apply_touches_nothing_private_of_its_target(cli: Cli, tmp_path
         made = begin(store, loop(1), {"a": says({}, script)}, whole(store, place))
         ended = await carry_on(store, made)
         assert ended.status == ENDED, ended.record["reason"]
-    said = cli("thread", "apply", made.id, target)
-    assert sorted(said.text.splitlines()[:2]) == ["D gone", "M a.txt"]
+    said = cli("thread", "apply", made.id, target, code=1)
+    assert "D gone" in said.text
+    assert "conflict: .env: " in said.text
     wanted = {name.encode(): data for name, data in content.items() if name != "gone"}
-    wanted |= {b".env": b"KEY=mine\n", b"a.txt": b"a\nb\n", b"node_modules": {b"m": b"module\n"}}
+    wanted |= {b"a.txt": b"a\nb\n", b"node_modules": {b"m": b"module\n"}, b".netrc": b"K\n"}
+    wanted |= {b"conf": planted.settings_file(), b".env": (target / ".env").read_bytes()}
+    assert b"KEY=mine\n" in (target / ".env").read_bytes()
     assert read_tree(target) == wanted
     assert (target / ".env").stat().st_mode & 0o777 == 0o600

@@ -41,7 +41,6 @@ def test_commands_show_the_work(cli: Cli, thread: str, tmp_path: Path) -> None:
     for command in (
         ["ls", "-l", f"{thread}@2"],
         ["diff", f"{thread}@1", f"{thread}@2", "--patch"],
-        ["thread", "diff", thread, "--patch"],
         ["thread", "show", thread, "--json"],
         ["thread", "log", thread],
         ["log", f"{thread}:", "--patch"],
