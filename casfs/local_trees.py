@@ -1,9 +1,9 @@
-"""Local trees: what a directory held that is no work, kept beside the node that recorded it.
+"""Local trees: whole directories, private and derived files included, that stay in this store.
 
-A node names only the work. Where the directory held more (private and derived files), the head
+A node refers to the tree of the work alone. Where its directory had more files, the head
 `local/<hash of the node>` leads to the root of the whole directory, and its record has the times of
-that. So no node, and nothing that follows references, leads to what stays here: who has the node
-can still not name the rest. A head of a node that is gone is deleted by gc.
+that. So nothing that follows references from a node reaches a private file, or learns its hash. gc
+deletes the head of a node that it has deleted.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ class Batch:
     # -- local blobs ----------------------------------------------------------------------
 
     def begin_local(self) -> None:
-        """From here on what is put may be local: nobody else sees it until `settle`, nor after a
-        crash."""
+        """From here on what is put is stored with the mark of local blobs, so it is hidden from
+        `Store.shown` until `settle`, and after a crash."""
         self._is_local = True
 
     def settle(self, work: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """The blobs of a store as others may see them: those that only local trees reach are absent.
 
-Whoever asks by a hash gets the answer for one that is not stored, so it cannot even be tested
-whether a content is here. What is shown never refers to what is not.
+A hidden blob is answered like one that is not stored, so that its hash cannot serve to test whether
+a content is in the store. A visible node never refers to a hidden blob.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ def print_state_diff(
         paths = [one for one in changed if b".git" not in one.split(b"/")]
         if left_out := len(changed) - len(paths):
             warn(f"{left_out} paths in .git are left out")
-            if not paths:
-                return
+            after = after if paths else before  # no path at all would stand for every one
         else:
             paths = ()
     private = {*recorded_state.private_files(store, old), *recorded_state.private_files(store, new)}

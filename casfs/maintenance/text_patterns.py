@@ -204,7 +204,7 @@ def _in_base64(text: str) -> list[Spelling]:
 
 def _pieces(form: bytes) -> tuple[bytes, ...]:
     """Returns two pieces of the form, of which only one may have the end of a line within, and that
-    have one spelling; none where there are no such."""
+    have one spelling; empty where the form has no such pieces."""
     size = min(len(form) // 2, BASE64_FRAGMENT_BYTES)
     match = re.search(b"[A-Za-z0-9]{%d}" % (2 * size), form)
     return (match[0][:size], match[0][size:]) if match else ()

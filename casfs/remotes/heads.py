@@ -106,7 +106,7 @@ def _some(refs: Mapping[str, Any], prefix: str) -> list[str]:
 def may_replace(store: Store, name: str, new: str, old: str) -> bool:
     """May a push replace what a name stands for in a remote by what it stands for here?"""
     if name.startswith(local_trees.HEADS):
-        return True  # whoever has the node may say what was beside it
+        return True  # of equal nodes the newest local tree counts, as in a store
     if name.startswith(WORKFLOWS):
         return new == old or _was_before(store, name, old)
     return arrivals.is_ahead(store, name, new, old)

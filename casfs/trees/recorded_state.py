@@ -161,11 +161,8 @@ def with_local_of(store: Store, state: RecordedState, known: RecordedState | Non
         for path, entry in local_paths(store, known.tree, known.full)
         if tree.find(store, state.tree, path) is None
     }
-    with store.batch() as batch:
-        batch.begin_local()
+    with store.local_writes().batch() as batch:
         full = edit.with_entries(store, batch, state.tree, kept).hash
-        batch.commit()
-        batch.settle(())
     return state if full == state.tree else state._replace(local=full)
 
 

@@ -77,7 +77,8 @@ class Connection(TCPServer):
         _without_key.pop(self, None)
         _with_key.pop(self, None)
         self.scope.cancel()
-        # Cancelled tasks close nothing, and one that sends to who reads nothing is shielded.
+        # Cancelling is not enough: hypercorn shields a task that sends, also to a client which
+        # never reads.
         self.stream.socket.close()
 
     async def protocol_send(self, event: Event) -> None:

@@ -121,3 +121,17 @@ def test_an_entry_of_the_allow_list_that_is_none(cli: Cli, project: Path, entry:
     said = cli.refused("checkpoint", "create", "app", project, code=4)
     assert f"snapshot.allow: {entry!r} is neither PATH:LINE" in said
     assert cli("checkpoint", "list").text == ""
+
+
+def test_a_diff_of_git_alone_is_an_empty_list(cli: Cli, project: Path) -> None:
+    with Store.open(cli.root) as store:
+        workflows.add(store, loop(1))
+    script = "git -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m more"
+    agent = "a=command:" + json.dumps(says({}, script))
+    given = ("--input", "go", "--workspace", project, "--agent", agent, "--json")
+    with daemon(cli.root):
+        id = cli("thread", "start", loop(1)["name"], *given).json["id"]
+        assert daemon_socket.request(cli.root, "wait", id=id)["status"] == "ended"
+    answer = cli("thread", "diff", id, "--json")
+    assert answer.json == []
+    assert "paths in .git are left out" in answer.err

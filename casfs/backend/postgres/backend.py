@@ -97,7 +97,7 @@ class PostgresBackend:
                     self._cache.note_published(placements[number].rows)
                     discard(group[number].staged)
                     with suppress(CasfsError, OSError):  # it is published, cached or not
-                        self.uploads.keep(packs[number])
+                        self.uploads.keep(packs[number], group[number].local)
             pairs = zip(group, results, strict=True)
             return [self._again(one) if isinstance(got, Expired) else got for one, got in pairs]
         finally:

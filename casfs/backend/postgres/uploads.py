@@ -10,7 +10,7 @@ wherever a writer dies.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -87,8 +87,10 @@ class Uploads:
         self._storage.put(f"packs/{name}.pack", path)
         return Pack(name, size, path, members)
 
-    def keep(self, packs: Iterable[Pack]) -> None:
-        """Puts published packs into the local cache, so that this machine fetches nothing again."""
+    def keep(self, packs: Iterable[Pack], local: Collection[str]) -> None:
+        """Puts published packs into the local cache, so that this machine fetches nothing again.
+        `local`: blobs that were published with the mark of local ones, which the cache has too:
+        it answers for marks while the database is away."""
         for one in packs:
             mirror = mirror_path(self._root, SHARED, one.name)
             with writing(mirror):
@@ -97,7 +99,8 @@ class Uploads:
             found = FrameMirror(mirror)
             for frame in range(found.index.frames):
                 found.touch(frame)
-            self._local.adopt_pack(one.name, "remote", one.size, SHARED, one.members)
+            marked = {hash for _, hash, _ in one.members}.intersection(local)
+            self._local.adopt_pack(one.name, "remote", one.size, SHARED, one.members, marked)
             self._cache.note(one.size)
 
 

@@ -56,9 +56,9 @@ def snapshot(
     options: SnapshotOptions | None = None,
     cache: StatCache | None = None,
 ) -> Encoded:
-    """Stores the tree under `root`, and its times; nobody else sees what is new of it until the
-    batch settles what is work. Raises NotFound where there is no directory, Failed naming the file
-    that could not be read, Refused where there is more than `options.limit`."""
+    """Stores the tree under `root`, and its times; new blobs are marked as local until
+    `Batch.settle` says what is work. Raises NotFound where there is no directory, Failed naming the
+    file that could not be read, Refused where there is more than `options.limit`."""
     fd = open_top(root, follow=True)
     options = options or SnapshotOptions()
     seen = SnapshotReport()
