@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from casfs import threads
+from casfs import threads, tombstones
 from casfs.backend.protocols import Head, HeadName
 from casfs.config import IMPORT
 from casfs.digest import is_hash
@@ -33,10 +33,13 @@ from casfs.nodes.head_kinds import RESERVED_NAMES
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.removals import label
 from casfs.store import Store
+from casfs.system.clock import now_ms
 from casfs.threads import Thread, ThreadId
 
 WORKFLOWS, CHECKPOINTS = "workflows/", "checkpoints/"
 RENAMED = (CHECKPOINTS, WORKFLOWS)  # kinds of heads that may arrive under another name
+REDACTED_AT = "redactedAt"  # of a record
+TEXTS = ("message", "reason")  # of a record: what a person or an agent said
 MARKS = ("origin", "trusted")  # fields of a record, which never leave the store
 MAX_NAME_CHARS = 64
 Asks: TypeAlias = Callable[[Thread], bool]  # a thread of this store is ahead there: may it move?
@@ -52,13 +55,14 @@ class Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where heads arrive from: a remote, or an import. `is_own`: a person trusts the remote;
-    `replaces`: a person lets names of this store give way; `pushed`: name → `value` as it was
-    pushed there; `others`: the names of the other origins; `asks` a person whether a thread
-    of this store moves."""
+    `replaces`: a person lets names of this store give way; `purges`: what was purged there is
+    purged here, too; `pushed`: name → `value` as it was pushed there; `others`: the names of the
+    other origins; `asks` a person whether a thread of this store moves."""
 
     name: str
     is_own: bool = False
     replaces: bool = False
+    purges: bool = False
     pushed: Mapping[str, str] = field(default_factory=dict)
     others: Collection[str] = (IMPORT,)
     asks: Asks | None = None
@@ -79,14 +83,18 @@ class Names:
         """Returns where a head arrives; None where it is here already. Raises Conflict, Invalid
         where it cannot arrive at all."""
         here = self._store.heads.get(name)
+        if here is not None and self._origin.purges and is_redacted_since(here, head):
+            return Place(name, here)
         if here is not None and self._is_known(name, here, head):
             return None
         if not name.startswith(RENAMED) or not self._stays(name):
             return Place(name, here)
         alias = self._alias(name)
         here = self._store.heads.get(alias)
-        is_known = here is not None and self._is_known(alias, here, head)
-        return None if is_known else Place(alias, here)
+        if here is not None and self._is_known(alias, here, head):
+            is_taken = self._origin.purges and is_redacted_since(here, head)
+            return Place(alias, here) if is_taken else None
+        return Place(alias, here)
 
     def check_move(self, place: Place, head: Head) -> None:
         """Raises Conflict where a thread of this store stays; the nodes of `head` are stored."""
@@ -100,7 +108,7 @@ class Names:
                 f"{label(name)} has moved here and in {origin}. To take theirs, remove yours"
                 " (`casfs undo` brings it back)"
             )
-        if self._origin.is_own or self._origin.replaces:
+        if self._origin.is_own or self._origin.replaces or is_redacted_since(old, head):
             return
         if self._origin.asks is None or not self._origin.asks(threads.of_head(name, old)):
             raise Conflict(
@@ -165,19 +173,32 @@ class Names:
         """Returns a head, which is called `name` there and has no marks, as it is kept here."""
         if not name.startswith((*RENAMED, threads.HEADS)):
             return head
+        head = self._without_purged_message(name, head)
+        old = place.old
+        if old is not None and is_redacted_since(old, head):
+            texts = {
+                key: head.record[key] for key in TEXTS if key in old.record and key in head.record
+            }
+            return Head(old.hash, redacted({**old.record, **texts}, head.record[REDACTED_AT]))
         marks: dict[str, Any] = {"origin": self._origin.name}
         if not name.startswith(CHECKPOINTS):
             marks["trusted"] = self._origin.is_own
         if place.name != name:
             marks["name"] = _name(name)
         if name.startswith(threads.HEADS):
-            old = place.old
             if old is not None and self._origin.is_own:
                 marks = {key: old.record[key] for key in MARKS if key in old.record}
             if text := self._thread_name(name, head, old):
                 marks["name"] = text
         record = {key: one for key, one in head.record.items() if key != "name"}
         return Head(head.hash, {**record, **marks})
+
+    def _without_purged_message(self, name: HeadName, head: Head) -> Head:
+        """Of a checkpoint whose message was purged the node has what is left of it."""
+        if not name.startswith(CHECKPOINTS) or tombstones.get(self._store, head.hash) is None:
+            return head
+        message = self._store.node(head.hash).payload["message"]
+        return Head(head.hash, {**head.record, "message": message})
 
     def _thread_name(self, name: HeadName, head: Head, old: Head | None) -> str | None:
         """Returns what a person calls a thread: what it is called here, else as its origin does
@@ -239,6 +260,26 @@ def _name(name: str) -> str:
 def series(name: str) -> str:
     """Returns the prefix of all heads of a NAME; of a workflow the whole of its only one."""
     return f"{CHECKPOINTS}{_name(name)}/" if name.startswith(CHECKPOINTS) else name
+
+
+# -- texts that were purged ---------------------------------------------------------------
+
+
+def redacted(record: Mapping[str, Any], at: int) -> dict[str, Any]:
+    """Returns a record from which a text was purged, with the time, in ms since 1970 UTC: it stands
+    above what another store has of the same head."""
+    return {**record, REDACTED_AT: at}
+
+
+def is_redacted_since(old: Head, new: Head) -> bool:
+    """Whether a text was purged from the record of a head since it was `old`."""
+    return old.hash == new.hash and _redacted_at(old) < _redacted_at(new)
+
+
+def _redacted_at(head: Head) -> int:
+    """Returns 0 for a time in the future too, which would stand above every purge to come."""
+    at = head.record.get(REDACTED_AT)
+    return at if isinstance(at, int) and at <= now_ms() else 0
 
 
 # -- leaving ------------------------------------------------------------------------------

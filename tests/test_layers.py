@@ -29,7 +29,7 @@ TRUNK = """
     casfs.referrers casfs.removals casfs.tombstones
     casfs.threads casfs.thread_state casfs.thread_lookup casfs.thread_summary
     casfs.attempt_details casfs.workflow_path casfs.rule_prompts
-    casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
+    casfs.trees casfs.trees.diff casfs.trees.git casfs.trees.snapshot casfs.trees.restore
     casfs.checkpoints casfs.arrivals casfs.revisions casfs.history
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
     casfs.maintenance casfs.remotes casfs.agents casfs.prompts casfs.live_output casfs.daemon_socket

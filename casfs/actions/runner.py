@@ -18,7 +18,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from io import FileIO
+from typing import Any, BinaryIO, cast
 
 from casfs.actions import cache as actions
 from casfs.actions import outputs
@@ -27,7 +28,7 @@ from casfs.actions.key import Action, Request, identify
 from casfs.actions.miss_reason import changed_input, explain_miss
 from casfs.backend.derived import note_use
 from casfs.conflict_retry import retry_on_conflict
-from casfs.digest import NodeHash
+from casfs.digest import NodeHash, hash_stream
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound
 from casfs.store import Store
 from casfs.system import locks, processes, run_command
@@ -35,6 +36,8 @@ from casfs.system.clock import now_ms
 from casfs.system.locks import Lock
 from casfs.system.run_command import Ended, Sinks
 from casfs.trees import recorded_state
+from casfs.trees.snapshot import policy
+from casfs.trees.snapshot.file_reader import scanned_stream
 
 LogLine = Callable[[str], None]
 
@@ -65,6 +68,9 @@ class Streams:
 def run(store: Store, request: Request, streams: Streams, *, cached: bool) -> Outcome:
     """Runs or replays a request. Raises NotFound (the program), Failed, Refused (a symlink in the
     way of an output)."""
+    if cached and (kind := _secret_in(store, request)):
+        streams.log(f"not cached: the command or its environment holds a secret ({kind})")
+        cached = False
     if not cached:
         ended = _execute(request, [streams.out], [streams.err], Lock())
         return _outcome(ended, None, None)
@@ -73,6 +79,14 @@ def run(store: Store, request: Request, streams: Streams, *, cached: bool) -> Ou
     for warning in action.warnings:
         streams.log(f"not part of the input: {warning}")
     return _CachedRun(store, request, action, streams, begin).run()
+
+
+def _secret_in(store: Store, request: Request) -> str:
+    """Returns the kind of a secret in what an action node would have; empty where there is none."""
+    recorded = [*request.argv, *(f"{name}={value}" for name, value in request.env.items())]
+    text = "\n".join(recorded).encode("utf-8", "surrogateescape")
+    findings = policy.load(store).scanner().scan(text)
+    return findings[0].kind if findings else ""
 
 
 def _execute(request: Request, out: Sinks, err: Sinks, lock: Lock) -> Ended:
@@ -193,6 +207,13 @@ class _CachedRun:
         if changed:
             self._log(f"not cached: the input changed while it ran: {changed}")
             return None
+        scanner = policy.load(self.store).scanner()
+        for stream, name in ((out, "stdout"), (err, "stderr")):
+            stream.seek(0)
+            findings, _ = scanned_stream(cast(FileIO, stream), scanner, hash_stream)
+            if findings:
+                self._log(f"not cached: its {name} holds a secret ({findings[0]})")
+                return None
         with self.store.batch() as batch:
             made = outputs.record(self.store, batch, self.request.root, self.request.outputs)
             missing = outputs.missing(self.store, made.full, self.request.outputs)

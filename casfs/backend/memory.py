@@ -169,7 +169,8 @@ class MemoryBlobs:
             heads = self._backend.heads.swapped(swaps)
             for one in purges:
                 self._mark_purged(one)
-            self.unmark_local([one.hash for one in purges])  # what is gone need not be hidden
+            # What is gone need not be hidden; what is left of it must be.
+            self.unmark_local([one.hash for one in purges if one.substitute is None])
             self._backend.heads.replace(heads, swaps)
             self.touch(one.hash for one in purges)
         return True

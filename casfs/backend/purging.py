@@ -77,7 +77,8 @@ def _purge(db: Connection, purges: Collection[Purge], swaps: Sequence[Swap]) -> 
         if types.get(key, new_type) != new_type:
             raise Invalid(f"{one.hash} can only be purged with a substitute of its type")
         db.execute(SET_MARK, (key, one.size, new_type, now, purge_mark(one.substitute)))
-    unmark_local(db, [one.hash for one in purges])  # what is gone need not be hidden
+    # What is gone need not be hidden; what is left of it must be.
+    unmark_local(db, [one.hash for one in purges if one.substitute is None])
     for move in swaps:
         swap(db, move, now_ms())
     if db.execute("SELECT 1 FROM collecting").fetchone():

@@ -64,7 +64,15 @@ def gc(
             return
         if purge is not None:
             hashes = targets(store, purge, all_versions=False)
-            purge_blobs(store, hashes, force=force, dry_run=dry_run, why="", as_json=as_json)
+            purge_blobs(
+                store,
+                hashes,
+                with_git=False,
+                force=force,
+                dry_run=dry_run,
+                why="",
+                as_json=as_json,
+            )
             return
         values = config.values(store_root(ctx), os.environ)
         limits = collector.Limits(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from casfs.cli.common import json_option, open_store
-from casfs.cli.grep import find_places, reaches_remote, read_text, search_store
+from casfs.cli.grep import Place, find_places, reaches_remote, read_text, search_store
 from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, warn
 from casfs.cli.removal import listed
 from casfs.errors import NotFound, Refused, Usage
@@ -19,6 +19,7 @@ from casfs.store import Store
 from casfs.system.clock import rfc3339
 
 if TYPE_CHECKING:
+    from casfs.maintenance.git_copies import GitCopies
     from casfs.tombstones import Tombstone
 
 
@@ -29,6 +30,7 @@ REMOTES_HAVE_IT = "remotes have it until the next `casfs push` and `casfs remote
 @click.argument("target", required=False, metavar="[HASH|REV:PATH]")
 @click.option("--all-versions", is_flag=True, help="Every content that the path ever had.")
 @click.option("--text", is_flag=True, help="Purge the text on stdin, wherever it is.")
+@click.option("--with-git", is_flag=True, help="Also from git objects that agents committed.")
 @click.option("--force", is_flag=True, help="Do it; without it only what has it is printed.")
 @click.option("--why", default="", metavar="TEXT", help="The reason, kept in the tombstone.")
 @click.option("--dry-run", is_flag=True, help="Print what would be purged.")
@@ -41,6 +43,7 @@ def purge(
     target: str | None,
     all_versions: bool,
     text: bool,
+    with_git: bool,
     force: bool,
     why: str,
     dry_run: bool,
@@ -53,7 +56,8 @@ def purge(
     Its tombstone stays, and nothing stores the same bytes again. A file is left out where its
     checkpoint is read. With --text only the text goes: readers get the rest of the file, the prompt
     or the output with ‹purged› in its place. Names of files are reported, not changed. Without
-    --force nothing is purged that a checkpoint or a thread has, exit 4.
+    --force nothing is purged that a checkpoint or a thread has, exit 4. What git keeps of it in a
+    thread's workspace is named; --with-git purges that, too.
 
     \b
     casfs purge work:.env --all-versions --force --why "key of the test account"
@@ -69,16 +73,28 @@ def purge(
         elif allow is not None:
             _allow(store, allow, as_json)
         elif text:
-            _purge_text(store, force, dry_run, why, as_json)
+            _purge_text(store, with_git, force, dry_run, why, as_json)
         else:
             hashes = targets(store, str(target), all_versions=all_versions)
-            purge_blobs(store, hashes, force=force, dry_run=dry_run, why=why, as_json=as_json)
+            purge_blobs(
+                store,
+                hashes,
+                with_git=with_git,
+                force=force,
+                dry_run=dry_run,
+                why=why,
+                as_json=as_json,
+            )
 
 
 # -- a text -----------------------------------------------------------------------------------
 
 
-def _purge_text(store: Store, force: bool, dry_run: bool, why: str, as_json: bool) -> None:
+def _purge_text(
+    store: Store, with_git: bool, force: bool, dry_run: bool, why: str, as_json: bool
+) -> None:
+    from casfs.maintenance import git_copies
+    from casfs.maintenance import purge as purging
     from casfs.maintenance.needle import MIN_CHARS, Needle
     from casfs.maintenance.redact import redact
     from casfs.tombstones import purgeable
@@ -89,16 +105,23 @@ def _purge_text(store: Store, force: bool, dry_run: bool, why: str, as_json: boo
     purgeable(store)
     needle = Needle(text)
     found = search_store(store, needle)
-    if not found:
+    git = git_copies.with_text(store, needle)
+    if not found and not git.copies:
         raise NotFound("the text is nowhere in this store")
-    places = find_places(store, found)
+    places = [*find_places(store, found), *_git_places(store, git)]
     value: dict[str, Any] = {"found": [one.value for one in places], "dryRun": not force or dry_run}
     if not force or dry_run:
         echo_lines(as_json, {**value, "purged": [], "left": []}, (one.line for one in places))
+        _warn_of_unread(git)
         if not dry_run:
             raise Refused(f"{len(places)} places have the text; use --force to purge it from them")
         return
     done = redact(store, needle, found, why)
+    if with_git:
+        done.purged += (of_git := git_copies.tombstones_of(store, git.copies, why))
+        done.is_erased &= purging.purge_all(store, of_git)
+    else:
+        done.left += _left_in_git(git)
     value["purged"] = [_value(one) for one in done.purged]
     value["left"] = done.left
     lines = [one.line for one in places]
@@ -106,6 +129,7 @@ def _purge_text(store: Store, force: bool, dry_run: bool, why: str, as_json: boo
     echo_lines(as_json, value, lines)
     for line in done.left:
         warn(f"the text is still in {line}")
+    _warn_of_unread(git)
     _warn_of_copies(store, is_erased=done.is_erased)
     if any(where.startswith("remote ") for one in places for where in one.where):
         warn(REMOTES_HAVE_IT)
@@ -135,9 +159,18 @@ def targets(store: Store, text: str, *, all_versions: bool) -> list[str]:
 
 
 def purge_blobs(
-    store: Store, hashes: list[str], *, force: bool, dry_run: bool, why: str, as_json: bool
+    store: Store,
+    hashes: list[str],
+    *,
+    with_git: bool,
+    force: bool,
+    dry_run: bool,
+    why: str,
+    as_json: bool,
 ) -> None:
-    """Purges blobs whole. Raises Refused where something has one, and not `force`."""
+    """Purges blobs whole; `with_git`: also the git objects of the same content. Raises Refused
+    where something has one, and not `force`."""
+    from casfs.maintenance import git_copies
     from casfs.maintenance import purge as purging
     from casfs.system.clock import now_ms
     from casfs.tombstones import Tombstone
@@ -152,6 +185,9 @@ def purge_blobs(
         if heads and not force and not dry_run:
             names = listed(list(map(label, heads)))
             raise Refused(f"{hash} is in {names}; use --force to purge it from them")
+    git = git_copies.of_blobs(store, hashes)
+    if with_git and not dry_run:
+        tombstones += git_copies.tombstones_of(store, git.copies, why)
     is_in_remote = any(reaches_remote(store, one.hash) for one in tombstones)
     is_erased = dry_run or purging.purge_whole(store, tombstones, why)
     if as_json:
@@ -162,10 +198,40 @@ def purge_blobs(
         verb = "would be purged" if dry_run else "purged"
         where = f"; in {names}" if names else ""
         echo_line(f"{value['hash']} {verb}, {value['bytes']} bytes{where}")
+    if not with_git:
+        for line in _left_in_git(git):
+            warn(f"the content is still in {line}")
     if not dry_run:
         _warn_of_copies(store, is_erased=is_erased)
     if is_in_remote:
         warn(REMOTES_HAVE_IT)
+
+
+# -- git objects ------------------------------------------------------------------------------
+
+
+def _git_places(store: Store, git: GitCopies) -> list[Place]:
+    from casfs.maintenance.whereabouts import Whereabouts
+
+    with Whereabouts(store) as whereabouts:
+        return [
+            Place(f"git {copy.kind} {copy.object_id}", copy.file, whereabouts.of(copy.file), [])
+            for copy in git.copies
+        ]
+
+
+def _left_in_git(git: GitCopies) -> list[str]:
+    """Returns a line for each git object that is not purged, with the way to do it."""
+    return [
+        f"the git {copy.kind} {copy.object_id}; --with-git purges it here, `git filter-repo` takes"
+        " it out of a repository of yours"
+        for copy in git.copies
+    ]
+
+
+def _warn_of_unread(git: GitCopies) -> None:
+    for line in git.unread:
+        warn(f"not searched: {line}")
 
 
 def _warn_of_copies(store: Store, *, is_erased: bool) -> None:

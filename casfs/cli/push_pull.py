@@ -29,6 +29,7 @@ from casfs.system.paths import printable
 from casfs.system.sizes import readable
 
 ORIGIN = "origin"  # the remote of a clone
+SHORT_ID = 12  # of a commit
 MAX_NAMED = 20  # private files in the output of a push
 
 
@@ -56,9 +57,8 @@ def push(
     casfs push backup --all
     """
     from casfs.cli.snapshot_options import TO_SHARE
-    from casfs.remotes import heads, push
+    from casfs.remotes import heads, push, staying
     from casfs.remotes.remote import Remote
-    from casfs.remotes.staying import private_files
 
     if everything == bool(revs) or (delete and (everything or with_local)):
         raise Usage("name what to push, or --all of it")
@@ -72,7 +72,7 @@ def push(
         begin = partial(progress, "pushing", "blobs")
         done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin, with_local=with_local)
         warn_purged(store, done.purged)
-        staying = [] if with_local else private_files(store, wanted.values())
+        stays = staying.NOTHING if with_local else staying.of_heads(store, wanted.values())
     verb = "would push" if dry_run else "pushed"
     new = f"{done.nodes} nodes, {done.blobs} blobs, {readable(done.bytes)}"
     sent = "" if dry_run else f" as {readable(done.sent)} in {done.packs} packs"
@@ -82,13 +82,26 @@ def push(
         what = "tombstones would go along" if dry_run else "tombstones went along"
         lines.append(f"{done.tombstones} {what}; `casfs remote gc {name}` deletes the bytes")
     lines.append(new + sent if is_new else "everything is there already")
-    if staying:
-        shown = [f"{printable(path)}:{line}" if line else printable(path) for path, line in staying]
+    if stays.files:
+        shown = [
+            f"{printable(path)}:{line}" if line else printable(path) for path, line in stays.files
+        ]
         more = f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
         named = ", ".join(shown[:MAX_NAMED]) + more
         lines.append(f"private, stays here: {named} ({TO_SHARE}; --with-local sends all)")
-    private = [{"path": os.fsdecode(path), "line": line or None} for path, line in staying]
-    echo_result(as_json, {**record(done), "private": private}, "\n".join(lines))
+    for path, objects in stays.objects.items():
+        commits = ", ".join(commit[:SHORT_ID] for commit in objects.commits[:MAX_NAMED])
+        mend = f"; commits that lack them elsewhere, until git takes the files out: {commits}"
+        lines.append(
+            f"{printable(path)}: {objects.total} git objects of private files stay here"
+            + (mend if commits else "")
+        )
+    private = [{"path": os.fsdecode(path), "line": line or None} for path, line in stays.files]
+    git = [
+        {"path": os.fsdecode(path), "objects": objects.total, "commits": objects.commits}
+        for path, objects in stays.objects.items()
+    ]
+    echo_result(as_json, {**record(done), "private": private, "git": git}, "\n".join(lines))
 
 
 @click.command()

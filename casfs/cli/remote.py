@@ -206,6 +206,8 @@ def gc(ctx: click.Context, name: str, dry_run: bool, as_json: bool) -> None:
         lines.append(f"{len(done.unfinished)} files of killed pushes {would}deleted: {names}")
     if done.purged:
         lines.append(f"{len(done.purged)} packs with purged content {would}deleted at once")
+    if done.entries:
+        lines.append(f"{done.entries} entries of the log {would}rewritten without older records")
     echo_result(as_json, record(done), "\n".join(lines))
 
 

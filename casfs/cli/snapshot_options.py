@@ -16,6 +16,7 @@ from casfs.cli.output import echo_result, say_incomplete, warn
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.system.safe_text import escape
+from casfs.trees.git.index import TrackedFiles
 from casfs.trees.snapshot import classes, exclusions, walker
 from casfs.trees.snapshot.ignore import BY_PATTERN
 from casfs.trees.snapshot.report import (
@@ -89,7 +90,7 @@ def print_dry_run(
         keeps_git=False,
     )
     walker.survey(store, path, rules, report, options)
-    classes.settle(report, path, rules)
+    classes.settle(report, TrackedFiles(path, above=True), rules)
     counts = {"dryRun": True, "files": report.files, "bytes": report.bytes}
     line = f"would record {report.files} files, {report.bytes} bytes"
     echo_result(as_json, counts | notes(report), line)

@@ -12,7 +12,7 @@ import io
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from casfs import threads, tombstones
+from casfs import arrivals, threads, tombstones
 from casfs.backend.capabilities import Compressing
 from casfs.backend.derived import open_stream
 from casfs.backend.pack_files import PieceStream
@@ -95,7 +95,10 @@ def _purge(store: Store, needle: Needle, group: list[FoundBlob], why: str, done:
 
 
 def _substitute(store: Store, needle: Needle, one: FoundBlob) -> str:
-    """Stores the substitute of a blob. Raises Invalid where its schema does not allow it."""
+    """Stores the substitute of a blob, hidden where that is. Raises Invalid where its schema does
+    not allow it."""
+    if store.blobs.local_among([one.hash]):
+        store = store.local_writes()
     if one.info.type is None:
         with open_stream(store.blobs, one.hash) as source:
             return store.put_stream(io.BufferedReader(PieceStream(needle.redacted(source)))).hash
@@ -115,7 +118,7 @@ def _redact_head(store: Store, needle: Needle, name: HeadName, done: Redacted) -
             return False
         if name.startswith(threads.HEADS) and head.record.get("status") == threads.RUNNING:
             raise Refused("its record is its daemon's; suspend the thread, and purge again")
-        record = needle.redacted_value(dict(head.record))
+        record = arrivals.redacted(needle.redacted_value(dict(head.record)), now_ms())
         with store.batch() as batch:
             batch.swap(name, head, Head(head.hash, record))
         return True

@@ -23,7 +23,7 @@ from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.local_trees import HEADS as LOCAL_TREES
 from casfs.object_storage.retrying import parallel
 from casfs.packs.layout import SALT_BYTES
-from casfs.remotes import log, purged
+from casfs.remotes import log, log_redaction, purged
 from casfs.remotes.log import NODES, Entry, Pack, pack_key
 from casfs.remotes.push import PACKERS, packers
 from casfs.remotes.push_plan import Item, Plan
@@ -44,7 +44,8 @@ class _Moved(Exception):
 class Collected:
     """Names of packs. `purged`: with purged content, which go at once; `copied`: those of
     `orphaned` and `purged` whose rest is in new packs; `live`: that were orphaned; `unfinished`:
-    files of uploads that were killed; `bytes`: of what was deleted."""
+    files of uploads that were killed; `bytes`: of what was deleted; `entries`: of the log
+    that no longer say what a later one says again."""
 
     packs: int = 0
     orphaned: list[str] = field(default_factory=list)
@@ -55,6 +56,7 @@ class Collected:
     strays: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     bytes: int = 0
+    entries: int = 0
 
 
 def collect(remote: Remote, *, dry_run: bool = False) -> Collected:
@@ -69,6 +71,7 @@ def collect(remote: Remote, *, dry_run: bool = False) -> Collected:
         done.strays = [key for key in strays(remote) if Path(key).stem not in done.deleted]
         for key in [] if dry_run else [*map(pack_key, done.deleted), *done.strays]:
             remote.storage.delete(key)
+        done.entries = log_redaction.redact(remote, dry_run=dry_run)
         left = remote.storage.unfinished(delete=not dry_run)
         done.unfinished = [*left]
         done.bytes += sum(left.values())

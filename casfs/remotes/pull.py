@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from casfs import arrivals, config, local_trees, removals, threads
+from casfs import arrivals, config, local_trees, removals, threads, tombstones
 from casfs.arrivals import Asks, Names, Origin, Place
 from casfs.backend.capabilities import SharedByMachines
 from casfs.backend.protocols import Head, HeadName, targets
@@ -67,7 +67,7 @@ def pull(
         raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()
     remote.load_indexes()
-    done, origin = Pulled(), _origin(store, remote, replace, asks)
+    done, origin = Pulled(), _origin(store, remote, replace, purge, asks)
     wanted = _wanted(remote, texts, done)
     places = _placed(Names(store, origin), wanted, done, is_strict=bool(texts))
     with closing(Missing(store, remote, whole=bool(places) and not texts)) as missing:
@@ -92,6 +92,7 @@ def pull(
     names = Names(store, origin)  # as the store is now, after a long download
     places = _placed(names, {one: wanted[one] for one in places}, done, bool(texts), is_stored=True)
     replaced: dict[HeadName, tuple[Head, Head]] = {}
+    is_redacted = False
     newest = _newest(store, [place.name for place in places.values()])
     with store.batch() as batch:
         known = {name for name, _ in store.heads.list(threads.HEADS)} | places.keys()
@@ -99,9 +100,14 @@ def pull(
             new = names.record(name, place, without_processes(name, wanted[name], known))
             if place.old is None:
                 batch.swap(place.name, None, new)
+            elif arrivals.is_redacted_since(place.old, new):  # what was purged no undo brings back
+                batch.swap(place.name, place.old, new)
+                is_redacted = True
             else:
                 replaced[place.name] = place.old, new
         removals.replace(store, batch, replaced)
+    if is_redacted:
+        tombstones.purgeable(store).erase_remains(lambda _: True)  # of the old records
     done.refs = sorted(place.name for place in places.values())
     done.renamed = {name: place.name for name, place in places.items() if name != place.name}
     done.replaced = {name: old.hash for name, (old, _) in replaced.items()} | newest
@@ -128,12 +134,13 @@ def _pull_local(store: Store, remote: Remote, begin: Begin) -> None:
             batch.swap(name, None, head)
 
 
-def _origin(store: Store, remote: Remote, replace: bool, asks: Asks | None) -> Origin:
+def _origin(store: Store, remote: Remote, replace: bool, purge: bool, asks: Asks | None) -> Origin:
     others = set() if store.root is None else {*config.remotes(store.root)}
     return Origin(
         remote.name,
         is_own=remote.is_trusted,
         replaces=replace,
+        purges=purge,
         pushed=remote.state.pushed(),
         others={config.IMPORT, *others} - {remote.name},
         asks=asks,

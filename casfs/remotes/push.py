@@ -165,6 +165,11 @@ def _moves(store: Store, remote: Remote, wanted: dict[HeadName, Head]) -> dict[H
 
 def _is_known(head: Head, there: dict[str, Any]) -> bool:
     """Is it the value there, or an older record of the same hash?"""
+    value_there = Head(there["hash"], there["record"])
+    if arrivals.is_redacted_since(head, value_there):
+        return True
+    if arrivals.is_redacted_since(value_there, head):
+        return False
     old, new = (one.get("updatedAt") for one in (head.record, there["record"]))
     is_older = isinstance(old, int) and isinstance(new, int) and old < new
     return bool(there["hash"] == head.hash and (is_older or head.record == there["record"]))

@@ -1,4 +1,4 @@
-"""What a push leaves here: the private files of the heads that it sends."""
+"""What a push leaves here: the private files of the heads that it sends, and git objects."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from casfs.nodes.directory import File
 from casfs.scanner import Scanner
 from casfs.store import Store
 from casfs.trees import recorded_state
+from casfs.trees.git.object_files import is_object_file
+from casfs.trees.git.private_objects import StayingObjects, staying_objects
 from casfs.trees.snapshot import policy
 
 MAX_SCANNED_BYTES = 1 << 20  # of a file, to say in which line its secret is
@@ -24,19 +26,34 @@ class PrivateFile(NamedTuple):
     line: int
 
 
-def private_files(store: Store, heads: Iterable[Head]) -> list[PrivateFile]:
-    """Returns the private files in the trees of checkpoints and threads, each path once, sorted."""
+class Staying(NamedTuple):
+    """`objects`: by repository, the git objects that agents made of private files."""
+
+    files: list[PrivateFile]
+    objects: dict[bytes, StayingObjects]
+
+
+NOTHING = Staying([], {})
+
+
+def of_heads(store: Store, heads: Iterable[Head]) -> Staying:
+    """Returns what stays here of the trees of checkpoints and threads, each path once, sorted."""
     scanner = policy.load(store).scanner()
     files: dict[bytes, File] = {}
+    objects: dict[bytes, StayingObjects] = {}
     for head in heads:
         try:
             state = revisions.state_if_any(store, head.hash)
         except NotFound:  # a workflow, a schema
             continue
-        if state is not None:
-            private = recorded_state.private_files(store, state)
-            files |= {path: entry for path, entry in private.items() if isinstance(entry, File)}
-    return [PrivateFile(path, _line(store, scanner, files[path])) for path in sorted(files)]
+        if state is None or state.local is None:
+            continue
+        for path, entry in recorded_state.private_files(store, state).items():
+            if isinstance(entry, File) and not is_object_file(path):
+                files[path] = entry
+        objects |= staying_objects(store, state)
+    private = [PrivateFile(path, _line(store, scanner, files[path])) for path in sorted(files)]
+    return Staying(private, objects)
 
 
 def _line(store: Store, scanner: Scanner, file: File) -> int:

@@ -1,4 +1,5 @@
-"""The values in a private file: of `KEY=VALUE`, `key: value`, JSON, `.netrc` and `.pgpass`.
+"""The values in a private file: of `KEY=VALUE`, `key: value`, JSON, `.netrc` and `.pgpass`, and
+lines of one word.
 
 A transcript that shows one of them is redacted, although by its form it may be no secret. A value
 whose name says that it is one counts from 4 characters on; any other from 6 on, unless it is an
@@ -21,6 +22,7 @@ ASSIGNED = re.compile(
     (?: "(?P<double>(?:[^"\\]|\\.)*)" | '(?P<single>[^']*)' | (?P<plain>[^\s"'][^\n]*) )
     """
 )
+BARE = re.compile(r"(?m)^[ \t]*(?P<line>[^\s=:#\"'{}\[\],-][^\s=:#\"'{}\[\]]{7,}={0,2})[ \t]*$")
 PGPASS = re.compile(r"(?m)^[^#:\n]+(?::[^:\n]*){3}:(?P<password>.+)$")
 SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|key|cred|auth|salt|private|pin\b")
 NO_SECRET = re.compile(r"(?i)true|false|yes|no|on|off|null|none|undefined")
@@ -71,5 +73,7 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
             yield name, COMMENT.sub("", plain).strip().strip("{}[]\"'")
         else:
             yield name, (match["double"] or match["single"] or "").strip()
+    for match in BARE.finditer(text):  # as in `.vault-token`, and in keys
+        yield "", match["line"]
     for match in PGPASS.finditer(text):
         yield "password", match["password"].replace("\\:", ":").strip()

@@ -12,6 +12,7 @@ whenever it was made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from casfs import local_trees
@@ -111,11 +112,14 @@ def divide(
     local_paths: Iterable[bytes],
     base: TreeHash | None = None,
     kept: Iterable[bytes] = (),
+    replaced: Mapping[bytes, Entry] = MappingProxyType({}),
 ) -> RecordedState:
     """Returns the state of the stored tree `full`; the work is all but these paths. Of a path in
     `kept`, a file that became private, the work keeps the version in the tree `base`: it was not
-    deleted, and what applies the work elsewhere must not delete it there."""
-    changes: dict[bytes, Entry | None] = dict.fromkeys(_topmost(local_paths))
+    deleted, and what applies the work elsewhere must not delete it there. `replaced`: files that
+    the work has in place of others."""
+    changes: dict[bytes, Entry | None] = dict.fromkeys(_topmost([*local_paths, *replaced]))
+    changes |= {path: entry for path, entry in replaced.items() if path in changes}
     if not changes:
         return RecordedState.of_tree(full)
     for path in kept:

@@ -36,6 +36,7 @@ from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.thread_config import redacting_store, variable_names
 from engine.runtime.thread_head import ThreadHead
+from engine.secrets import definitions
 from engine.threads import (
     agent_binding,
     forking,
@@ -47,7 +48,7 @@ from engine.threads import (
 )
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import SUMMARISER, CompactPolicy, ThreadRequest
-from engine.threads.record import SUSPEND_ON_LIMIT, Budget
+from engine.threads.record import ALLOWS_SECRETS, SUSPEND_ON_LIMIT, Budget
 from engine.threads.reroute import RouteComparison, compare_routes
 from engine.threads.role_agents import AgentNames
 from engine.workflow import registry as workflows
@@ -121,6 +122,8 @@ class DaemonApi:
             defaults = workflows.default_agents(self._store, workflow)
             specs = names.for_roles(flow.roles, agents, every, defaults)
             bound = names.bindings(specs, **({TURN_TREES: True} if turn_trees else {}))
+            if not allow_secret:
+                self._refuse_secrets(bound, name)
             state = None
             if workspace is not False:
                 state = RecordedState.of_fields(workspace or self._empty_tree(), recorded or {})
@@ -179,6 +182,9 @@ class DaemonApi:
             given = variants or [{"agents": agents, "every": every}]
             others = [self._replacements(found, one["agents"], one["every"]) for one in given]
             bound = {f"{at} {role}": b for at, one in enumerate(others) for role, b in one.items()}
+            if not found.record.get(ALLOWS_SECRETS):
+                for one in others:
+                    self._refuse_secrets(one, name)
             names = variable_names(self._store, found) | agent_binding.variable_names(bound)
             env = self._with_lent(names, lent)
             store = redacting_store(self._store, found, env)
@@ -208,6 +214,8 @@ class DaemonApi:
         def resume() -> Thread:
             thread = threads.get(self._store, id)
             others = self._replacements(thread, agents, every)
+            if not thread.record.get(ALLOWS_SECRETS):
+                self._refuse_secrets(others)
             names = variable_names(self._store, thread) | agent_binding.variable_names(others)
             env = self._with_lent(names, lent, self._supervisor.env_of(id))
             if input is None and hint is None and not others and (held := self._held(thread)):
@@ -221,6 +229,11 @@ class DaemonApi:
         self._supervisor.lend(launched, lent)
         self._supervisor.launch(launched)
         return {"id": id}
+
+    def _refuse_secrets(self, agents: Mapping[str, Binding], name: str | None = None) -> None:
+        """Raises Refused for a secret in the config of an agent, or in the name of a thread."""
+        texts: dict[str, Any] = {agent_binding.option(role): agents[role].config for role in agents}
+        definitions.refuse_secrets(self._store, {**texts, **({"--name": name} if name else {})})
 
     def _with_lent(
         self,

@@ -148,7 +148,7 @@ class OverlayWorkspace(Workspace):
                 self.path,
                 report,
                 self._begun,
-                above=False,
+                thread=self._thread_rules(),
                 is_partial=True,
             )
 

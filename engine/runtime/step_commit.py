@@ -41,6 +41,7 @@ from engine.threads.history import ThreadHistory
 from engine.threads.prompt_digest import PromptDigester
 from engine.threads.record import PAUSED, step_limit
 
+SHORT_ID = 12  # of a commit
 LARGE_BYTES = 8 << 10  # of changes, which are uploaded before other steps wait for this one
 
 
@@ -186,6 +187,9 @@ class StepCommitter:
             self.log("private", thread=thread, path=printable(path), reason=why)
         for path, hits in report.exposed.items():
             self.log("secret in workspace", thread=thread, path=printable(path), found=str(hits[0]))
+        for path, commits in report.git_commits.items():
+            shown = " ".join(commit[:SHORT_ID] for commit in commits)
+            self.log("git objects kept here", thread=thread, path=printable(path), commits=shown)
         for path in report.purged:
             self.log("purged content left out", thread=thread, path=printable(path))
         for path, why in report.unreadable.items():

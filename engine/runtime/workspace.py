@@ -18,19 +18,25 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from casfs import threads
+from casfs.digest import NodeHash
 from casfs.errors import Failed, NotFound, Refused
 from casfs.scanner import Scanner
 from casfs.store import Store
 from casfs.system import rmtree
 from casfs.threads import Thread, ThreadId
+from casfs.trees import recorded_state
+from casfs.trees.git.index import TrackedFiles
+from casfs.trees.git.recorded_index import RecordedTrackedFiles
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.file_reader import ReadContent
+from casfs.trees.snapshot.git_classes import ThreadRules
 from casfs.trees.snapshot.ignore import BY_PATTERN, IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import StatCache
@@ -48,11 +54,12 @@ FINISHED = (threads.ENDED, threads.CANCELLED)
 class Workspace:
     """`state`: what it holds, None as soon as agents may have changed it; `max_bytes`: limit of
     what `record` stores; `ignored`: the files that lie in it without being recorded;
-    `allows_secrets`: no file is scanned."""
+    `allows_secrets`: no file is scanned; `start`: the thread-start node."""
 
     max_bytes: int | None = None
     allows_secrets = False
     ignored: IgnoredFiles = NOTHING_IGNORED
+    start: NodeHash | None = None
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
@@ -98,7 +105,13 @@ class Workspace:
                 batch, self.path, rules, report, options=options, cache=self._stats
             )
             state = working_tree.divide(
-                self._store, batch, full.dated, self.path, report, self._begun, above=False
+                self._store,
+                batch,
+                full.dated,
+                self.path,
+                report,
+                self._begun,
+                thread=self._thread_rules(),
             )
         self._stats.advance()
         return state
@@ -109,6 +122,11 @@ class Workspace:
     def _rules(self) -> IgnoreRules:
         """Ignored is what was ignored when the thread began: an agent may have changed
         `.casfsignore` since. Raises Refused for an invalid pattern."""
+        own = self._own_rules()
+        # What the thread has is not deleted by a pattern that matches it.
+        return own if self._begun is None else TrackedRules(own, self._store, self._begun)
+
+    def _own_rules(self) -> IgnoreRules:
         try:
             own = IgnoreRules(
                 self.ignored.patterns,
@@ -120,8 +138,21 @@ class Workspace:
         except ValueError as error:
             raise Refused(f"{self.path}: an invalid pattern: {error}") from None
         own.excluded = dict.fromkeys(self.ignored.paths, BY_PATTERN)
-        # What the thread has is not deleted by a pattern that matches it.
-        return own if self._begun is None else TrackedRules(own, self._store, self._begun)
+        return own
+
+    def _thread_rules(self) -> ThreadRules:
+        return ThreadRules(self._tracked, self._own_rules(), self._scanner())
+
+    @cached_property
+    def _tracked(self) -> TrackedFiles:
+        """What git tracked when the thread began: its agents' commits make nothing work."""
+        state = self._begun
+        if self.start is not None:
+            payload = self._store.node(self.start, "thread-start").payload
+            state = recorded_state.of_node(self._store, self.start, payload, "workspace")
+        if state is None:
+            return TrackedFiles(self.path, above=False)
+        return RecordedTrackedFiles(self._store, state.full)
 
     def take_report(self) -> SnapshotReport:
         """Returns what `record` reported since the last call; a file is named once."""
@@ -177,6 +208,7 @@ def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPY
     else:
         found = workspaces.open(store, store.root / FOLDER / thread.id)
     found.max_bytes = workspaces.max_bytes
+    found.start = thread.record["start"]
     found.allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
     found.ignored = ignored_files.of_thread(store, thread)
     return found

@@ -25,6 +25,7 @@ from casfs.store import Store
 from casfs.system.safe_text import escape
 from casfs.write_batch import Batch
 from engine.moderator.decision import Rule
+from engine.secrets import definitions
 from engine.workflow.definition import CheckReport, check
 
 HEADS = "workflows/"
@@ -72,10 +73,14 @@ def add(
     builtin: bool = False,
 ) -> tuple[NodeHash, CheckReport]:
     """Stores a definition under its name, with the default agents of its roles; returns the
-    workflow's hash and the report. Raises Invalid with every error; nothing is stored then."""
+    workflow's hash and the report. Raises Invalid with every error, Refused for a secret; nothing
+    is stored then."""
     report = check(definition)
     if report.errors:
         raise Invalid("; ".join(report.errors))
+    if not builtin:
+        configs = {f"the agent of {role}": spec["config"] for role, spec in agents.items()}
+        definitions.refuse_secrets(store, {f"workflow {definition['name']}": definition, **configs})
     return retry_on_conflict(lambda: _put(store, definition, agents, builtin)), report
 
 

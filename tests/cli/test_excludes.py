@@ -98,9 +98,11 @@ def test_a_dry_run_stores_nothing(cli: Cli, work: Path, verb: tuple[str, ...]) -
 def test_secrets_in_the_work_are_named_once_with_their_line(
     cli: Cli, work: Path, verb: tuple[str, ...]
 ) -> None:
-    """Without git nobody can tell whether such a file is work. The remedies work."""
+    """What git tracks is work. The remedies work."""
     shutil.rmtree(work / ".git")
     (work / "conf").write_bytes(planted.settings_file())
+    subprocess.run(["git", "init", "-q", work], check=True)
+    subprocess.run(["git", "-C", work, "add", "conf"], check=True)
     lines = [line for line in cli(*verb, work).err.splitlines() if "with a secret" in line]
     assert len(lines) == 1
     assert f"conf: recorded with a secret ({planted.TOKEN_KIND} in line 2)" in lines[0]

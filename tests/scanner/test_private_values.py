@@ -32,6 +32,8 @@ from casfs.scanner.private_values import MAX_VALUES, private_values
         ),
         ("I=https://example.org/path\nJ=true\nK=\n# L=c0mment-is-not\n", []),
         ("M=correct-horse-battery\n", ["correct-horse-battery"]),
+        ("s.4bare-line-of-a-vault\n", ["s.4bare-line-of-a-vault"]),
+        ("b3BlbnNzaC1rZXktdjEA8f==\nproduction\n- in-a-list-99\n", ["b3BlbnNzaC1rZXktdjEA8f=="]),
     ],
 )
 def test_values(text: str, values: list[str]) -> None:

@@ -18,7 +18,8 @@ from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve
 from casfs.system.paths import printable
-from casfs.trees.snapshot import exclusions, linked_repositories, policy, working_tree
+from casfs.trees.git import linked_repositories
+from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.ignore import BY_PATTERN, read_patterns
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import ignored_files

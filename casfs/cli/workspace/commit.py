@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from casfs.cli import implicit_mount
-from casfs.cli.common import json_option, message_option, open_store
+from casfs.cli.common import json_option, message_option, open_store, step_secrets
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result
 from casfs.cli.snapshot_options import notes, print_notes
@@ -33,7 +33,8 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     casfs workspace commit ./work -m "the tests pass"
     """
     with open_store(ctx) as store:
-        made = commit_workspace(store, registry.find(store, Path(directory)), message)
+        about = step_secrets().redact(message)
+        made = commit_workspace(store, registry.find(store, Path(directory)), about)
     one = made.checkpoint
     value = {"root": made.root, "checkpoint": record(one) if one else None, **notes(made.report)}
     echo_result(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)

@@ -1,9 +1,8 @@
 """The classes of paths, which decide in which tree of a recorded state an entry is.
 
     work      the default, also what `.gitignore` names: in the work
-    private   files whose names hold secrets and nothing else; in a git work tree also untracked
-              files in which the scanner finds a secret; what `[snapshot] private` names: kept here
-              only. A file that git tracks is work whatever it holds
+    private   files whose names hold secrets and nothing else, and files in which the scanner finds
+              a secret, unless git tracks them; what `[snapshot] private` names: kept here only
     derived   directories that a tool makes again, by evidence (`casfs.trees.snapshot.derived`): of
               a thread kept here only, of a checkpoint left out
     ignored   what `.casfsignore`, --exclude and the like name: recorded nowhere
@@ -14,11 +13,10 @@ decided by `settle`, once the contents were read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from casfs.trees.snapshot.git_index import TrackedFiles
+from casfs.trees.git.index import TrackedFiles
 from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
@@ -33,33 +31,33 @@ class LocalPaths(NamedTuple):
 
 def settle(
     report: SnapshotReport,
-    root: Path,
+    tracked: TrackedFiles,
     rules: IgnoreRules,
     private_before: Collection[bytes] = (),
-    *,
-    above: bool = True,
+    is_known_work: Callable[[bytes], bool] = lambda path: False,
 ) -> LocalPaths:
-    """Decides of everything that a snapshot of `root` reported whether it is work, and moves what
-    is work after all to `report.exposed`. `private_before`: files that were recorded as private:
-    without git, as in a directory that a checkpoint was restored to, they stay so while they hold a
-    secret. `rules` say what a person has called work. `above`: as of TrackedFiles."""
-    tracked = TrackedFiles(root, above=above)
+    """Decides of everything that a snapshot reported whether it is work, and moves what is work
+    after all to `report.exposed`. `rules` say what a person has called work. `private_before`:
+    files that stay private although git tracks them now; `is_known_work`: whether a file was
+    recorded as work with the content that it has. Raises Invalid for a damaged git index."""
     reasons = dict(report.derived)
     for path, reason in report.private.items():
-        if reason == BY_SETTING or not tracked.has(path):
+        if reason == BY_SETTING or path in private_before or not tracked.has(path):
             reasons[path] = reason
     by_content = set()
     for path, findings in report.findings.items():
         if path in reasons or _is_below(path, reasons):
             continue
-        is_tracked = tracked.has(path)
-        if rules.is_work(path, path.rpartition(b"/")[2]):
+        is_work = rules.is_work(path, path.rpartition(b"/")[2])
+        if not is_work and path not in private_before:
+            is_tracked = tracked.has(path)
+            # Without git nothing says what a person means to share: no new secret is work.
+            is_work = is_known_work(path) if is_tracked is None else is_tracked
+        if is_work:
             report.exposed[path] = findings
-        elif is_tracked is False or (is_tracked is None and path in private_before):
+        else:
             reasons[path] = str(findings[0])
             by_content.add(path)
-        else:
-            report.exposed[path] = findings
     report.local = {path: why for path, why in reasons.items() if path not in report.derived}
     return LocalPaths(reasons, frozenset(by_content))
 

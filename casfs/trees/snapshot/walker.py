@@ -44,6 +44,7 @@ from casfs.write_batch import Batch
 
 Subdirectories = list[tuple[bytes, Stat | os.stat_result]]
 GIT_NAME = b".git"
+GIT_OBJECTS = b"/objects"
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 
 
@@ -151,7 +152,12 @@ class Snapshot:
         row = None if self._cache is None else self._cache.get(path)
         above = self._may_be_local
         report, own_path = self._report, path[1:]
-        self._may_be_local = above or own_path in report.derived or own_path in report.private
+        self._may_be_local = (
+            above
+            or own_path in report.derived
+            or own_path in report.private
+            or path.endswith(GIT_OBJECTS)  # a thread's may hold what its agents committed
+        )
         scanned = ScannedDirectory(path, own, row, {}, self._may_be_local)
         try:
             try:

@@ -8,13 +8,17 @@ ignored, whatever the rules say: it was recorded, so its change is a change.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, Subdirectory
+from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.git.index import TrackedFiles
+from casfs.trees.git.object_files import is_object_file
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import classes, exclusions, policy, stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -22,6 +26,9 @@ from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
 from casfs.write_batch import Batch
+
+if TYPE_CHECKING:
+    from casfs.trees.snapshot.git_classes import ThreadRules
 
 AS_BEFORE = "as it was before"
 
@@ -82,34 +89,69 @@ def divide(
     report: SnapshotReport,
     base: RecordedState | None,
     *,
-    above: bool = True,
+    thread: ThreadRules | None = None,
     is_partial: bool = False,
 ) -> RecordedState:
     """Returns the state of a directory of which a snapshot made the tree `full` and `report`, in
-    this batch. `base`: what it held before; `above`: a repository around the directory counts;
-    `is_partial`: only what has changed since `base` was looked at and reported."""
+    this batch. `base`: what it held before; `thread`: of the workspace of one; `is_partial`: only
+    what has changed since `base` was looked at and reported. Raises Invalid for a damaged git
+    index."""
     batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
-    before: dict[bytes, Entry] = {}
-    if base is not None and (report.findings or is_partial):
-        before.update(recorded_state.local_paths(store, base.tree, base.full))
+    before = {} if base is None else _private_before(store, base)
     if is_partial:
         _report_unchanged(store, full.tree, before, report)
     settings = policy.load(store)
     rules = IgnoreRules(work=settings.work)
     _drop_allowed(report, settings.allowed_lines)
-    local = classes.settle(report, directory, rules, before, above=above)
+    local = classes.settle(
+        report,
+        TrackedFiles(directory, above=True) if thread is None else thread.tracked,
+        rules,
+        () if thread is None else before,
+        partial(_is_known_work, store, base, full.tree),
+    )
+    objects: Mapping[bytes, Entry | None] = {}
+    if thread is not None and base is not None:
+        from casfs.trees.snapshot import git_classes  # 5 ms; no other command needs it
+
+        kept = git_classes.kept_objects(
+            store, batch, base, full.tree, thread, local.reasons, before
+        )
+        report.git_commits |= kept.commits
+        objects = kept.entries
     state = recorded_state.divide(
         store,
         batch,
         full,
-        local.reasons,
+        [*local.reasons, *(path for path, entry in objects.items() if entry is None)],
         base=None if base is None else base.tree,
         kept=local.by_content,
+        replaced={path: entry for path, entry in objects.items() if entry is not None},
     )
     batch.commit()
     batch.settle(filter(None, state.work))
     return state
+
+
+def _private_before(store: Store, base: RecordedState) -> dict[bytes, Entry]:
+    """Returns what stayed here of a state, but for git objects, which are decided by themselves."""
+    return {
+        path: entry
+        for path, entry in recorded_state.local_paths(store, base.tree, base.full)
+        if isinstance(entry, Subdirectory) or not is_object_file(path)
+    }
+
+
+def _is_known_work(store: Store, base: RecordedState | None, full: TreeHash, path: bytes) -> bool:
+    """Whether a file is in the work of `base` with the content that it has in the tree `full`, and
+    is not hidden: then it is not kept here by what it holds."""
+    if base is None:
+        return False
+    known, entry = tree.find(store, base.tree, path), tree.find(store, full, path)
+    if not isinstance(known, File) or not isinstance(entry, File) or known.digest != entry.digest:
+        return False
+    return not store.blobs.local_among([entry.digest.hash])
 
 
 def _drop_allowed(report: SnapshotReport, allowed_lines: Mapping[bytes, Collection[int]]) -> None:

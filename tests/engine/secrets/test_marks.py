@@ -19,7 +19,7 @@ from casfs.threads import ENDED
 from engine.secrets import redaction
 from engine.workflow import registry as workflows
 from tests.scanner import samples
-from tests.support.engine import ONE, daemon, says
+from tests.support.engine import ONE, Cli, daemon, shell
 
 GITHUB, NPM = samples.github_token(), samples.build("npm-token")
 MARK = "‹secret:github-token:1›"
@@ -145,10 +145,17 @@ def test_live_output_shows_none(piece: int, tmp_path: Path) -> None:
 
 # -- a whole thread -----------------------------------------------------------------------
 
+
+def backwards(secret: str) -> str:
+    """A shell's word for a secret: an agent with one in its config is refused."""
+    return f"$(echo '{secret[::-1]}' | rev)"
+
+
 SCRIPT = f"""
     cat >got
-    echo '{GITHUB}'; echo '{NPM}' >&2
-    echo 'x = "{NPM}"' >code.py
+    echo {backwards(GITHUB)}; echo {backwards(NPM)} >&2
+    echo "x = \\"{backwards(NPM)}\\"" >code.py
+    printf '%s\\n' '```json' "{{\\"token\\": \\"{backwards(NPM)}\\"}}" '```'
 """
 
 
@@ -163,7 +170,7 @@ def test_an_agent_that_prints_two(disk_store: Store) -> None:
                 "start",
                 workflow="sample",
                 input=f"Use {GITHUB}.",
-                agents={"a": {"name": "command", "config": says({"token": NPM}, SCRIPT)}},
+                agents={"a": {"name": "command", "config": shell(SCRIPT)}},
                 allow_secret=allow,
             )["id"]
             for allow in (False, True)
@@ -176,12 +183,9 @@ def test_an_agent_that_prints_two(disk_store: Store) -> None:
     prompt = prompts.of_step(disk_store, thread, step)
     assert prompt.fault is None
     assert f"Use {MARK}." in prompt.text
-    assert NPM.encode() in disk_store.get(step.payload["changes"])
-    files = {
-        f'x = "{NPM}"\n'.encode(),
-        prompt.text.encode(),
-        disk_store.get(step.payload["changes"]),
-    }
+    # The file that it wrote is private, so it is not in the diff.
+    assert NPM.encode() not in disk_store.get(step.payload["changes"])
+    files = {f'x = "{NPM}"\n'.encode(), prompt.text.encode()}
     spoken = {step.hash, step.payload["content"], step.payload["detail"], step.payload["start"]}
     for hash in spoken:
         data = disk_store.get(hash)
@@ -191,3 +195,21 @@ def test_an_agent_that_prints_two(disk_store: Store) -> None:
     [step] = threads.backwards(disk_store, allowed)
     assert GITHUB in prompts.of_step(disk_store, allowed, step).text
     assert prompts.of_step(disk_store, allowed, step).fault is None
+
+
+def test_a_secret_in_a_definition_is_refused(cli: Cli, tmp_path: Path) -> None:
+    with Store.open(cli.root) as store:
+        workflows.add(store, ONE)
+    token = {"--agent": f"a=command:echo {GITHUB}", "--name": "n"}
+    named = {"--agent": "a=command:true", "--name": GITHUB}
+    with daemon(cli.root):
+        for options in (token, named):
+            words = [word for option in options.items() for word in option]
+            refused = cli("thread", "start", "sample", "--input", "x", *words, code=4)
+            assert "what looks like a secret (github-token), and would be recorded" in refused.err
+        flow = tmp_path / "flow.json"
+        flow.write_text(json.dumps({**ONE, "description": f"with {GITHUB}"}))
+        assert "a secret (github-token)" in cli("workflow", "add", flow, code=4).err
+        assert not cli("grep", GITHUB, code=1).out
+        words = [word for option in token.items() for word in option]
+        cli("thread", "start", "sample", "--input", "x", "--allow-secret", *words)

@@ -87,20 +87,33 @@ def test_an_untracked_file_with_a_secret_is_private(store: Store, tmp_path: Path
     assert found.report.exposed == {}
 
 
-def test_without_git_a_secret_is_exposed(store: Store, tmp_path: Path) -> None:
-    found = recorded(store, write_tree(tmp_path / "w", {"conf": SECRET, "d": {"c": SECRET}}))
-    assert (found.work, found.local) == ({"conf", "d/c"}, set())
-    assert {path: str(hits[0]) for path, hits in found.report.exposed.items()} == dict.fromkeys(
-        (b"conf", b"d/c"), f"{planted.TOKEN_KIND} in line 2"
-    )
+def test_without_git_a_secret_is_private(store: Store, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "w", {"a": b"", "conf": SECRET, "d": {"c": SECRET}})
+    found = recorded(store, place)
+    assert (found.work, found.local) == ({"a"}, {"conf", "d/c"})
+    assert found.report.local == dict.fromkeys((b"conf", b"d/c"), f"{planted.TOKEN_KIND} in line 2")
+    assert found.report.exposed == {}
+
+
+def test_without_git_what_was_recorded_as_work_stays_so(store: Store, tmp_path: Path) -> None:
+    """As after --allow-secret; with another content it is new."""
+    place = write_tree(tmp_path / "w", {"conf": SECRET})
+    known = create.create(store, "w", place, allow_secret=True).checkpoint
+    state = create.checkpoint.recorded(store, known)
+    found = recorded(store, place, state)
+    assert (found.work, set(found.report.exposed)) == ({"conf"}, {b"conf"})
+    (place / "conf").write_bytes(SECRET + b"more")
+    found = recorded(store, place, state)
+    assert set(found.report.local) == {b"conf"}
+    assert tree.find(store, found.state.tree, b"conf") == tree.find(store, state.tree, b"conf")
 
 
 def test_a_repository_inside_decides_of_its_own_files(store: Store, tmp_path: Path) -> None:
     place = write_tree(tmp_path / "w", {"conf": SECRET, "r": {"conf": SECRET, "kept": SECRET}})
     with_git(place / "r", "kept")
     found = recorded(store, place)
-    assert found.local == {"r/conf"}
-    assert set(found.report.exposed) == {b"conf", b"r/kept"}
+    assert found.local == {"conf", "r/conf"}
+    assert set(found.report.exposed) == {b"r/kept"}
 
 
 def test_a_directory_of_a_repository_around_it(store: Store, tmp_path: Path) -> None:

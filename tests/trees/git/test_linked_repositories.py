@@ -11,9 +11,10 @@ import pytest
 from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.trees import tree
+from casfs.trees.git import linked_repositories
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
-from casfs.trees.snapshot import linked_repositories, walker
+from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 from tests.support.engine import Cli

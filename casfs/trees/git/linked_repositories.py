@@ -21,8 +21,8 @@ from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
 from casfs.trees import dated, edit
+from casfs.trees.git.index import GIT, pointed_to
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.snapshot.git_index import GIT, pointed_to
 from casfs.write_batch import Batch
 
 HASH = re.compile(rb"[0-9a-f]{40}|[0-9a-f]{64}")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from casfs.trees.snapshot.git_index import TrackedFiles
+from casfs.errors import Invalid
+from casfs.trees.git.index import TrackedFiles, entries
 
 OWNER = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always")
 NAMES = st.binary(min_size=1, max_size=40).filter(
@@ -55,7 +56,15 @@ def test_any_name_is_read_as_git_reads_it(paths: list[bytes], version: str) -> N
                 continue
             made.append(path)
         given_paths = b"\0".join(made[::2])
-        git(place, "add", "-f", "--pathspec-from-file=-", "--pathspec-file-nul", data=given_paths)
+        git(
+            place,
+            "--literal-pathspecs",
+            "add",
+            "-f",
+            "--pathspec-from-file=-",
+            "--pathspec-file-nul",
+            data=given_paths,
+        )
         git(place, "update-index", "--index-version", version)
         wanted = listed(place)
         tracked = TrackedFiles(place, above=False)
@@ -133,22 +142,48 @@ def test_a_submodule_is_asked_for_its_own_files(tmp_path: Path) -> None:
         lambda data: data[:8] + b"\xff\xff\xff\xff" + data[12:],
     ],
 )
-def test_a_damaged_index_counts_as_none(tmp_path: Path, damage: object) -> None:
+def test_a_damaged_index_is_refused(tmp_path: Path, damage: object) -> None:
     place = repository(tmp_path / "r")
     (place / "f").touch()
     git(place, "add", "f")
     index = place / ".git/index"
     index.write_bytes(damage(index.read_bytes()))  # type: ignore[operator]
-    assert TrackedFiles(place, above=False).has(b"f") is None
+    with pytest.raises(Invalid, match=r"r/\.git/index is damaged, .* `git reset`"):
+        TrackedFiles(place, above=False).has(b"f")
 
 
 def test_what_an_agent_makes_of_a_repository_is_harmless(tmp_path: Path) -> None:
     """A fifo would block, and a directory is no file."""
-    for number, make in enumerate((os.mkfifo, os.mkdir)):
-        place = repository(tmp_path / str(number))
-        make(place / ".git/index")
-        assert TrackedFiles(place, above=False).has(b"f") is None
+    fifo, folder = (repository(tmp_path / name) for name in ("fifo", "folder"))
+    os.mkfifo(fifo / ".git/index")
+    with pytest.raises(Invalid, match="damaged"):
+        TrackedFiles(fifo, above=False).has(b"f")
+    os.mkdir(folder / ".git/index")
+    assert TrackedFiles(folder, above=False).has(b"f") is None
     loop = tmp_path / "loop"
     loop.mkdir()
     (loop / ".git").write_text("gitdir: .git\n")
     assert TrackedFiles(loop, above=False).has(b"f") is None
+
+
+@pytest.mark.parametrize("object_format", ["sha1", "sha256"])
+def test_a_split_index_is_read_with_the_shared_one(tmp_path: Path, object_format: str) -> None:
+    place = tmp_path / "r"
+    git(tmp_path, "init", "-q", f"--object-format={object_format}", str(place))
+    for number in range(300):
+        (place / f"f{number}").write_text(str(number))
+    git(place, "add", "-A")
+    git(place, "update-index", "--split-index")
+    git(place, "rm", "-q", "--cached", "f7", "f100")
+    for name in ("f20", "f64", "new"):
+        (place / name).write_text("other")
+    git(place, "add", "f20", "f64", "new")
+    assert list(place.glob(".git/sharedindex.*"))
+    data = (place / ".git/index").read_bytes()
+    found = entries(data, "index", lambda name: (place / ".git" / name).read_bytes())
+    rows = [line.split(b"\t") for line in git(place, "ls-files", "-s").splitlines()]
+    assert found == {path: bytes.fromhex(row.split()[1].decode()) for row, path in rows}
+    assert TrackedFiles(place, above=False).has(b"f7") is False
+    (place / ".git").joinpath(next(place.glob(".git/sharedindex.*")).name).unlink()
+    with pytest.raises(Invalid, match="damaged"):
+        TrackedFiles(place, above=False).has(b"f7")

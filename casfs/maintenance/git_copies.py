@@ -1,0 +1,221 @@
+"""Git objects in recorded `.git` directories that hold what is purged, compressed by git.
+
+They are found by the names of their files, in all directories of the store. Purging them is asked
+for: a commit without its file is a damaged repository. Of a loose object the file goes. A pack gets
+a substitute without the object, and so does its index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from casfs.errors import CasfsError, NotFound
+from casfs.maintenance.needle import Needle
+from casfs.nodes import directory, node
+from casfs.nodes.directory import Entry, File
+from casfs.nodes.registry import head_name
+from casfs.store import Store
+from casfs.system import interruption
+from casfs.system.clock import now_ms
+from casfs.tombstones import Tombstone
+from casfs.trees.git.objects import (
+    BESIDE_PACKS,
+    BLOB,
+    FORMATS,
+    PACK,
+    PACK_INDEX,
+    SHA1_BYTES,
+    TREE,
+    Inflated,
+    PackedObjects,
+    ids_in_pack,
+    loose_header,
+)
+
+OBJECT_NAME = re.compile(rb"[0-9a-f]{38}|[0-9a-f]{62}")  # behind the two digits of its directory
+LIKELY = re.compile(rb'"(?:[0-9a-f]{38}|[0-9a-f]{62}|[^"]+\.pack)"')  # in the JSON of a directory
+BATCH = 500
+PIECE_BYTES = 1 << 20
+
+
+class GitCopy(NamedTuple):
+    """A git object. `file`: the hash of its own file, or of its pack; `pack_index`: that of the
+    pack's index, None for a loose object; `beside`: those of files that go with the pack."""
+
+    object_id: str
+    kind: str
+    file: str
+    pack_index: str | None = None
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class GitCopies:
+    """`unread`: packs that cannot be read here, a line each with the reason."""
+
+    copies: list[GitCopy] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[str]:
+        """The hashes of the files that hold them, each once."""
+        return list(dict.fromkeys(copy.file for copy in self.copies))
+
+
+class _Pack(NamedTuple):
+    file: str
+    pack_index: str
+    beside: tuple[str, ...]
+
+
+def with_text(store: Store, needle: Needle) -> GitCopies:
+    """Finds the git objects that have a text: files, and messages of commits and tags."""
+    found = GitCopies()
+    loose, packs = _object_files(store)
+    for hash, name in loose.items():
+        interruption.check()
+        with suppress(CasfsError):  # purged, or in a remote
+            if kind := _kind_if_wanted(store, hash, needle):
+                found.copies.append(GitCopy(_object_id(store, hash, name), kind, hash))
+    for pack in sorted(packs):
+        interruption.check()
+        try:
+            found.copies += _with_text_in_pack(store, pack, needle)
+        except NotFound:  # purged
+            continue
+        except CasfsError as error:
+            found.unread.append(f"the git pack {pack.file}: {error}")
+    return found
+
+
+def of_blobs(store: Store, hashes: Collection[str]) -> GitCopies:
+    """Finds the git objects that have the content of one of these blobs, by their ids."""
+    ids = {blob_id(format, store.get(hash)) for hash in hashes for format in FORMATS.values()}
+    found = GitCopies()
+    loose, packs = _object_files(store)
+    names = {object_id[2:].encode(): object_id for object_id in ids}
+    for hash, name in loose.items():
+        if object_id := names.get(name):
+            found.copies.append(GitCopy(object_id, BLOB.decode(), hash))
+    for pack in sorted(packs):
+        with suppress(CasfsError):  # purged, or damaged
+            held = {one.hex() for one in ids_in_pack(store.get(pack.pack_index))}
+            found.copies += [GitCopy(one, BLOB.decode(), *pack) for one in sorted(held & ids)]
+    return found
+
+
+def blob_id(format: str, content: bytes) -> str:
+    """Returns the id that git gives to a file of this content."""
+    hasher = hashlib.new(format, b"blob %d\0" % len(content), usedforsecurity=False)
+    hasher.update(content)
+    return hasher.hexdigest()
+
+
+def _object_files(store: Store) -> tuple[dict[str, bytes], set[_Pack]]:
+    """Returns the hashes of files with the names of loose objects, with their names, and the
+    packs."""
+    loose: dict[str, bytes] = {}
+    packs: set[_Pack] = set()
+    for entries in _directories(store):
+        for name, entry in entries.items():
+            if not isinstance(entry, File):
+                continue
+            if OBJECT_NAME.fullmatch(name):
+                loose[entry.digest.hash] = name
+            elif name.endswith(PACK):
+                stem = name.removesuffix(PACK)
+                index = entries.get(stem + PACK_INDEX)
+                beside = (entries.get(stem + end) for end in BESIDE_PACKS)
+                if isinstance(index, File):
+                    others = tuple(one.digest.hash for one in beside if isinstance(one, File))
+                    packs.add(_Pack(entry.digest.hash, index.digest.hash, others))
+    return loose, packs
+
+
+def _directories(store: Store) -> Iterator[dict[bytes, Entry]]:
+    """Yields the entries of each directory that may be one of git's."""
+    schema = store.heads.get(head_name("directory"))
+    every = store.blobs.iterate()
+    while batch := list(islice(every, BATCH)):
+        wanted = [
+            hash for _, hash, info in batch if info.is_here and schema and info.type == schema.hash
+        ]
+        for data in store.blobs.get_many(wanted):
+            if data is not None and LIKELY.search(data):
+                yield directory.decode(node.decode("", data)[1])
+
+
+def _kind_if_wanted(store: Store, hash: str, needle: Needle) -> str:
+    """Returns the kind of a loose object that has a text; empty for another, and for a tree, whose
+    names of files are not changed."""
+    with closing(store.blobs.open(hash)) as file:
+        content = Inflated(file)
+        header = loose_header(content)
+        if header is None or header.kind == TREE:
+            return ""
+        is_wanted = needle.is_in_stream(io.BufferedReader(content))
+        return header.kind.decode("ascii", "replace") if is_wanted else ""
+
+
+def _object_id(store: Store, hash: str, name: bytes) -> str:
+    format = FORMATS[len(name) // 2 + 1]
+    hasher = hashlib.new(format, usedforsecurity=False)
+    with closing(store.blobs.open(hash)) as file:
+        content = io.BufferedReader(Inflated(file))
+        while piece := content.read(PIECE_BYTES):
+            hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def _with_text_in_pack(store: Store, pack: _Pack, needle: Needle) -> Iterator[GitCopy]:
+    """Raises CasfsError where it cannot be read."""
+    with _opened(store, pack.file, pack.pack_index) as (packed, ids):
+        kinds = {object_id: header.kind for object_id, header in packed.headers().items()}
+        wanted = [object_id for object_id in ids if kinds.get(object_id, TREE) != TREE]
+        for object_id, content in packed.contents(wanted):
+            if needle.is_in_stream(content):
+                yield GitCopy(object_id.hex(), kinds[object_id].decode(), *pack)
+
+
+@contextmanager
+def _opened(store: Store, pack: str, index: str) -> Iterator[tuple[PackedObjects, list[bytes]]]:
+    data = store.get(index)
+    ids = ids_in_pack(data)
+    with PackedObjects(len(ids[0]) if ids else SHA1_BYTES, ids) as packed:
+        with closing(store.blobs.open(pack)) as file:
+            packed.add_pack(file, data)
+        yield packed, ids
+
+
+def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tombstone]:
+    """Stores the substitutes of packs, and returns the tombstones of all files that have one of
+    these objects. Raises CasfsError where a pack cannot be made."""
+    made: list[Tombstone] = []
+
+    def add(hash: str, substitute: str | None = None) -> None:
+        size = store.blobs.info([hash])[hash].size
+        made.append(Tombstone(hash, size, now_ms(), why, substitute))
+
+    packs: dict[tuple[str, str, tuple[str, ...]], set[bytes]] = {}
+    for copy in copies:
+        if copy.pack_index is None:
+            add(copy.file)
+        else:
+            gone = packs.setdefault((copy.file, copy.pack_index, copy.beside), set())
+            gone.add(bytes.fromhex(copy.object_id))
+    for (pack, index, beside), gone in packs.items():
+        with _opened(store, pack, index) as (packed, ids):
+            left = packed.packed(one for one in ids if one not in gone)
+            for old, new in zip((pack, index), left, strict=True):
+                with new.open("rb") as file:
+                    add(old, store.put_stream(file).hash)
+        for hash in beside:
+            add(hash)
+    return made

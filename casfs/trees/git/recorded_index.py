@@ -1,0 +1,50 @@
+"""Which files git tracked in a recorded directory: read from the index files in its tree.
+
+What an agent adds to the index of its workspace does not make it work: of a thread the index at its
+start decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError, NotFound
+from casfs.nodes.directory import File
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.git import index
+from casfs.trees.git.index import GIT, MAX_INDEX_BYTES, TrackedFiles
+
+
+class RecordedTrackedFiles(TrackedFiles):
+    """As TrackedFiles, of the tree `root` of a whole directory."""
+
+    def __init__(self, store: Store, root: TreeHash) -> None:
+        super().__init__(Path(), above=False)
+        self._store = store
+        self._tree = root
+
+    def _read_names(self, directory: bytes) -> frozenset[bytes] | None:
+        git = (directory + b"/" if directory else b"") + os.fsencode(GIT)
+        if tree.find(self._store, self._tree, git + b"/HEAD") is None:
+            return None
+        return frozenset(index_entries(self._store, self._tree, git))
+
+
+def index_entries(store: Store, root: TreeHash, git: bytes) -> Mapping[bytes, bytes]:
+    """Returns the object id of each path in the index of the recorded repository `git`; nothing
+    where it has none that can be read: then nothing there counts as tracked."""
+
+    def read(name: str) -> bytes:
+        entry = tree.find(store, root, git + b"/" + os.fsencode(name))
+        if not isinstance(entry, File) or entry.digest.size_bytes > MAX_INDEX_BYTES:
+            raise NotFound(f"no file {name}")
+        return store.get(entry.digest.hash)
+
+    try:
+        return index.entries(read("index"), "", read)
+    except CasfsError:
+        return {}

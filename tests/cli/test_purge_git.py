@@ -1,0 +1,101 @@
+"""What git keeps of what is purged: named, and purged where that is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from casfs.store import Store
+from engine.runtime.workspace import Workspace
+from tests.support import readings
+from tests.support.engine import Cli
+from tests.support.helpers import write_tree
+from tests.support.thread_example import make_thread
+
+TEXT = b"Tr0ub4dor&3-staple"
+LINES = b"-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA0Z3VS5JJ\nZ4wHqW8q2LrT9aQ1\n-----END KEY-----\n"
+OWNER = ("-c", "user.name=T", "-c", "user.email=t@example.org")
+COMMITS = [["add", "-A"], ["commit", "-qm", f"with {TEXT.decode()}"]]
+FORMS = {
+    "loose": COMMITS,
+    "packed": [*COMMITS, ["gc", "-q", "--prune=now"]],
+    "packed with its kin": [*COMMITS, ["repack", "-adq", "--write-bitmap-index"]],
+}
+
+
+def git(place: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(place), *OWNER, *arguments]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+
+
+@pytest.fixture(params=FORMS)
+def thread(cli: Cli, opened: Store, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A thread whose agent has committed the text; returns its id."""
+    place = write_tree(tmp_path / "place", {"conf.py": b"x", "other.py": b"1\n"})
+    git(place, "init", "-q")
+    git(place, "add", "-A")
+    git(place, "commit", "-qm", "first")
+    workspace = Workspace(opened, tmp_path / "workspace")
+    workspace.reset(Workspace(opened, place).record())
+    conf = workspace.path / "conf.py"
+    conf.write_bytes(b"PASSWORD = '" + TEXT + b"'\nNAME = 1\n")
+    (workspace.path / "key.txt").write_bytes(LINES)
+    for arguments in FORMS[request.param]:
+        git(workspace.path, *arguments)
+    example = make_thread(opened)
+    example.step("a", "done", workspace=workspace.record().tree)
+    return example.id
+
+
+def restored(cli: Cli, thread: str, place: Path) -> Path:
+    cli("checkpoint", "restore", f"{thread}@1", place)
+    return place
+
+
+def test_a_file_is_purged_and_git_named(
+    cli: Cli, opened: Store, thread: str, tmp_path: Path
+) -> None:
+    blob = git(tmp_path / "workspace", "rev-parse", "HEAD:conf.py").strip()
+    done = cli("purge", f"{thread}@1:conf.py", "--force")
+    assert f"the content is still in the git blob {blob}; --with-git purges it here" in done.err
+    assert readings.leaks(opened, b"PASSWORD")
+    again = cli("purge", "--text", "--force", "--with-git", stdin=TEXT)
+    assert f"git blob {blob}" in again.text
+    assert readings.leaks(opened, TEXT) == []
+    assert cli("fsck").out is not None
+    place = restored(cli, thread, tmp_path / "after")
+    assert git(place, "show", f"{_first(tmp_path)}:other.py") == "1\n"
+    told = subprocess.run(["git", "-C", place, "fsck"], capture_output=True, text=True, check=False)
+    assert blob in told.stdout + told.stderr
+
+
+def test_a_file_is_purged_with_git(cli: Cli, opened: Store, thread: str, tmp_path: Path) -> None:
+    cli("purge", f"{thread}@1:conf.py", "--force", "--with-git")
+    assert readings.leaks(opened, b"PASSWORD") == []
+    place = restored(cli, thread, tmp_path / "after")
+    assert git(place, "show", f"{_first(tmp_path)}:other.py") == "1\n"
+    assert "with" in git(place, "log", "-1", "--format=%s")
+
+
+def test_a_text_is_named_in_git(cli: Cli, opened: Store, thread: str, tmp_path: Path) -> None:
+    commit = git(tmp_path / "workspace", "rev-parse", "HEAD").strip()
+    asked = cli("purge", "--text", stdin=TEXT, code=4)
+    assert f"git commit {commit} {thread}@1:.git/objects/" in asked.text
+    forced = cli("purge", "--text", "--force", stdin=TEXT)
+    assert f"the text is still in the git commit {commit}; --with-git purges it" in forced.err
+    assert readings.leaks(opened, TEXT)
+    found = cli("purge", "--text", "--force", "--with-git", "--json", stdin=TEXT).json
+    assert {one["kind"].partition(" ")[0] for one in found["found"]} == {"git"}
+    assert readings.leaks(opened, TEXT) == []
+
+
+def test_a_text_of_many_lines(cli: Cli, opened: Store, thread: str) -> None:
+    cli("purge", "--text", "--force", "--with-git", stdin=LINES)
+    assert readings.leaks(opened, b"MIIEpAIBAAKCAQEA0Z3VS5JJ") == []
+    assert readings.leaks(opened, TEXT)
+
+
+def _first(tmp_path: Path) -> str:
+    return git(tmp_path / "workspace", "rev-list", "--max-parents=0", "HEAD").strip()
