@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from casfs import daemon_socket
 from casfs.cli.common import json_option, open_store
 from casfs.cli.grep import Place, find_places, reaches_remote, read_text, search_store
 from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, warn
 from casfs.cli.removal import listed
-from casfs.errors import NotFound, Refused, Usage
+from casfs.errors import NoDaemon, NotFound, Refused, Usage
 from casfs.mount import registry
 from casfs.nodes.directory import File
 from casfs.removals import label
@@ -116,6 +118,9 @@ def _purge_text(
         if not dry_run:
             raise Refused(f"{len(places)} places have the text; use --force to purge it from them")
         return
+    if store.root is not None:
+        with suppress(NoDaemon):  # before the search for what was recorded meanwhile
+            daemon_socket.request(store.root, "redact", text=text)
     done = redact(store, needle, found, why)
     if with_git:
         done.purged += (of_git := git_copies.tombstones_of(store, git.copies, why))

@@ -56,6 +56,7 @@ PUBLIC_NAME = re.compile(  # of a value that only looks like a secret
 )
 NAME_BYTES = 24  # of a name before the part that tells
 PASSWORD_NAME = re.compile(rb"(?i)pass|pwd")
+DIGIT, LETTER = re.compile(rb"\d"), re.compile(rb"[A-Za-z]")
 PATTERN = re.compile(rb"[][(){}|\\^]")  # what a regular expression has, and no URL
 NAME_IN_CODE = re.compile(rb"[A-Za-z_][\w.]*(?:[(\[].*)?\Z")  # of a variable, a type, a function
 CLASSES = [re.compile(letters) for letters in (rb"[a-z]", rb"[A-Z]", rb"\d", rb"[^0-9A-Za-z]")]
@@ -123,6 +124,22 @@ def curl_password(match: Match) -> bool:
     command = match.string[max(0, match.start() - COMMAND_BYTES) : match.start()]
     is_curl = b"curl" in command
     return is_curl and bits(password) >= MIN_PASSWORD_BITS and not is_placeholder(password)
+
+
+def curl_header(match: Match) -> bool:
+    """Returns whether the value of a header in a command is a secret, not a placeholder."""
+    value = secret(match)
+    if b"$" in value or PATTERN.search(value) or is_placeholder(value):
+        return False
+    return has_digits_and_letters(value) and bits(value) >= MIN_PASSWORD_BITS
+
+
+def curl_key(match: Match) -> bool:
+    return has_digits_and_letters(secret(match)) and curl_password(match)
+
+
+def has_digits_and_letters(value: bytes) -> bool:
+    return DIGIT.search(value) is not None and LETTER.search(value) is not None
 
 
 def name_and_password(match: Match) -> bool:

@@ -179,9 +179,23 @@ RULES = (
         check=evidence.header_token,
     ),
     Rule(
+        "curl-key",  # a key in place of a name, with an empty password
+        r"""\s(?:-u|--user)[\s=]{1,4}["']?(?P<secret>[^\s:"'<$]{10,80}):["'\s]""",
+        check=evidence.curl_key,
+        is_word=False,
+    ),
+    Rule(
         "curl-password",
         r"""\s(?:-u|--user)[\s=]{1,4}["']?[^\s:"'<$]{0,80}["']?:["']?(?P<secret>[^\s"']{4,})""",
         check=evidence.curl_password,
+        is_word=False,
+    ),
+    Rule(
+        "curl-header",
+        r"""\s(?:-H|--header)[\s=]{0,4}["'](?i:[\w-]{0,30}(?:token|key|secret))\s?:\s?"""
+        r"""(?:\w{1,12} )?(?P<secret>[^\s"'\\]{10,})""",
+        check=evidence.curl_header,
+        front=r"""\s(?:-H|--header)[\s=]{0,4}["'](?i:[\w-]{0,30}(?:token|key|secret))\s?:""",
         is_word=False,
     ),
     Rule(

@@ -78,6 +78,7 @@ class DaemonApi:
             "suspend": partial(self._stop, stop_thread.suspend),
             "compact": self._compact,
             "wait": self._wait,
+            "redact": self._redact,
             "checkpoint": self._checkpoint,
             "replay": self._replay,
         }
@@ -348,6 +349,10 @@ class DaemonApi:
 
         rows = await blocking(replay)
         return {"rows": [{**asdict(one), "differs": one.differs} for one in rows]}
+
+    async def _redact(self, text: str) -> Answer:
+        """What is purged is redacted in what running threads record from now on."""
+        return {"threads": self._supervisor.redact(text)}
 
     async def _wait(self, id: ThreadId) -> Answer:
         """Answers when the thread has ended or is suspended."""

@@ -57,8 +57,12 @@ class Task:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     done: trio.Event = field(default_factory=trio.Event)
     stopped: trio.Event = field(default_factory=trio.Event)
-    head: ThreadHead | None = None
+    run: ThreadRun | None = None
     lease: Lease | None = None
+
+    @property
+    def head(self) -> ThreadHead | None:
+        return self.run.head if self.run else None
 
 
 class Supervisor:
@@ -216,6 +220,14 @@ class Supervisor:
         head = self._store.heads.get(name)
         return head is not None and self._has_task(threads.of_head(name, head))
 
+    def redact(self, text: str) -> int:
+        """Redacts a text that is purged in all that running threads record from now on; returns
+        how many they are."""
+        runs = [task.run for task in self._tasks.values() if task.run]
+        for run in runs:
+            run.redact(text)
+        return len(runs)
+
     async def stop(self, id: ThreadId, action: stop_thread.Action) -> None:
         """Cancels the task of a thread and of its children, then cancels or suspends the thread.
         Raises NotFound, Conflict."""
@@ -280,9 +292,8 @@ class Supervisor:
         """Runs a thread from its head; contains all errors."""
         id = task.id
         try:
-            run = await blocking(lambda: self._thread_run(task))
-            task.head = run.head
-            await run()
+            task.run = await blocking(lambda: self._thread_run(task))
+            await task.run()
         except Conflict as error:
             self._log("conflict", thread=id, error=str(error))
         except BaseException as error:

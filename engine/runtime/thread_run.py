@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from casfs.agents import Waiting
 from casfs.agents.prompt import Prompt
+from casfs.agents.secrets import Secrets
 from casfs.errors import CasfsError
+from casfs.scanner.private_values import MIN_LINE_CHARS
 from casfs.store import Store
 from casfs.system.log import Log, silent
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
@@ -80,6 +82,8 @@ class ThreadRun:
         self._run_child = run_child or self._run_child_inline
         self._extractor = extractor
         self._commits = commits or CommitQueue()
+        self._secrets: Secrets | None = None  # once it has begun
+        self._redacted: list[str] = []  # texts that were purged while it runs
 
     @property
     def thread(self) -> Thread:
@@ -105,6 +109,14 @@ class ThreadRun:
             await blocking(partial(ignored_files.release, self._raw_store, token))
         return self.thread
 
+    def redact(self, text: str) -> None:
+        """Redacts a text in all that is recorded from now on; of several lines also the long ones
+        alone."""
+        long = (line.strip() for line in text.splitlines() if len(line) >= MIN_LINE_CHARS)
+        self._redacted += [text, *long]
+        if self._secrets is not None:
+            self._secrets.add_private(self._redacted)
+
     async def _run_child_inline(self, child: Thread) -> Thread:
         shared = (self._raw_log, self._workspaces, self._single_flight, self._evaluator)
         models = (None, self._extractor, self._commits)
@@ -114,6 +126,8 @@ class ThreadRun:
         self._config = config = ThreadConfig(
             self._raw_store, self.thread, self._env, self._extractor
         )
+        self._secrets = config.secrets
+        config.secrets.add_private(self._redacted)
         self._store = store = redacting_store(self._raw_store, config.secrets)
         self._log = log = config.secrets.redacting_log(self._raw_log)
         self._history = past = ThreadHistory(store, self.thread, config.start)

@@ -25,7 +25,6 @@ from casfs.store import Store
 from casfs.system.safe_text import escape
 from casfs.write_batch import Batch
 from engine.moderator.decision import Rule
-from engine.secrets import definitions
 from engine.workflow.definition import CheckReport, check
 
 HEADS = "workflows/"
@@ -79,6 +78,8 @@ def add(
     if report.errors:
         raise Invalid("; ".join(report.errors))
     if not builtin:
+        from engine.secrets import definitions  # 15 ms, which listings need not take
+
         configs = {f"the agent of {role}": spec["config"] for role, spec in agents.items()}
         definitions.refuse_secrets(store, {f"workflow {definition['name']}": definition, **configs})
     return retry_on_conflict(lambda: _put(store, definition, agents, builtin)), report

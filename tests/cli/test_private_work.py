@@ -16,9 +16,10 @@ from tests.support.helpers import write_tree
 
 LOGIN = "def test():\n    login(password='Sup3r-s4fe-9q7w!x')\n"
 KEY = "API_KEY=sk-live-51H8xq9ZbR4mK7tXw2LpV8sDn5HcJ6f\n"
+# Backwards, as an agent with a secret in its command is refused.
 SCRIPT = f"""
-mkdir -p tests; cat >tests/test_login.py <<'END'
-{LOGIN}END
+mkdir -p tests; rev >tests/test_login.py <<'END'
+{"".join(line[::-1] + chr(10) for line in LOGIN.splitlines())}END
 echo 'MORE=1' >>local.cfg; echo 'EXTRA=2' >>.env; echo more >>src.py
 """
 

@@ -120,6 +120,8 @@ IN_CONTEXT: dict[str, tuple[str, str]] = {
     "aws-secret-key": (f"AWS_SECRET_ACCESS_KEY={word(40)}\n", word(40)),
     "azure-key": (f"AccountName=a;AccountKey={word(86)}==;", word(86) + "=="),
     "bearer-token": (f"curl -H 'Authorization: Bearer {word(32)}'", word(32)),
+    "curl-key": (f"curl -u {word(16)}: https://a.b", word(16)),
+    "curl-header": (f"curl -H 'X-Api-Key: {word(14)}'", word(14)),
     "curl-password": (f"curl -s -u app:{word(16)} https://a.b", word(16)),
     "discord-token": (
         f'DISCORD = "M{word(25)}.{word(6, 1)}.{word(38, 2)}"',
