@@ -17,9 +17,10 @@ from casfs.cli.common import refuse_home_or_root
 from casfs.cli.output import warn
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
-from casfs.revisions import resolve_tree
+from casfs.revisions import resolve, resolve_tree
 from casfs.store import Store
 from casfs.system.paths import printable
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.scratch_store import ScratchStore
 from casfs.workspaces import directories
 from casfs.workspaces.directories import KnownDirectory
@@ -31,12 +32,12 @@ MAX_BYTES = 20 << 30  # of a directory
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two trees, in `store`; `paths`: only these of them, or all. `directory`: which the second is
+    """Two states, in `store`; `paths`: only these of them, or all. `directory`: which the second is
     of; `known`: what it is known to hold."""
 
     store: Store
-    old: TreeHash
-    new: TreeHash
+    old: RecordedState
+    new: RecordedState
     paths: tuple[bytes, ...] = ()
     directory: Path | None = None
     known: KnownDirectory | None = None
@@ -51,11 +52,11 @@ def comparison(store: Store, sides: Sequence[str], paths: Sequence[str] = ()) ->
         if sides and not is_directory(store, side):
             return against(store, HERE, side, wanted)
         return against(store, side, None, wanted)
-    roots = [None if is_directory(store, side) else resolve_tree(store, side) for side in sides]
-    base = roots[0] or roots[1]
+    states = [None if is_directory(store, side) else resolve(store, side).state for side in sides]
+    base = states[0] or states[1]
     old, new = (
-        root or _record(scratch, Path(side), _at(store, Path(side)), base)
-        for side, root in zip(sides, roots, strict=True)
+        state or _record(scratch, Path(side), _at(store, Path(side)), base)
+        for side, state in zip(sides, states, strict=True)
     )
     return Comparison(scratch, old, new, wanted)
 
@@ -70,9 +71,9 @@ def against(
         raise NotFound(f"no directory {directory}")
     known = directories.find(store, place)
     if revision is not None:
-        base = resolve_tree(store, revision)
+        base = resolve(store, revision).state
     elif known is not None:
-        base = known.root
+        base = known.state
     else:
         raise NotFound(
             f"{directory} was not recorded or restored by casfs before; use `casfs checkpoint"
@@ -127,8 +128,8 @@ def _at(store: Store, directory: Path) -> KnownDirectory | None:
 
 
 def _record(
-    store: ScratchStore, place: Path, known: KnownDirectory | None, base: TreeHash | None
-) -> TreeHash:
+    store: ScratchStore, place: Path, known: KnownDirectory | None, base: RecordedState | None
+) -> RecordedState:
     if known is None:
         refuse_home_or_root(place, force=None)
     from casfs.cli.progress import progress
@@ -137,7 +138,8 @@ def _record(
     report = SnapshotReport()
     with progress("comparing", "files") as update:
         options = SnapshotOptions(limit=MAX_BYTES, progress=update, leaves_out_unreadable=True)
-        root = directories.record(store, place, known, base, report, options)
+        tree = None if base is None else base.tree
+        state = directories.record(store, place, known, tree, report, options)
     for warning in report.warnings:
         warn(warning)
     if report.unreadable:
@@ -145,9 +147,10 @@ def _record(
 
         print_unreadable(report)
     if report.purged and base is not None:
-        root = _with_purged(store, root, base, report.purged)
-    store.looked_at(place, root)
-    return root
+        state = state._replace(tree=_with_purged(store, state.tree, base.tree, report.purged))
+    store.looked_at(place, state.full)
+    store.looked_at(place, state.tree)
+    return state
 
 
 def _with_purged(

@@ -67,7 +67,7 @@ def print_state_diff(
 ) -> None:
     """Prints the differences between two states as a person here sees them: their private files
     are marked, and what is in `.git` is left out."""
-    scratch = ScratchStore(store)
+    scratch = store if isinstance(store, ScratchStore) else ScratchStore(store)
     before, after = (recorded_state.with_private(scratch, one) for one in (old, new))
     if not paths:
         changed = [one.path for one in trees.changes(scratch, before, after)]
@@ -120,4 +120,4 @@ def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None
         raise Usage("give at most two trees; paths follow --")
     with open_store(ctx) as store:
         found = compare.comparison(store, sides, ctx.meta[__name__])
-        print_diff(found.store, found.old, found.new, format, found.paths)
+        print_state_diff(found.store, found.old, found.new, format, found.paths)

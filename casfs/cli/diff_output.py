@@ -30,11 +30,7 @@ def print_changes(
 ) -> None:
     """`private`: paths that are marked so."""
     if as_json:
-        marked = (
-            change_json(store, one) | ({"private": True} if one.path in private else {})
-            for one in changes
-        )
-        echo_json(list(marked))
+        echo_json([change_json(store, one, private) for one in changes])
         return
     for change in changes:
         letter = paint(change.letter, COLOURS.get(change.letter))
@@ -72,13 +68,17 @@ def print_stat(store: Store, rows: list[PathStat], as_json: bool) -> None:
         _print_graph(rows)
 
 
-def change_json(store: Store, change: trees.Change) -> dict[str, Any]:
-    """Returns a change as JSON: `unixMode` is on both sides where one has preserved it."""
+def change_json(
+    store: Store, change: trees.Change, private: Collection[bytes] = ()
+) -> dict[str, Any]:
+    """Returns a change as JSON: `unixMode` is on both sides where one has preserved it. `private`:
+    paths that are marked so."""
     old, new = _entry(change.old), _entry(change.new)
     modes = trees.modes(store, change)
     if modes is not None and old and new:
         old["unixMode"], new["unixMode"] = modes
-    return {**letter_json(change), "old": old, "new": new}
+    mark = {"private": True} if change.path in private else {}
+    return {**letter_json(change), "old": old, "new": new, **mark}
 
 
 def letter_json(change: trees.Change) -> dict[str, Any]:

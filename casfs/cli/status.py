@@ -47,22 +47,25 @@ def _directory_status(
 ) -> None:
     from casfs.cli import compare
     from casfs.cli.diff_output import change_json, print_changes
-    from casfs.trees import tree
+    from casfs.trees import recorded_state, tree
     from casfs.trees.diff import renames
 
     with open_store(ctx) as store:
         found = compare.against(store, directory, against)
-        name = compare.name_of(store, found.old, None if against else found.known)
-        differing = tree.changes(found.store, found.old, found.new, found.paths)
-        changes = renames.detect(found.store, differing)
+        name = compare.name_of(store, found.old.tree, None if against else found.known)
+        states = (found.old, found.new)
+        old, new = (recorded_state.with_private(found.store, state) for state in states)
+        private = {
+            path for one in states for path in recorded_state.private_files(found.store, one)
+        }
+        changes = renames.detect(found.store, tree.changes(found.store, old, new, found.paths))
     if as_json:
-        values = [change_json(found.store, change) for change in changes]
-        echo_json(
-            {"directory": str(found.directory), "tree": found.old, "name": name, "changes": values}
-        )
+        values = [change_json(found.store, change, private) for change in changes]
+        compared = {"directory": str(found.directory), "tree": found.old.tree, "name": name}
+        echo_json({**compared, "changes": values})
         return
-    echo(f"{found.directory} compared with {name or found.old}")
-    print_changes(found.store, iter(changes), as_json)
+    echo(f"{found.directory} compared with {name or found.old.tree}")
+    print_changes(found.store, iter(changes), as_json, private)
     if not changes:
         echo("no changes")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from casfs import tombstones
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.directory import Entry, File
@@ -28,8 +29,11 @@ def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombs
         except CasfsError:  # fsck's business, or purged
             continue
         if left != data:
-            size = store.blobs.info([patch])[patch].size
-            made[patch] = Tombstone(patch, size, now_ms(), why, store.put(left).hash)
+            # Of a diff from which a text was purged, the substitute shows the file.
+            before = tombstones.get(store, patch)
+            shown = patch if before is None else before.substitute or patch
+            size = store.blobs.info([shown])[shown].size
+            made[shown] = Tombstone(shown, size, now_ms(), why, store.put(left).hash)
     return list(made.values())
 
 

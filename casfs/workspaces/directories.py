@@ -64,19 +64,19 @@ def record(
     base: TreeHash | None,
     report: SnapshotReport,
     options: SnapshotOptions | None = None,
-) -> TreeHash:
-    """Stores the work that `directory` holds now, without a head. `base`: a tree none of whose
-    paths is ignored, where nothing is `known`. Raises as `working_tree.record`."""
+) -> RecordedState:
+    """Stores what `directory` holds now, without a head. `base`: a tree none of whose paths is
+    ignored, where nothing is `known`. Raises as `working_tree.record`."""
     from casfs.trees.snapshot import working_tree  # to look at a revision needs no scanner
     from casfs.workspaces import commit
 
     workspace = None if known is None else known.workspace
     if workspace is not None and workspace.record["readOnly"]:
-        return workspace.root
+        return workspace.recorded
     if workspace is not None:
         with store.batch() as batch:
-            return commit.snapshot(store, batch, workspace, report).tree
+            return commit.snapshot(store, batch, workspace, report)
     states = [RecordedState(base)] if base is not None else []
     if known is not None:
         states.insert(0, known.state)
-    return working_tree.record(store, directory, states, report, options).tree
+    return working_tree.record(store, directory, states, report, options)

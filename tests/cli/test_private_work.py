@@ -11,6 +11,7 @@ import pytest
 from casfs import daemon_socket
 from casfs.store import Store
 from engine.workflow import registry as workflows
+from tests.support import readings
 from tests.support.engine import Cli, daemon, loop, says
 from tests.support.helpers import write_tree
 
@@ -136,3 +137,20 @@ def test_a_diff_of_git_alone_is_an_empty_list(cli: Cli, project: Path) -> None:
     answer = cli("thread", "diff", id, "--json")
     assert answer.json == []
     assert "paths in .git are left out" in answer.err
+
+
+def test_it_is_compared(cli: Cli, project: Path) -> None:
+    cli("checkpoint", "create", "app", project)
+    assert cli("status", project).text.endswith("\nno changes\n")
+    (project / ".env").write_text("NAME=other\n")
+    (project / "local.cfg").unlink()
+    changed = "D local.cfg  (private)\nM .env  (private)\n"
+    assert set(changed.splitlines()) < set(cli("status", project).text.splitlines())
+    assert sorted(cli("diff", "app", project).text.splitlines()) == sorted(changed.splitlines())
+    rows = cli("status", project, "--json").json["changes"]
+    assert {(row["path"], row["private"]) for row in rows} == {(".env", True), ("local.cfg", True)}
+    assert "+NAME=other" in cli("diff", "app", project, "-p").text
+    cli("checkpoint", "create", "app", project)
+    assert sorted(cli("diff", "app~1", "app").text.splitlines()) == sorted(changed.splitlines())
+    with Store.open(cli.root) as store:
+        assert readings.leaks(store, b"NAME=other") == []

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from casfs import removals
-from casfs.backend.protocols import Head, HeadName
+from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.checkpoints import checkpoint
 from casfs.maintenance import fsck
 from casfs.store import Store
 from casfs.system import clock
 from tests.support.cli import lines, value, written
-from tests.support.engine import ONE, Cli
+from tests.support.engine import ONE, Cli, begin, says
 from tests.support.helpers import blobs, read_tree, set_head, write_tree
 from tests.support.maintenance import age, ended, put_checkpoint, sql
 
@@ -299,3 +299,11 @@ def test_undo_takes_the_last_of_both(cli: Cli, tmp_path: Path, recorded: list[st
     assert cli("undo").word == removed
     cli("undo")
     assert read_tree(place) == {b"f": b"mine"}
+
+
+def test_a_broken_thread_is_removed_for_good(cli: Cli, opened: Store) -> None:
+    thread = begin(opened, ONE, {"a": says({})})
+    opened.backend.publish([], [Swap(thread.name, thread.head, Head(thread.hash, {}))])
+    done = cli("thread", "rm", thread.id)
+    assert done.text == f"{thread.id} removed; it was damaged, so nothing restores it\n"
+    assert "nothing to undo" in cli.refused("undo", code=3)

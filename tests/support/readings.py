@@ -13,9 +13,10 @@ from casfs.errors import CasfsError
 from casfs.store import Store
 
 
-def texts(store: Store) -> Iterator[tuple[str, bytes]]:
-    """Yields each blob that is shown, and the git objects in it, with its hash."""
-    shown = store.shown()
+def texts(store: Store, *, whole: bool = False) -> Iterator[tuple[str, bytes]]:
+    """Yields each blob that is shown, and the git objects in it, with its hash. `whole`: hidden
+    ones, too."""
+    shown = store.shown(with_local=whole)
     for _, hash, _ in store.blobs.iterate():
         try:
             data = shown.get(hash)
@@ -40,6 +41,11 @@ def git_objects(data: bytes) -> Iterator[bytes]:
                     yield zlib.decompress(path.read_bytes())
 
 
-def leaks(store: Store, *secrets: bytes) -> list[tuple[bytes, str]]:
+def leaks(store: Store, *secrets: bytes, whole: bool = False) -> list[tuple[bytes, str]]:
     """Returns which secrets a store shows, and the blobs that have them."""
-    return [(secret, hash) for hash, text in texts(store) for secret in secrets if secret in text]
+    return [
+        (secret, hash)
+        for hash, text in texts(store, whole=whole)
+        for secret in secrets
+        if secret in text
+    ]

@@ -138,6 +138,10 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
 
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
+        is_damaged = found.fault is not None or not store.blobs.info([found.hash])
         lifecycle.remove(store, found)
-    line = f"{found.id} removed; `casfs undo` restores it until gc deletes it"
+    way_back = "`casfs undo` restores it until gc deletes it"
+    if is_damaged:
+        way_back = "it was damaged, so nothing restores it"
+    line = f"{found.id} removed; {way_back}"
     echo_result(as_json, {"id": found.id}, line)
