@@ -113,6 +113,11 @@ def test_they_are_absent_from_pages(cli: Cli, used: set[str]) -> None:
         for hash in [*steps, *marks, thread.record["start"]]:
             page = web.get(f"/nodes/{hash}").text
             assert not [one for one in used if one in page]
+            assert "Private, kept in this store" in page
+            assert ".env.local</b>" in page
+        page = web.get(f"/threads/{thread.id}/steps/1").text
+        assert ".env.local</b>" in page
+        assert not [one for one in used if one in page]
 
 
 def test_they_come_back_here(cli: Cli, used: set[str], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from casfs.referrers import Referrers
 from casfs.revisions import TREE_FIELDS
 from casfs.store import Store
 from casfs.trees import tree
-from casfs.web import texts
+from casfs.web import private_files, texts
 from casfs.web.site import Call, time_limit
 from casfs.web.texts import Text
 
@@ -56,7 +56,8 @@ class Refs:
 
 @dataclass(frozen=True)
 class Page:
-    """`tree`: the directory that it is, or leads to; `fault`: what is wrong with its content."""
+    """`tree`: the directory that it is, or leads to; `private`: files beside it that stay here;
+    `fault`: what is wrong with its content."""
 
     hash: str
     type: str
@@ -64,6 +65,7 @@ class Page:
     content: Text | None
     fault: str | None
     tree: str | None
+    private: Sequence[bytes]
     out: Refs
     into: Refs
 
@@ -92,6 +94,7 @@ def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
     if info is None:
         raise NotFound(f"no blob {hash} in this store")
     content, fault, root, refs = None, None, None, Refs()
+    private: Sequence[bytes] = ()
     [ref] = _typed(store, [hash])
     try:
         if info.purged and info.substitute is None:
@@ -101,6 +104,7 @@ def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
         else:
             node = store.node(hash)
             content = texts.as_json(node.payload, hash, MAX_CHARS)
+            private = private_files.names(store, node)
             root = hash if node.type == "directory" else None
             root = node.payload[TREE_FIELDS[node.type]] if node.type in TREE_FIELDS else root
             refs = _refs(
@@ -108,7 +112,8 @@ def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
             )
     except CasfsError as error:
         fault = str(error)
-    return Page(hash, ref.type, info.size, content, fault, root, refs, _into(store, hash, into))
+    into_refs = _into(store, hash, into)
+    return Page(hash, ref.type, info.size, content, fault, root, private, refs, into_refs)
 
 
 def _entries(store: Store, hash: TreeHash) -> list[Ref]:

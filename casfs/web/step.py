@@ -14,7 +14,7 @@ from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
-from casfs.web import patch, texts
+from casfs.web import patch, private_files, texts
 from casfs.web.patch import FilePatch
 from casfs.web.site import Call
 from casfs.web.texts import Text
@@ -38,7 +38,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Record:
-    """What the hash of a step decides."""
+    """What the hash of a step decides; `private`: files that stay here."""
 
     payload: Any
     output: Text
@@ -46,6 +46,7 @@ class Record:
     artifacts: Sequence[Artifact]
     summary: Text | None
     files: Sequence[FilePatch]
+    private: Sequence[bytes]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def show(call: Call) -> Response:
     is_pending = intent.get("index") == index > total
     node = None if is_pending else threads.step_at(store, found, index)
     if node is not None and call.query.get("fragment") == "record":
-        return call.page("step.html", etag=node.hash, record=record(store, node.payload))
+        return call.page("step.html", etag=node.hash, record=record(store, node))
     wanted = index <= MAX_PROMPT_STEPS or "prompt" in call.query
     line = node and step_line(store, node, call.site.threads.children(found.id))
     return call.page(
@@ -76,7 +77,7 @@ def show(call: Call) -> Response:
         line=line,
         role=line.role if line else intent["role"],
         intent=intent if is_pending else None,
-        record=node and record(store, node.payload),
+        record=node and record(store, node),
         pending=pending(store, found) if is_pending else None,
         prompt=prompt(store, found, node) if wanted else None,
         failed=failed(store, attempts(store, found, index)),
@@ -84,8 +85,9 @@ def show(call: Call) -> Response:
     )
 
 
-def record(store: Store, payload: Any) -> Record:
+def record(store: Store, node: Node) -> Record:
     """Returns what a recorded step holds."""
+    payload = node.payload
     try:
         content = store.node(payload["content"], "content").payload
     except CasfsError as error:
@@ -101,6 +103,7 @@ def record(store: Store, payload: Any) -> Record:
         ],
         None if summary is None else texts.content(store, summary),
         changes(store, payload["changes"]),
+        private_files.names(store, node),
     )
 
 

@@ -118,7 +118,7 @@ def act(world: World) -> None:
     script = "cat words.txt thing.txt; cp whole.txt copy.txt; echo x >>words.txt"
     agent = f'command:sh -c "{script}"'
     world.run("store", "run", agent, "Do it", world.place, "--no-apply")
-    world.run("store", "daemon", "stop", ok="0 3")
+    world.run("store", "daemon", "stop", ok="0 5")
 
 
 def push(world: World) -> None:

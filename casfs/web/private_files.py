@@ -1,0 +1,32 @@
+"""The names of private files of a recorded directory: their contents are not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from casfs.errors import CasfsError
+from casfs.nodes.node import Node
+from casfs.revisions import TREE_FIELDS
+from casfs.store import Store
+from casfs.trees import recorded_state
+from casfs.trees.git.object_files import is_object_file
+
+MAX_NAMES = 100
+
+
+def names(store: Store, node: Node) -> Sequence[bytes]:
+    """Returns the first names of the private files beside the work of a node; none where it is
+    damaged, or is of another type."""
+    whole = store.whole
+    if node.type not in TREE_FIELDS:
+        return []
+    try:
+        state = recorded_state.of_node(whole, node.hash, node.payload, TREE_FIELDS[node.type])
+        if state is None or state.local is None:
+            return []
+        private = recorded_state.private_files(whole, state)
+    except CasfsError:
+        return []
+    shown = (path for path in private if not is_object_file(path))
+    return list(islice(shown, MAX_NAMES))
