@@ -177,7 +177,9 @@ class Names:
         old = place.old
         if old is not None and is_redacted_since(old, head):
             texts = {
-                key: head.record[key] for key in TEXTS if key in old.record and key in head.record
+                key: head.record[key]
+                for key in TEXTS
+                if is_what_is_left(old.record.get(key), head.record.get(key))
             }
             return Head(old.hash, redacted({**old.record, **texts}, head.record[REDACTED_AT]))
         marks: dict[str, Any] = {"origin": self._origin.name}
@@ -269,6 +271,19 @@ def redacted(record: Mapping[str, Any], at: int) -> dict[str, Any]:
     """Returns a record from which a text was purged, with the time, in ms since 1970 UTC: it stands
     above what another store has of the same head."""
     return {**record, REDACTED_AT: at}
+
+
+def is_what_is_left(old: object, new: object) -> bool:
+    """Whether `new` is the text `old` with marks in place of parts of it."""
+    if not isinstance(old, str) or not isinstance(new, str) or tombstones.MARK not in new:
+        return False
+    at = 0
+    for piece in new.split(tombstones.MARK):
+        found = old.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 def is_redacted_since(old: Head, new: Head) -> bool:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Refused
+from casfs.nodes import directory
 from casfs.nodes.directory import Subdirectory
 from casfs.store import Store
 from casfs.system import rmtree
@@ -81,12 +82,21 @@ def make_parents(root: Path, paths: Collection[str]) -> None:
 
 def record(store: Store, batch: Batch, root: Path, paths: Collection[str]) -> RecordedState:
     """Stores the outputs below the input directory `root`; the batch is committed."""
-    from casfs.trees.snapshot import policy, working_tree  # what restores outputs records nothing
+    # What restores outputs records nothing.
+    from casfs.trees.git.recorded_index import RecordedTrackedFiles
+    from casfs.trees.recorded_state import RecordedState
+    from casfs.trees.snapshot import policy, working_tree
+    from casfs.trees.snapshot.git_classes import ThreadRules
 
-    report = SnapshotReport()
-    options = SnapshotOptions(scanner=policy.load(store).scanner())
+    settings, report = policy.load(store), SnapshotReport()
+    scanner = settings.scanner()
+    options = SnapshotOptions(scanner=scanner)
     full = walker.snapshot(batch, root, OnlyPaths(paths), report, options=options)
-    return working_tree.divide(store, batch, full.dated, root, report, None)
+    # All of it is new, and what a program has git track is no more work for that.
+    nothing = RecordedState(batch.put_directory(directory.encode([])).hash)
+    ignore = IgnoreRules(work=settings.work, private=settings.private)
+    rules = ThreadRules(RecordedTrackedFiles(store, nothing), ignore, scanner)
+    return working_tree.divide(store, batch, full.dated, root, report, nothing, thread=rules)
 
 
 def missing(store: Store, outputs: TreeHash, paths: Collection[str]) -> list[str]:

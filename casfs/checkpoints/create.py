@@ -25,7 +25,7 @@ from casfs.system.paths import printable, real_path
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
-from casfs.trees.restore.target import record_state
+from casfs.trees.restore.target import Target, record_state
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
@@ -95,7 +95,10 @@ def create(
     with looks as applied, store.batch() as batch:
         previous = checkpoint.latest(store, name)
         base = None if previous is None else checkpoint.recorded(store, previous)
-        state = working_tree.snapshot(store, batch, directory, rules, report, options, base)
+        known = Target(store, directory).known_state()
+        state = working_tree.snapshot(
+            store, batch, directory, rules, report, options, base, known=known
+        )
         local = recorded_state.local_totals(store, state)
         if previous is not None:
             changes, paths = compare(store, previous.root, state.tree)

@@ -118,9 +118,10 @@ def _purge_text(
         if not dry_run:
             raise Refused(f"{len(places)} places have the text; use --force to purge it from them")
         return
+    running = 0
     if store.root is not None:
         with suppress(NoDaemon):  # before the search for what was recorded meanwhile
-            daemon_socket.request(store.root, "redact", text=text)
+            running = daemon_socket.request(store.root, "redact", text=text)["threads"]
     done = redact(store, needle, found, why)
     if with_git:
         done.purged += (of_git := git_copies.tombstones_of(store, git.copies, why))
@@ -135,6 +136,11 @@ def _purge_text(
     for line in done.left:
         warn(f"the text is still in {line}")
     _warn_of_unread(git)
+    if running:
+        warn(
+            f"{running} threads run: files with the text in their workspaces are recorded again;"
+            " `casfs thread suspend` them first, and delete the files"
+        )
     _warn_of_copies(store, is_erased=done.is_erased)
     if any(where.startswith("remote ") for one in places for where in one.where):
         warn(REMOTES_HAVE_IT)

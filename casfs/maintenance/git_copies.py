@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from casfs.errors import CasfsError, NotFound
+from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance.needle import Needle
 from casfs.nodes import directory, node
 from casfs.nodes.directory import Entry, File
@@ -37,17 +37,24 @@ from casfs.trees.git.objects import (
     PackedObjects,
     ids_in_pack,
     loose_header,
+    skip_bundle_header,
 )
+from casfs.trees.git.objects_of_files import blob_id
 
 OBJECT_NAME = re.compile(rb"[0-9a-f]{38}|[0-9a-f]{62}")  # behind the two digits of its directory
-LIKELY = re.compile(rb'"(?:[0-9a-f]{38}|[0-9a-f]{62}|[^"]+\.pack)"')  # in the JSON of a directory
+LIKELY = re.compile(
+    rb'"(?:[0-9a-f]{38}|[0-9a-f]{62}|tmp_obj_[^"]+|[^"]+\.(?:pack|bundle))"'
+)  # in the JSON of a directory
+BUNDLE = b".bundle"
+TEMPORARY = b"tmp_obj_"
 BATCH = 500
 PIECE_BYTES = 1 << 20
 
 
 class GitCopy(NamedTuple):
-    """A git object. `file`: the hash of its own file, or of its pack; `pack_index`: that of the
-    pack's index, None for a loose object; `beside`: those of files that go with the pack."""
+    """A git object. `file`: the hash of its own file, or of its pack or bundle; `pack_index`: that
+    of the pack's index, empty without one, None for a loose object; `beside`: those of files that
+    go with the pack."""
 
     object_id: str
     kind: str
@@ -106,16 +113,9 @@ def of_blobs(store: Store, hashes: Collection[str]) -> GitCopies:
             found.copies.append(GitCopy(object_id, BLOB.decode(), hash))
     for pack in sorted(packs):
         with suppress(CasfsError):  # purged, or damaged
-            held = {one.hex() for one in ids_in_pack(store.get(pack.pack_index))}
+            held = {object_id.hex() for object_id in _ids_in(store, pack)}
             found.copies += [GitCopy(one, BLOB.decode(), *pack) for one in sorted(held & ids)]
     return found
-
-
-def blob_id(format: str, content: bytes) -> str:
-    """Returns the id that git gives to a file of this content."""
-    hasher = hashlib.new(format, b"blob %d\0" % len(content), usedforsecurity=False)
-    hasher.update(content)
-    return hasher.hexdigest()
 
 
 def _object_files(store: Store) -> tuple[dict[str, bytes], set[_Pack]]:
@@ -127,15 +127,15 @@ def _object_files(store: Store) -> tuple[dict[str, bytes], set[_Pack]]:
         for name, entry in entries.items():
             if not isinstance(entry, File):
                 continue
-            if OBJECT_NAME.fullmatch(name):
+            if OBJECT_NAME.fullmatch(name) or name.startswith(TEMPORARY):
                 loose[entry.digest.hash] = name
-            elif name.endswith(PACK):
+            elif name.endswith((PACK, BUNDLE)):
                 stem = name.removesuffix(PACK)
                 index = entries.get(stem + PACK_INDEX)
                 beside = (entries.get(stem + end) for end in BESIDE_PACKS)
-                if isinstance(index, File):
-                    others = tuple(one.digest.hash for one in beside if isinstance(one, File))
-                    packs.add(_Pack(entry.digest.hash, index.digest.hash, others))
+                others = tuple(one.digest.hash for one in beside if isinstance(one, File))
+                index_hash = index.digest.hash if isinstance(index, File) else ""
+                packs.add(_Pack(entry.digest.hash, index_hash, others))
     return loose, packs
 
 
@@ -165,7 +165,7 @@ def _kind_if_wanted(store: Store, hash: str, needle: Needle) -> str:
 
 
 def _object_id(store: Store, hash: str, name: bytes) -> str:
-    format = FORMATS[len(name) // 2 + 1]
+    format = FORMATS.get(len(name) // 2 + 1, FORMATS[SHA1_BYTES])
     hasher = hashlib.new(format, usedforsecurity=False)
     with closing(store.blobs.open(hash)) as file:
         content = io.BufferedReader(Inflated(file))
@@ -176,7 +176,7 @@ def _object_id(store: Store, hash: str, name: bytes) -> str:
 
 def _with_text_in_pack(store: Store, pack: _Pack, needle: Needle) -> Iterator[GitCopy]:
     """Raises CasfsError where it cannot be read."""
-    with _opened(store, pack.file, pack.pack_index) as (packed, ids):
+    with _opened(store, pack.file) as (packed, ids):
         kinds = {object_id: header.kind for object_id, header in packed.headers().items()}
         wanted = [object_id for object_id in ids if kinds.get(object_id, TREE) != TREE]
         for object_id, content in packed.contents(wanted):
@@ -184,14 +184,27 @@ def _with_text_in_pack(store: Store, pack: _Pack, needle: Needle) -> Iterator[Gi
                 yield GitCopy(object_id.hex(), kinds[object_id].decode(), *pack)
 
 
+def _ids_in(store: Store, pack: _Pack) -> list[bytes]:
+    if pack.pack_index:
+        return ids_in_pack(store.get(pack.pack_index))
+    with _opened(store, pack.file) as (_, ids):
+        return ids
+
+
 @contextmanager
-def _opened(store: Store, pack: str, index: str) -> Iterator[tuple[PackedObjects, list[bytes]]]:
-    data = store.get(index)
-    ids = ids_in_pack(data)
-    with PackedObjects(len(ids[0]) if ids else SHA1_BYTES, ids) as packed:
-        with closing(store.blobs.open(pack)) as file:
-            packed.add_pack(file, data)
-        yield packed, ids
+def _opened(store: Store, pack: str) -> Iterator[tuple[PackedObjects, list[bytes]]]:
+    """Yields a pack, or the one in a bundle, and the ids of its objects. Raises CasfsError."""
+    for id_bytes in FORMATS:
+        with PackedObjects(id_bytes) as packed, closing(store.blobs.open(pack)) as file:
+            skip_bundle_header(file)
+            try:
+                packed.wanted = held = packed.add_pack(file)
+            except Failed:
+                if id_bytes == max(FORMATS):
+                    raise
+                continue
+            yield packed, held
+            return
 
 
 def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tombstone]:
@@ -211,7 +224,10 @@ def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tom
             gone = packs.setdefault((copy.file, copy.pack_index, copy.beside), set())
             gone.add(bytes.fromhex(copy.object_id))
     for (pack, index, beside), gone in packs.items():
-        with _opened(store, pack, index) as (packed, ids):
+        if not index:  # what it holds without the object, no index would fit
+            add(pack)
+            continue
+        with _opened(store, pack) as (packed, ids):
             left = packed.packed(one for one in ids if one not in gone)
             for old, new in zip((pack, index), left, strict=True):
                 with new.open("rb") as file:

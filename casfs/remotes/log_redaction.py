@@ -9,61 +9,72 @@ from __future__ import annotations
 
 from functools import partial
 
+from casfs import canonical
 from casfs.arrivals import REDACTED_AT
 from casfs.backend.purged_contents import PURGED
+from casfs.digest import hash_bytes
 from casfs.errors import Corrupt, NotFound
 from casfs.object_storage.retrying import parallel
 from casfs.remotes import log
 from casfs.remotes.log import Entry
 from casfs.remotes.remote import MAX_SMALL_BYTES, Remote
-from casfs.system.clock import now_ms
 
-DONE = "log/redacted"  # the time, in ms since 1970 UTC, up to which purges were looked at
+DONE = "log/redacted"  # the hash of the purges that were looked at
 AT_ONCE = 64  # entries
+NONE = b""
 
 
 def redact(remote: Remote, *, dry_run: bool) -> int:
     """Does it where something was purged since the last time; returns how many entries have another
     content. Raises Corrupt where an entry is missing."""
-    newest = _newest_purge(remote)
-    if newest <= _done(remote):
+    purges = _hash_of_purges(remote)
+    if purges == _done(remote):
         return 0
     last: dict[str, int] = {}  # the number of the entry that says what a name stands for
-    named: dict[int, list[str]] = {}  # the names in each entry, its snapshot included
+    named: dict[int, list[str]] = {}  # the names in each entry
+    before: dict[int, list[str]] = {}  # the names in the snapshot of an entry: as before it
     end = remote.state.position()[0]
     for start in range(1, end + 1, AT_ONCE):
         numbers = range(start, min(start + AT_ONCE, end + 1))
         for number, entry in zip(numbers, _entries(remote, numbers), strict=True):
             last |= dict.fromkeys(entry["refs"], number)
-            named[number] = [*entry["refs"], *(entry["all"] or {"refs": ()})["refs"]]
-    old = [number for number, names in named.items() if any(last[name] > number for name in names)]
+            named[number] = [*entry["refs"]]
+            before[number] = [*(entry["all"] or {"refs": ()})["refs"]]
+    old = [
+        number
+        for number in named
+        if any(last[name] > number for name in named[number])
+        or any(last.get(name, 0) >= number for name in before[number])
+    ]
     for number in [] if dry_run else old:
         [entry] = _entries(remote, [number])
-        for refs in (entry["refs"], (entry["all"] or entry)["refs"]):
-            for name in [name for name in refs if last[name] > number]:
-                del refs[name]
+        for name in named[number]:
+            if last[name] > number:
+                del entry["refs"][name]
+        for name in before[number]:
+            if last.get(name, 0) >= number:
+                del entry["all"]["refs"][name]
         remote.storage.put(log.key(number), log.encode(entry))
     if not dry_run:
-        remote.storage.put(DONE, str(newest).encode())
+        remote.storage.put(DONE, purges)
     return len(old)
 
 
-def _newest_purge(remote: Remote) -> int:
-    """Returns when something was purged last that the remote knows of, 0 for never."""
-    times, now = [0], now_ms()
-    for name, ref in remote.state.refs().items():
-        at = ref["record"].get("at" if name.startswith(PURGED) else REDACTED_AT)
-        if isinstance(at, int) and at <= now:
-            times.append(at)
-    return max(times)
+def _hash_of_purges(remote: Remote) -> bytes:
+    """Returns a hash of all purges that the remote knows of; the same for none."""
+    times = {
+        name: ref["record"].get("at" if name.startswith(PURGED) else REDACTED_AT)
+        for name, ref in remote.state.refs().items()
+    }
+    known = {name: at for name, at in times.items() if isinstance(at, int)}
+    return hash_bytes(canonical.encode(known)).encode() if known else NONE
 
 
-def _done(remote: Remote) -> int:
+def _done(remote: Remote) -> bytes:
     try:
-        text = remote.storage.get(DONE, MAX_SMALL_BYTES)
+        return remote.storage.get(DONE, MAX_SMALL_BYTES)
     except NotFound:
-        return 0
-    return int(text) if text.isdigit() else 0
+        return NONE
 
 
 def _entries(remote: Remote, numbers: range | list[int]) -> list[Entry]:

@@ -8,6 +8,7 @@ A commit does not change base and upper: concurrent writes go into the next one.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from casfs.backend.protocols import Head
@@ -16,6 +17,7 @@ from casfs.checkpoints.create import create_from_base
 from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.trees import tree
+from casfs.trees.git.index import GIT
 from casfs.trees.recorded_state import FIELDS, RecordedState
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import policy, walker, working_tree
@@ -96,17 +98,21 @@ def snapshot(
     base, strategy, path = workspace.record["base"], workspace.strategy, workspace.path
     settings = policy.load(store)
 
-    def rules(patterns: bytes) -> IgnoreRules:
+    has_git = tree.find(store, workspace.recorded.full, os.fsencode(GIT)) is not None
+
+    def own_rules(patterns: bytes) -> IgnoreRules:
         with invalid_patterns_named(path):
-            own = IgnoreRules(
+            return IgnoreRules(
                 patterns,
                 defaults=True,
                 keeps_derived=True,
-                keeps_git=False,
+                keeps_git=has_git,
                 work=settings.work,
                 private=settings.private,
             )
-            return TrackedRules(own, store, workspace.recorded)
+
+    def rules(patterns: bytes) -> IgnoreRules:
+        return TrackedRules(own_rules(patterns), store, workspace.recorded)
 
     if strategy.layered:
         full = overlay_snapshot.snapshot(
@@ -125,6 +131,20 @@ def snapshot(
         full = walker.snapshot(
             batch, path, rules(read_patterns(path)), report, options=options
         ).dated
+    thread = None
+    if has_git:  # of a thread: its repository is recorded as one
+        from casfs.trees.git.recorded_index import RecordedTrackedFiles
+        from casfs.trees.snapshot.git_classes import ThreadRules
+
+        tracked = RecordedTrackedFiles(store, workspace.recorded)
+        thread = ThreadRules(tracked, own_rules(read_patterns(path)), settings.scanner())
     return working_tree.divide(
-        store, batch, full, path, report, workspace.recorded, is_partial=strategy.layered
+        store,
+        batch,
+        full,
+        path,
+        report,
+        workspace.recorded,
+        thread=thread,
+        is_partial=strategy.layered,
     )

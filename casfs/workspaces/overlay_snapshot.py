@@ -33,7 +33,7 @@ from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory, open_top, 
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.file_reader import ReadContent, scanned_stream
+from casfs.trees.snapshot.file_reader import ReadContent, hits_at, scanned_stream
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules, check_size
 from casfs.trees.snapshot.listing import BY_NAME, keeps
 from casfs.trees.snapshot.properties import preserved_names, properties
@@ -316,8 +316,8 @@ class _Merge:
                 if self._is_purged(digest):
                     self._report.purged[path[1:]] = digest.hash
                     return None
-                if content.hits:
-                    self._report.findings[path[1:]] = content.hits
+                if hits := hits_at(path[1:], content.hits):
+                    self._report.findings[path[1:]] = hits
             else:
                 redirect = self._marker(opened, "redirect")
                 digest = self._content(below, path, name, redirect, found.st_size)

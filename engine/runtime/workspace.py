@@ -152,7 +152,7 @@ class Workspace:
             state = recorded_state.of_node(self._store, self.start, payload, "workspace")
         if state is None:
             return TrackedFiles(self.path, above=False)
-        return RecordedTrackedFiles(self._store, state.full)
+        return RecordedTrackedFiles(self._store, state)
 
     def take_report(self) -> SnapshotReport:
         """Returns what `record` reported since the last call; a file is named once."""

@@ -99,3 +99,75 @@ def test_a_text_of_many_lines(cli: Cli, opened: Store, thread: str) -> None:
 
 def _first(tmp_path: Path) -> str:
     return git(tmp_path / "workspace", "rev-list", "--max-parents=0", "HEAD").strip()
+
+
+def test_copies_under_other_names(cli: Cli, opened: Store, tmp_path: Path) -> None:
+    """A pack without its index, a bundle, and what a killed git has left."""
+    place = write_tree(tmp_path / "place", {"conf.py": b"PASSWORD = '" + TEXT + b"'\n"})
+    git(tmp_path, "init", "-q", str(place))
+    git(place, "add", "-A")
+    git(place, "commit", "-qm", "first")
+    blob = git(place, "rev-parse", "HEAD:conf.py").strip()
+    loose = (place / ".git/objects" / blob[:2] / blob[2:]).read_bytes()
+    git(place, "bundle", "create", "all.bundle", "--all")
+    git(place, "gc", "-q", "--prune=now")
+    next(place.glob(".git/objects/pack/*.idx")).unlink()
+    (place / ".git/objects/tmp_obj_Xy7f").write_bytes(loose)
+    Workspace(opened, place).record()
+    assert len(readings.leaks(opened, TEXT, whole=True)) >= 4
+    found = cli("purge", "--text", "--force", "--with-git", "--json", stdin=TEXT).json["found"]
+    assert [one["kind"] for one in found].count(f"git blob {blob}") == 3
+    assert readings.leaks(opened, TEXT, whole=True) == []
+
+
+def test_what_git_keeps_of_an_output_of_an_action(
+    cli: Cli, opened: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_tree(tmp_path / "place", {".env": b"PASSWORD=" + TEXT + b"\n"})
+    monkeypatch.chdir(place)
+    script = "git init -q out; cp .env out/.env; cd out; git add -A; git rm -q --cached .env"
+    cli("action", "run", "--cache", "--input", ".", "--output", "out", "--", "sh", "-c", script)
+    assert readings.leaks(opened, TEXT) == []
+    assert readings.leaks(opened, TEXT, whole=True)
+
+
+def test_a_workspace_of_a_step_keeps_its_repository(
+    cli: Cli, opened: Store, tmp_path: Path
+) -> None:
+    place = write_tree(tmp_path / "place", {"a": b"a"})
+    git(tmp_path, "init", "-q", str(place))
+    git(place, "add", "-A")
+    git(place, "commit", "-qm", "first")
+    example = make_thread(opened)
+    example.step("a", "done", workspace=Workspace(opened, place).record().tree)
+    ws = tmp_path / "ws"
+    cli("workspace", "open", f"{example.id}@1", ws)
+    (ws / "b").write_text("b")
+    (ws / ".env").write_bytes(b"PASSWORD=" + TEXT)
+    for arguments in (["add", "-A"], ["commit", "-qm", "second"], ["gc", "-q", "--prune=now"]):
+        git(ws, *arguments)
+        root = cli("workspace", "commit", ws, "--json").json["root"]
+    cli("workspace", "close", ws)
+    cli("checkpoint", "restore", root, tmp_path / "back")
+    assert git(tmp_path / "back", "log", "--format=%s").split() == ["second", "first"]
+    assert git(tmp_path / "back", "show", "HEAD:b") == "b"
+    assert readings.leaks(opened, TEXT) == []
+
+
+def test_a_restored_step_stays_private(cli: Cli, opened: Store, tmp_path: Path) -> None:
+    """What its agent has had git track makes nothing work, in a run and in checkpoints."""
+    place = write_tree(tmp_path / "place", {"a": b"a", ".env": b"PASSWORD=" + TEXT + b"\n"})
+    git(tmp_path, "init", "-q", str(place))
+    git(place, "add", "a")
+    git(place, "commit", "-qm", "first")
+    agent = "command:sh -c 'git add -A; git -c user.name=a -c user.email=b commit -qm all'"
+    cli("run", agent, "x", place, "--no-apply")
+    again = tmp_path / "again"
+    cli("checkpoint", "restore", "@last", again)
+    cli("run", "command:true", "x", again, "--no-apply")
+    cli("checkpoint", "create", "again", again)
+    cli("checkpoint", "create", "again", again)
+    cli("run", "command:true", "y", again, "--no-apply")
+    cli("daemon", "stop")
+    assert readings.leaks(opened, TEXT) == []
+    assert git(again, "show", "HEAD:.env").encode() == b"PASSWORD=" + TEXT + b"\n"

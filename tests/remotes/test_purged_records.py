@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from casfs.arrivals import is_what_is_left
 from casfs.backend.protocols import Head
 from casfs.checkpoints import create as checkpoints
 from casfs.maintenance import archive, grep
 from casfs.maintenance.needle import Needle
 from casfs.maintenance.redact import redact
 from casfs.remotes import gc as remote_gc
-from casfs.remotes.log_redaction import DONE
+from casfs.remotes.log import SNAPSHOT_INTERVAL
 from casfs.remotes.remote import Settings
 from casfs.store import Store
 from tests.remotes.conftest import Sites
@@ -144,9 +145,51 @@ def test_a_time_in_the_future_is_no_purge(tmp_path: Path, sites: Sites, said: Pa
         batch.swap(name, head, Head(head.hash, {**head.record, "redactedAt": 1 << 50}))
     here.push("work", id)
     collect(here)
-    with here.remote() as remote:
-        assert remote.storage.head(DONE) is None
     purge(here.store)
     here.push("work", id)
     assert collect(here) == 1
     assert not is_in_log(here)
+
+
+def test_a_purge_that_is_pushed_into_a_snapshot(tmp_path: Path, sites: Sites, said: Path) -> None:
+    """The snapshot of an entry is the state before it."""
+    here = sites(Settings((tmp_path / "remote").as_uri()))
+    id = record(here.store, said)
+    here.push("work", id)
+    with here.remote() as remote:
+        while remote.state.position()[0] < SNAPSHOT_INTERVAL - 1:
+            remote.append(lambda entry: None)
+    purge(here.store)
+    here.push("work", id)
+    assert collect(here) == 2
+    assert not is_in_log(here)
+    new = sites(Settings((tmp_path / "remote").as_uri()))
+    new.pull()
+    assert new.store.heads.get(f"threads/{id}") is not None
+
+
+def test_a_purge_that_is_pushed_in_parts(tmp_path: Path, sites: Sites, said: Path) -> None:
+    here = sites(Settings((tmp_path / "remote").as_uri()))
+    id = record(here.store, said)
+    here.push("work", id)
+    purge(here.store)
+    here.push(id)
+    collect(here)
+    here.push("work")
+    assert collect(here)
+    assert not is_in_log(here)
+
+
+@pytest.mark.parametrize(
+    ("new", "is_taken"),
+    [
+        ("with ‹purged›", True),
+        ("‹purged›", True),
+        ("evil", False),
+        ("evil ‹purged›", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_purge_elsewhere_writes_no_text(new: str | None, is_taken: bool) -> None:
+    assert is_what_is_left(f"with {TEXT}", new) is is_taken

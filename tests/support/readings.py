@@ -30,7 +30,8 @@ def git_objects(data: bytes) -> Iterator[bytes]:
     """Yields the git objects in a file: a loose object, or a pack."""
     with suppress(zlib.error):
         yield zlib.decompressobj().decompress(data)
-    if data.startswith(b"PACK"):
+    if (start := data.find(b"PACK\0\0\0\2")) >= 0:  # a bundle has lines before it
+        data = data[start:]
         for format in ("sha1", "sha256"):
             with tempfile.TemporaryDirectory() as folder:
                 init = ["git", "init", "-q", f"--object-format={format}", folder]

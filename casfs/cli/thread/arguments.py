@@ -18,9 +18,12 @@ from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve
 from casfs.system.paths import printable
+from casfs.trees import tree
 from casfs.trees.git import linked_repositories
+from casfs.trees.git.index import GIT
+from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import exclusions, policy, working_tree
-from casfs.trees.snapshot.ignore import BY_PATTERN, read_patterns
+from casfs.trees.snapshot.ignore import BY_PATTERN, IgnoreRules, read_patterns
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import ignored_files
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from casfs.agents.notation import AgentSpec
     from casfs.store import Store
     from casfs.threads import Thread
+    from casfs.trees.recorded_state import RecordedState
+    from casfs.trees.snapshot.git_classes import ThreadRules
 
 MAX_SECONDS = 1e9
 ROLE_PREFIX = re.compile(r"([^=<>!~:\s]+)=(?!=)")
@@ -193,6 +198,19 @@ def _warn_of_unreadable(what: str) -> None:
     warn(f"not in the thread's workspace: {what}")
 
 
+def _thread_rules(
+    store: Store, known: RecordedState | None, rules: IgnoreRules, options: SnapshotOptions
+) -> ThreadRules | None:
+    """Returns what decides in a directory to which a thread's step was restored, with the
+    repository that agents worked in; None for any other."""
+    if known is None or tree.find(store, known.full, os.fsencode(GIT)) is None:
+        return None
+    from casfs.trees.git.recorded_index import RecordedTrackedFiles
+    from casfs.trees.snapshot.git_classes import ThreadRules
+
+    return ThreadRules(RecordedTrackedFiles(store, known), rules, options.scanner)
+
+
 def record_workspace(
     ctx: click.Context, text: str, patterns: Sequence[str] = (), *, allow_secret: bool = False
 ) -> dict[str, Any]:
@@ -214,7 +232,17 @@ def record_workspace(
             store, directory, report, patterns=patterns, keeps_derived=True
         )
         with store.batch() as batch:
-            state = working_tree.snapshot(store, batch, directory, rules, report, options)
+            known = Target(store, directory).known_state()
+            state = working_tree.snapshot(
+                store,
+                batch,
+                directory,
+                rules,
+                report,
+                options,
+                known,
+                thread=_thread_rules(store, known, rules, options),
+            )
             state, left_out = linked_repositories.replaced(
                 store, batch, state, directory, report.git_files
             )

@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 from casfs.trees.git.objects import COMMIT, TREE
 
+MAX_ROWS = 2_000_000  # of trees, at all their paths
 GITLINK = b"160000"  # the mode of a submodule's commit, which is in another repository
+
+
+class TooManyPaths(Exception):
+    """More than anybody commits."""
 
 
 class Row(NamedTuple):
@@ -51,17 +56,22 @@ class History:
 
     def blob_paths(self) -> dict[bytes, set[bytes]]:
         """Returns the paths of each blob in the new trees, by its id. A tree of no new commit
-        counts as a root, too: of a stash that was dropped, of a commit that was killed."""
+        counts as a root, too: of a stash that was dropped, of a commit that was killed. Raises
+        TooManyPaths: eight trees can have a hundred million."""
         below = {row.object_id for rows in self._trees.values() for row in rows}
         waiting = [(root, b"") for root in self._roots.values()]
         waiting += [(tree_id, b"") for tree_id in self._trees if tree_id not in below]
         visited: set[tuple[bytes, bytes]] = set()
+        rows = 0
         paths: dict[bytes, set[bytes]] = {}
         while waiting:
             visit = tree_id, above = waiting.pop()
             if visit in visited:
                 continue
             visited.add(visit)
+            rows += len(self._trees.get(tree_id, ()))
+            if rows > MAX_ROWS:
+                raise TooManyPaths
             for mode, name, object_id in self._trees.get(tree_id, ()):
                 if object_id in self._trees:
                     waiting.append((object_id, above + name + b"/"))

@@ -9,6 +9,7 @@ Formats: Documentation/gitformat-pack of git (version 2 of the index), gitformat
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
@@ -32,8 +33,10 @@ CONFIG = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\t
 PACK, PACK_INDEX = b".pack", b".idx"
 BESIDE_PACKS = (b".rev", b".bitmap", b".mtimes")  # of a pack: wrong for one that is packed anew
 SHA1_BYTES = 20
+BUNDLE_SIGNATURE = b"# v"
 FORMATS = {SHA1_BYTES: "sha1", 32: "sha256"}  # by the length of an id
 GIT_TIMEOUT_S = 600
+MAX_UNPACKED_BYTES = 4 << 30  # of objects to look at, which lie in a temporary file
 ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -56,6 +59,10 @@ class Objects(Protocol):
     def contents(self, ids: Iterable[bytes]) -> Iterator[tuple[bytes, BinaryIO]]:
         """Yields each of these objects with its content, which is to be read before the next."""
 
+    def is_sound(self, object_id: bytes, content: BinaryIO) -> bool:
+        """Whether a content from `contents`, of which nothing is read any more, is that of its
+        object, and all that the file has."""
+
 
 class LooseObjects:
     """`files`: the hash of the file of each object, by its id."""
@@ -75,9 +82,11 @@ class LooseObjects:
     def contents(self, ids: Iterable[bytes]) -> Iterator[tuple[bytes, BinaryIO]]:
         for object_id in ids:
             with closing(self._store.blobs.open(self._files[object_id])) as file:
-                content = Inflated(file)
-                loose_header(content)
-                yield object_id, io.BufferedReader(content)
+                yield object_id, io.BufferedReader(LooseContent(Inflated(file), len(object_id)))
+
+    def is_sound(self, object_id: bytes, content: BinaryIO) -> bool:
+        raw = content.raw if isinstance(content, io.BufferedReader) else content
+        return isinstance(raw, LooseContent) and raw.digest() == object_id
 
 
 class Inflated(io.RawIOBase):
@@ -90,6 +99,12 @@ class Inflated(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def is_at_end(self) -> bool:
+        """Whether the stream is whole, and nothing is behind it."""
+        rest = self.read(1)
+        behind = self._decompressor.unused_data or self._waiting or self._source.read(1)
+        return not rest and self._decompressor.eof and not behind
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]  # writable bytes, as of all readers
@@ -106,6 +121,33 @@ class Inflated(io.RawIOBase):
             if not self._waiting:
                 return 0
         return 0
+
+
+class LooseContent(io.RawIOBase):
+    """The content of a loose object: as much of it as its header says."""
+
+    def __init__(self, file: Inflated, id_bytes: int) -> None:
+        self._file = file
+        header = loose_header(file) or Header(b"", 0)
+        self._left = header.size
+        self._hasher = hashlib.new(FORMATS[id_bytes], usedforsecurity=False)
+        self._hasher.update(b"%b %d\0" % header)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)[: self._left]  # type: ignore[arg-type]  # as in Inflated
+        count = self._file.readinto(view) if len(view) else 0
+        self._hasher.update(view[:count])
+        self._left -= count
+        return count
+
+    def digest(self) -> bytes:
+        """Returns the id that it has; empty where there is more, or less, than its header says."""
+        while self.read(io.DEFAULT_BUFFER_SIZE):
+            pass
+        return b"" if self._left or not self._file.is_at_end() else self._hasher.digest()
 
 
 def loose_header(content: io.RawIOBase) -> Header | None:
@@ -138,12 +180,22 @@ def ids_in_pack(index: bytes) -> list[bytes]:
     raise Invalid("not an index of a git pack")
 
 
+def skip_bundle_header(file: BinaryIO) -> None:
+    """Reads up to the pack in a bundle; nothing of any other file."""
+    if not file.read(len(BUNDLE_SIGNATURE)).startswith(BUNDLE_SIGNATURE):
+        file.seek(0)
+        return
+    while line := file.readline():
+        if line == b"\n":
+            return
+
+
 class PackedObjects:
     """A temporary repository of ours with copies of packs. `wanted`: the objects to look at.
     Raises Failed where git is not there, or fails."""
 
-    def __init__(self, id_bytes: int, wanted: Collection[bytes]) -> None:
-        self._wanted = wanted
+    def __init__(self, id_bytes: int) -> None:
+        self.wanted: Collection[bytes] = ()
         self._folder = Path(tempfile.mkdtemp(prefix="casfs-git-"))
         self._packs = self._folder / "objects" / "pack"
         self._packs.mkdir(parents=True)
@@ -157,18 +209,22 @@ class PackedObjects:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def add_pack(self, pack: BinaryIO, index: bytes) -> None:
-        name = f"pack-{len(os.listdir(self._packs)):040x}"
-        (self._packs / f"{name}.idx").write_bytes(index)
-        with (self._packs / f"{name}.pack").open("wb") as file:
+    def add_pack(self, pack: BinaryIO) -> list[bytes]:
+        """Adds a copy of a pack; returns the ids of its objects, whatever its own index says."""
+        path = self._packs / f"pack-{len(os.listdir(self._packs)):040x}.pack"
+        with path.open("wb") as file:
             shutil.copyfileobj(pack, file)
+        self._run(["index-pack", "--threads=1", str(path)], ())
+        return ids_in_pack(path.with_suffix(".idx").read_bytes())
 
     def headers(self) -> Mapping[bytes, Header]:
         read: dict[bytes, Header] = {}
-        for line in self._run(["cat-file", "--batch-check"], self._wanted).splitlines():
+        for line in self._run(["cat-file", "--batch-check"], self.wanted).splitlines():
             object_id, kind, *size = line.split()
             if size:  # else `missing`
                 read[bytes.fromhex(object_id.decode())] = Header(kind, int(size[0]))
+        if sum(header.size for header in read.values()) > MAX_UNPACKED_BYTES:
+            raise Failed("the pack is too large to be read")
         return read
 
     def contents(self, ids: Iterable[bytes]) -> Iterator[tuple[bytes, BinaryIO]]:
@@ -183,6 +239,9 @@ class PackedObjects:
                 end = output.tell() + int(size)
                 yield object_id, io.BufferedReader(Part(output, int(size)))
                 output.seek(end + 1)  # behind the line feed
+
+    def is_sound(self, object_id: bytes, content: BinaryIO) -> bool:
+        return True  # git has checked all when it made the index
 
     def packed(self, ids: Iterable[bytes]) -> tuple[Path, Path]:
         """Returns the files of a pack of these objects, and of its index; equal for equal ones."""

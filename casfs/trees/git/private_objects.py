@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
@@ -23,17 +23,26 @@ from casfs.digest import TreeHash, hash_bytes, hash_stream
 from casfs.errors import CasfsError
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.scanner import Scanner, ScanningReader
+from casfs.scanner.private_names import is_private
 from casfs.store import Store
 from casfs.trees import recorded_state, tree
-from casfs.trees.git.history import History
+from casfs.trees.git.history import History, TooManyPaths
 from casfs.trees.git.index import GIT
-from casfs.trees.git.object_files import LOOSE, PACK_FILE, TEMPORARY, is_object_file, loose_id
+from casfs.trees.git.object_files import (
+    LOOSE,
+    PACK_FILE,
+    STEM,
+    is_object_file,
+    loose_id,
+    stays,
+)
 from casfs.trees.git.objects import (
     BESIDE_PACKS,
     BLOB,
     KINDS,
     PACK,
     PACK_INDEX,
+    SHA1_BYTES,
     TREE,
     Header,
     LooseObjects,
@@ -64,16 +73,18 @@ class PrivateObjects(NamedTuple):
 class Classes:
     """What decides about objects. `is_private`: whether a path is, by its name; `is_tracked`:
     whether git tracked it when the thread began, so it is work whatever it holds; `work_hash`: of
-    the content that the work has at a path, if any; `private`: hashes of private files."""
+    the content that the work has at a path, if any; `private`: hashes of private files; `local`:
+    the paths that are private or derived."""
 
     is_private: Callable[[bytes], bool]
     is_tracked: Callable[[bytes], bool]
     work_hash: Callable[[bytes], str | None]
     private: Collection[str]
+    local: Collection[bytes]
     scanner: Scanner | None
 
 
-NO_CLASSES = Classes(lambda _: False, lambda _: False, lambda _: None, (), None)
+NO_CLASSES = Classes(lambda _: False, lambda _: False, lambda _: None, (), (), None)
 
 
 def private_objects(
@@ -86,6 +97,12 @@ def private_objects(
         for change in tree.changes(store, base.full, full)
         if is_object_file(change.path)
     }
+    derived = _derived_before(store, base, classes.local)
+    for path in derived:  # no longer: nothing in it was looked at
+        changed |= _object_files_below(store, full, path)
+    stems = {match[1] for path in changed if PACK_FILE.match(path) and (match := STEM.match(path))}
+    for stem in stems:  # a pack is decided as one
+        changed |= {path: tree.find(store, full, path) for path in _files_of(store, full, stem)}
     hidden = _hidden(store, base)
     entries = {
         path: entry
@@ -93,10 +110,10 @@ def private_objects(
         if path not in changed and tree.find(store, full, path) is not None
     }
     added = {path: entry for path, entry in changed.items() if isinstance(entry, File)}
-    entries |= {path: None for path in added if TEMPORARY.match(path)}
+    entries |= {path: None for path in added if stays(path)}
     commits: dict[bytes, list[str]] = {}
     for git, files in _by_repository(added).items():
-        repository = _Repository(store, batch, git, base, full, classes)
+        repository = _Repository(store, batch, git, base, full, classes, derived)
         entries |= repository.private_files(files, hidden)
         if repository.incomplete:
             commits[git] = repository.incomplete
@@ -108,6 +125,32 @@ def private_objects(
             if (path := folder + b"/" + name) and name.startswith(INDEX_OF_PACKS)
         }
     return PrivateObjects(entries, commits)
+
+
+def _derived_before(
+    store: Store, base: RecordedState, local: Collection[bytes]
+) -> tuple[bytes, ...]:
+    """Returns the directories that were derived, and are work now."""
+    before = recorded_state.local_paths(store, base.tree, base.full)
+    return tuple(
+        path for path, entry in before if isinstance(entry, Subdirectory) and path not in local
+    )
+
+
+def _object_files_below(store: Store, root: TreeHash, folder: bytes) -> dict[bytes, Entry | None]:
+    entry = tree.find(store, root, folder)
+    if not isinstance(entry, Subdirectory):
+        return {}
+    below = tree.walk(store, entry.digest.hash, folder + b"/")
+    return {path: entry for path, entry in below if is_object_file(path)}
+
+
+def _files_of(store: Store, root: TreeHash, stem: bytes) -> Iterable[bytes]:
+    """Yields the paths of the files of a pack, of those that the work may lack."""
+    folder, name = os.path.split(stem)
+    for other in _names(store, root, folder):
+        if other in {name + end for end in (PACK, PACK_INDEX, *BESIDE_PACKS)}:
+            yield folder + b"/" + other
 
 
 class StayingObjects(NamedTuple):
@@ -168,7 +211,9 @@ class _Repository:
         base: RecordedState,
         full: TreeHash,
         classes: Classes,
+        derived: Sequence[bytes] = (),
     ) -> None:
+        """`derived`: directories of which nothing was looked at before."""
         self.incomplete: list[str] = []  # new commits that lack an object elsewhere, in hex
         self._store = store
         self._batch = batch
@@ -178,7 +223,9 @@ class _Repository:
         self._git = git
         self._inside = git + b"/" if git else b""
         above, _, name = git.rpartition(b"/")
-        self._work_tree = above + b"/" if name == os.fsencode(GIT) and above else b""
+        self._is_unread = any((self._inside + b"/").startswith(one + b"/") for one in derived)
+        self._has_work_tree = name == os.fsencode(GIT)
+        self._work_tree = above + b"/" if self._has_work_tree and above else b""
 
     def private_files(self, files: Mapping[bytes, File], hidden: Kept) -> Kept:
         """Returns which of these new object files stay here. `hidden`: those that did before."""
@@ -195,7 +242,7 @@ class _Repository:
                 private, kept = self._private_in_packs(sources, files, stems, loose, private)
             except CasfsError:  # no git on this machine, or a damaged pack
                 private |= self._private(sources, loose, private)
-                kept = {path: None for stem in stems for path in self._files_of(stem)}
+                kept = {path: None for stem in stems for path in self._pack_files(stem)}
         return kept | {path: None for object_id, path in loose.items() if object_id in private}
 
     def _private_in_packs(
@@ -208,27 +255,31 @@ class _Repository:
     ) -> tuple[set[bytes], Kept]:
         """As `_private`; also returns what stays here of new packs. Raises CasfsError where one
         cannot be read."""
-        indexes = {stem: self._content(self._full, stem + PACK_INDEX) for stem in stems}
-        held = {stem: ids_in_pack(data) for stem, data in indexes.items()}
-        known = self._ids_before()
-        new = {object_id for ids in held.values() for object_id in ids} - known
-        first = next((ids[0] for ids in held.values() if ids), None)
         kept: Kept = {}
-        if first is None or not (new or private):
-            return private | self._private(sources, loose, private), kept
-        with PackedObjects(len(first), sorted(new)) as packed:
-            for stem, data in indexes.items():
+        with PackedObjects(self._id_bytes(stems)) as packed:
+            held: dict[bytes, list[bytes]] = {}
+            for stem in stems:
                 with closing(self._store.blobs.open(files[stem + PACK].digest.hash)) as file:
-                    packed.add_pack(file, data)
-            private = private | self._private([*sources, packed], {*loose, *new}, private)
+                    held[stem] = packed.add_pack(file)
+            in_packs = {object_id for ids in held.values() for object_id in ids}
+            packed.wanted = sorted(in_packs - self._ids_before())
+            wanted = {*loose, *packed.wanted}
+            private = private | self._private([*sources, packed], wanted, private)
             for stem, ids in held.items():
                 if private.intersection(ids):
                     kept |= self._without(packed, stem, [one for one in ids if one not in private])
         return private, kept
 
+    def _id_bytes(self, stems: Iterable[bytes]) -> int:
+        """Returns the length of ids, by the index of a pack. Raises CasfsError."""
+        for stem in stems:
+            if ids := ids_in_pack(self._content(self._full, stem + PACK_INDEX)):
+                return len(ids[0])
+        return SHA1_BYTES
+
     def _without(self, packed: PackedObjects, stem: bytes, ids: list[bytes]) -> Kept:
         """Returns what takes the place of the files of a pack: one of these objects alone."""
-        kept: Kept = dict.fromkeys(self._files_of(stem))
+        kept: Kept = dict.fromkeys(self._pack_files(stem))
         if ids:
             for made in packed.packed(ids):
                 path = stem + os.fsencode(made.suffix)
@@ -236,12 +287,8 @@ class _Repository:
                     kept[path] = File(os.path.basename(path), self._batch.put_stream(file))
         return kept
 
-    def _files_of(self, stem: bytes) -> Iterable[bytes]:
-        """Yields the paths of the files of a pack, of those that the work may lack."""
-        folder, name = os.path.split(stem)
-        for other in _names(self._store, self._full, folder):
-            if other in {name + end for end in (PACK, PACK_INDEX, *BESIDE_PACKS)}:
-                yield folder + b"/" + other
+    def _pack_files(self, stem: bytes) -> Iterable[bytes]:
+        return _files_of(self._store, self._full, stem)
 
     def _content(self, root: TreeHash, path: bytes) -> bytes:
         """Raises NotFound."""
@@ -249,8 +296,10 @@ class _Repository:
         return self._store.get(entry.digest.hash) if isinstance(entry, File) else b""
 
     def _ids_before(self) -> set[bytes]:
-        """Returns all objects that the repository had."""
+        """Returns all objects that the repository had, and that were looked at."""
         ids: set[bytes] = set()
+        if self._is_unread:
+            return ids
         folder = tree.find(self._store, self._base.full, self._inside + b"objects")
         if isinstance(folder, Subdirectory):
             for path, _ in tree.walk(self._store, folder.digest.hash, b"objects/"):
@@ -292,10 +341,9 @@ class _Repository:
         packs = [path for path in hidden if path.endswith(PACK) and path.startswith(self._inside)]
         with suppress(CasfsError):  # no git here
             for path in packs:
-                index = self._content(self._full, path.removesuffix(PACK) + PACK_INDEX)
-                with PackedObjects(len(next(iter(private))), ids_in_pack(index)) as packed:
+                with PackedObjects(len(next(iter(private)))) as packed:
                     pack = self._content(self._full, path)
-                    packed.add_pack(io.BytesIO(pack), index)
+                    packed.wanted = packed.add_pack(io.BytesIO(pack))
                     self._read_history(history, packed)
         return StayingObjects(len(private), history.commits_with(private))
 
@@ -317,15 +365,18 @@ class _Repository:
         private = set(ids) - readable
         for source, found in headers:
             private |= self._add_history(history, source, found)
-        paths = history.blob_paths()
-        for path, object_id in self._indexed():
-            paths.setdefault(object_id, set()).add(path)
+        paths: dict[bytes, set[bytes]] = {}
+        with suppress(TooManyPaths):  # then each blob stays
+            paths = history.blob_paths()
+            for path, object_id in self._indexed():
+                paths.setdefault(object_id, set()).add(path)
         for source, found in headers:
             blobs = [object_id for object_id, header in found.items() if header.kind == BLOB]
             for object_id, content in source.contents(blobs):
                 size = found[object_id].size
                 where = [self._work_tree + path for path in paths.get(object_id, ())]
-                if self._is_private_blob(content, size, where):
+                is_private = self._is_private_blob(content, size, where)
+                if is_private or not source.is_sound(object_id, content):
                     private.add(object_id)
         self.incomplete = history.commits_with({*private, *before})
         return private
@@ -344,7 +395,7 @@ class _Repository:
         scanner = self._classes.scanner
         for object_id, content in source.contents(others):
             kind, data = headers[object_id].kind, content.read(MAX_HISTORY_BYTES)
-            if len(data) == MAX_HISTORY_BYTES:
+            if len(data) == MAX_HISTORY_BYTES or not source.is_sound(object_id, content):
                 private.add(object_id)
                 continue
             try:
@@ -369,13 +420,19 @@ class _Repository:
         if size == 0:
             return False
         hash, has_secret = self._read(content, size)
-        if any(self._classes.work_hash(path) == hash for path in paths):
-            return False
         if not paths or hash in self._classes.private:
-            return True
+            return self._work_hash_is(hash, paths) is False
+        if self._work_hash_is(hash, paths):
+            return False
+        if not self._has_work_tree:  # of a bare one nobody knows which files its paths are
+            return has_secret() or any(is_private(os.path.basename(path)) for path in paths)
         if any(self._classes.is_private(path) for path in paths):
             return True
         return has_secret() and not all(self._classes.is_tracked(path) for path in paths)
+
+    def _work_hash_is(self, hash: str, paths: Iterable[bytes]) -> bool:
+        """Whether the work has this content at one of these paths."""
+        return self._has_work_tree and any(self._classes.work_hash(path) == hash for path in paths)
 
     def _read(self, content: BinaryIO, size: int) -> tuple[str, Callable[[], bool]]:
         """Returns the hash of a blob's content, and what tells whether it has a secret."""

@@ -1,7 +1,8 @@
 """Which files git tracked in a recorded directory: read from the index files in its tree.
 
 What an agent adds to the index of its workspace does not make it work: of a thread the index at its
-start decides.
+start decides, and of that no path that was not work then, as the thread may begin with what another
+one left.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.git import index
 from casfs.trees.git.index import GIT, MAX_INDEX_BYTES, TrackedFiles
+from casfs.trees.recorded_state import RecordedState
 
 
 class RecordedTrackedFiles(TrackedFiles):
-    """As TrackedFiles, of the tree `root` of a whole directory."""
+    """As TrackedFiles, of a recorded directory."""
 
-    def __init__(self, store: Store, root: TreeHash) -> None:
+    def __init__(self, store: Store, state: RecordedState) -> None:
         super().__init__(Path(), above=False)
         self._store = store
-        self._tree = root
+        self._state = state
+
+    def has(self, path: bytes) -> bool | None:
+        is_tracked = super().has(path)
+        return is_tracked and tree.find(self._store, self._state.tree, path) is not None
 
     def _read_names(self, directory: bytes) -> frozenset[bytes] | None:
         git = (directory + b"/" if directory else b"") + os.fsencode(GIT)
-        if tree.find(self._store, self._tree, git + b"/HEAD") is None:
+        if tree.find(self._store, self._state.full, git + b"/HEAD") is None:
             return None
-        return frozenset(index_entries(self._store, self._tree, git))
+        return frozenset(index_entries(self._store, self._state.full, git))
 
 
 def index_entries(store: Store, root: TreeHash, git: bytes) -> Mapping[bytes, bytes]:

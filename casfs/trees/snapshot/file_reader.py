@@ -21,10 +21,13 @@ from casfs.digest import Digest
 from casfs.scanner import Finding, Scanner, ScanningReader
 from casfs.scanner.findings import BINARY_PROBE_BYTES, is_binary
 from casfs.system.paths import FILE_FLAGS
+from casfs.trees.git import object_files
 
 NO_ATTRIBUTES: tuple[list[str], ...] = ([], ["security.selinux"])
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
 STAGE_BATCH_BYTES = 4 << 20  # content held until the store is asked for it
+FIRST_BYTES_OF_GIT = (b"P", b"#", b"x")
+PROBE_BYTES = 128  # of a file of git
 NO_DIGEST = Digest.of(b"")  # of what was not read
 T = TypeVar("T")
 
@@ -160,6 +163,8 @@ class FileReader:
             read = ReadFile(name, Digest.of(data), Stat.of(os.fstat(file)), marked)
             if self._scanner is not None:
                 read.hits = hits(self._scanner.scan(data))
+                if not read.hits and data[:1] in FIRST_BYTES_OF_GIT:
+                    read.hits = git_hits(data[:PROBE_BYTES])
             return read, data
         finally:
             os.close(file)
@@ -205,11 +210,27 @@ def scanned_stream(
 ) -> tuple[Hits, T]:
     """Has `read` read a file to its end, and scans it meanwhile; returns what was found, and what
     `read` returned. A binary file goes to `read` as it is, which may have the kernel copy it."""
-    if scanner is None or is_binary(os.pread(source.fileno(), BINARY_PROBE_BYTES, 0)):
+    head = b"" if scanner is None else os.pread(source.fileno(), BINARY_PROBE_BYTES, 0)
+    if inside := git_hits(head[:PROBE_BYTES]):
+        return inside, read(cast(BinaryIO, source))
+    if scanner is None or is_binary(head):
         return (), read(cast(BinaryIO, source))
     reader = ScanningReader(cast(BinaryIO, source), scanner)
     result = read(cast(BinaryIO, reader))
     return hits(reader.findings), result
+
+
+def git_hits(head: bytes) -> Hits:
+    """Returns a hit for a file of git that has other files inside, compressed: what they hold, no
+    scanner sees. `head`: its first bytes."""
+    kind = object_files.kind_of(head)
+    return (Hit(kind, 1),) if kind else ()
+
+
+def hits_at(path: bytes, found: Hits) -> Hits:
+    """Returns the hits in a file at a path: `casfs.trees.git` decides about git's object files."""
+    is_git = bool(found) and found[0].kind in object_files.KINDS
+    return () if is_git and object_files.is_object_file(path) else found
 
 
 def has_xattrs(file: int | str) -> bool:

@@ -50,7 +50,7 @@ class _Paths:
 
     def is_private(self, path: bytes) -> bool:
         """Whether a path that an agent commits would be private or ignored in the directory."""
-        if tree.find(self._store, self._base.tree, path) is not None:
+        if isinstance(tree.find(self._store, self._base.tree, path), File):
             return False
         name = path.rpartition(b"/")[2]
         ignore = self._rules.ignore
@@ -94,6 +94,7 @@ def kept_objects(
         is_tracked=lambda path: bool(rules.tracked.has(path)),
         work_hash=paths.work_hash,
         private={entry.digest.hash for entry in private if isinstance(entry, File)},
+        local=local,
         scanner=rules.scanner,
     )
     return private_objects.private_objects(store, batch, base, full, classes)

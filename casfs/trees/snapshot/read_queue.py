@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from casfs.backend.derived import staging_directory
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
-from casfs.trees.snapshot.file_reader import FileReader, ReadFile
+from casfs.trees.snapshot.file_reader import FileReader, ReadFile, hits_at
 from casfs.trees.snapshot.report import XATTRS, SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
@@ -101,6 +101,7 @@ class ReadQueue:
                 self._report.purged[path] = file.digest.hash
                 self._drop(scanned, file.name)
                 continue
+            file.hits = hits_at(path, file.hits)
             is_work = not (file.hits or scanned.may_be_local or path in self._report.private)
             self._batch.adopt(file.digest, file.staged, file.info, is_work=is_work)
             entry = scanned.entries[file.name]

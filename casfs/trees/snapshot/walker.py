@@ -18,6 +18,7 @@ encodes directories. With a stat cache only what changed is read and encoded.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from pathlib import Path
@@ -44,7 +45,7 @@ from casfs.write_batch import Batch
 
 Subdirectories = list[tuple[bytes, Stat | os.stat_result]]
 GIT_NAME = b".git"
-GIT_OBJECTS = b"/objects"
+GIT_DIRECTORIES = re.compile(rb"/(?:objects|rr-cache|lfs|rebase-[^/]*)\Z")
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 
 
@@ -156,7 +157,7 @@ class Snapshot:
             above
             or own_path in report.derived
             or own_path in report.private
-            or path.endswith(GIT_OBJECTS)  # a thread's may hold what its agents committed
+            or GIT_DIRECTORIES.search(path) is not None  # what a thread's agents committed
         )
         scanned = ScannedDirectory(path, own, row, {}, self._may_be_local)
         try:

@@ -67,15 +67,17 @@ def snapshot(
     options: SnapshotOptions,
     base: RecordedState | None = None,
     *,
+    known: RecordedState | None = None,
+    thread: ThreadRules | None = None,
     verify: bool = False,
 ) -> RecordedState:
-    """Stores what `rules` leave of a directory; `base`: what it held before. The batch is
-    committed, but for the heads that it moves."""
+    """Stores what `rules` leave of a directory; `base`, `known`, `thread`: as of `divide`. The
+    batch is committed, but for the heads that it moves."""
     cache = stat_cache.load(store, directory, rules, options.variant)
     if cache is not None and verify:
         cache.rows.clear()
     full = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
-    state = divide(store, batch, full.dated, directory, report, base)
+    state = divide(store, batch, full.dated, directory, report, base, known=known, thread=thread)
     if cache is not None:
         cache.save()
     return state
@@ -89,18 +91,22 @@ def divide(
     report: SnapshotReport,
     base: RecordedState | None,
     *,
+    known: RecordedState | None = None,
     thread: ThreadRules | None = None,
     is_partial: bool = False,
 ) -> RecordedState:
     """Returns the state of a directory of which a snapshot made the tree `full` and `report`, in
-    this batch. `base`: what it held before; `thread`: of the workspace of one; `is_partial`: only
-    what has changed since `base` was looked at and reported. Raises Invalid for a damaged git
-    index."""
+    this batch. `base`: what it held before; `known`: what it is known to have held, as after a
+    restore: what was private in either stays so, as an agent may have had git track it; `thread`:
+    of the workspace of one; `is_partial`: only what has changed since `base` was looked at and
+    reported. Raises Invalid for a damaged git index."""
     batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
     before = {} if base is None else _private_before(store, base)
     if is_partial:
         _report_unchanged(store, full.tree, before, report)
+    if known is not None:
+        before |= _private_before(store, known)
     settings = policy.load(store)
     rules = IgnoreRules(work=settings.work)
     _drop_allowed(report, settings.allowed_lines)
@@ -108,7 +114,7 @@ def divide(
         report,
         TrackedFiles(directory, above=True) if thread is None else thread.tracked,
         rules,
-        () if thread is None else before,
+        before,
         partial(_is_known_work, store, base, full.tree),
     )
     objects: Mapping[bytes, Entry | None] = {}
@@ -120,6 +126,10 @@ def divide(
         )
         report.git_commits |= kept.commits
         objects = kept.entries
+    elif report.local:
+        from casfs.trees.git.objects_of_files import objects_of_files
+
+        objects = dict.fromkeys(objects_of_files(store, full.tree, report.local))
     state = recorded_state.divide(
         store,
         batch,

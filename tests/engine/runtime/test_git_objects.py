@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,7 @@ def work(store: Store, workspace: Workspace, tmp_path: Path, name: str = "elsewh
     """Records the workspace, and restores what others get of it."""
     state = workspace.record()
     workspace._begun = state
+    workspace.take_report()
     restore(store.shown(), RecordedState(state.tree), tmp_path / name)
     assert readings.leaks(store, *SECRETS) == []
     return tmp_path / name
@@ -113,9 +116,9 @@ def test_the_history_travels(disk_store: Store, workspace: Workspace, tmp_path: 
     git(workspace.path, "add", "-A")
     git(workspace.path, "commit", "-qm", "second")
     head = git(workspace.path, "rev-parse", "HEAD").strip()
+    workspace.record()
     report = workspace.take_report()
     place = work(disk_store, workspace, tmp_path)
-    report = workspace.take_report()
     assert report.git_commits == {b".git": [head]}
     assert git(place, "show", "HEAD:new.py") == "print()\n"
     assert git(place, "show", "HEAD:empty.env") == ""
@@ -222,3 +225,153 @@ def test_a_repository_that_an_agent_makes(
     place = work(disk_store, workspace, tmp_path)
     assert git(place / "inner", "show", "HEAD:a.txt") == "a\n"
     assert git(place / "bare.git", "show", "HEAD:a.txt") == "a\n"
+
+
+def test_an_index_of_an_agent_makes_nothing_work_later(
+    disk_store: Store, workspace: Workspace, tmp_path: Path
+) -> None:
+    """In a thread that begins with what another one left."""
+    git(workspace.path, "add", "-A")
+    git(workspace.path, "commit", "-qm", "second")
+    work(disk_store, workspace, tmp_path)
+    (workspace.path / ".env").unlink()
+    left = workspace.record()
+    for name, state in (("with", workspace._begun), ("without", left)):
+        assert state is not None
+        second = Workspace(disk_store, tmp_path / name)
+        second.reset(state)
+        (second.path / ".env").write_bytes(b"DATABASE_PASSWORD=correct-horse-2\n")
+        git(second.path, "commit", "-qam", "third")
+        (second.path / ".env").write_bytes(b"DATABASE_PASSWORD=correct-horse-3\n")
+        work(disk_store, second, tmp_path, f"{name}-elsewhere")
+
+
+def test_what_was_derived_is_read_when_it_is_work(
+    disk_store: Store, workspace: Workspace, tmp_path: Path
+) -> None:
+    (workspace.path / "package.json").write_text("{}")
+    (workspace.path / "node_modules").mkdir()
+    inner = write_tree(workspace.path / "node_modules/x", {".env": PASSWORD, "a": b"a"})
+    git(inner, "init", "-q")
+    git(inner, "add", "-A")
+    git(inner, "commit", "-qm", "first")
+    (inner / ".env").write_text("X=1\n")
+    work(disk_store, workspace, tmp_path)
+    (workspace.path / "package.json").unlink()
+    place = work(disk_store, workspace, tmp_path, "later")
+    assert git(place / "node_modules/x", "show", "HEAD:a") == "a"
+
+
+def test_paths_of_another_repository_are_not_those_of_the_first(
+    disk_store: Store, workspace: Workspace, tmp_path: Path
+) -> None:
+    path = workspace.path
+    (path / ".git/modules").mkdir()
+    git(path, "init", "-q", "--separate-git-dir", str(path / ".git/modules/lib"), str(path / "lib"))
+    for content in (planted.settings_file(), b"clean\n"):
+        (path / "lib/a.txt").write_bytes(content)
+        (path / "lib/.env").write_bytes(PASSWORD if content != b"clean\n" else b"X=1\n")
+        git(path / "lib", "add", "-A")
+        git(path / "lib", "commit", "-qm", "of lib")
+    work(disk_store, workspace, tmp_path)
+
+
+@pytest.mark.parametrize("name", [
+    "objects/tmp_objdir-incoming-AQFadL/b1/ba61", "objects/pack/pack-x.pack.bak",
+    "rr-cache/0f/preimage", "lfs/objects/ab/cd/abcd",
+])  # fmt: skip
+def test_what_git_leaves_behind_stays(
+    disk_store: Store, workspace: Workspace, tmp_path: Path, name: str
+) -> None:
+    file = workspace.path / ".git" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(PASSWORD)
+    assert not (work(disk_store, workspace, tmp_path) / ".git" / name).exists()
+
+
+def test_objects_elsewhere_stay(disk_store: Store, workspace: Workspace, tmp_path: Path) -> None:
+    path = workspace.path
+    git(path, "add", "-A")
+    git(path, "commit", "-qm", "second")
+    git(path, "bundle", "create", "x.bundle", "--all")
+    packed = subprocess.run(
+        ["git", "-C", path, "pack-objects", "-q", "--all", str(path / "x")], check=True,
+        capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    ).stdout.strip()  # fmt: skip
+    shutil.copytree(path / ".git/objects", path / ".git/objects.bak")
+    place = work(disk_store, workspace, tmp_path)
+    assert not (place / "x.bundle").exists()
+    assert not (place / f"x-{packed}.pack").exists()
+    assert not [one for one in place.glob(".git/objects.bak/??/*") if one.is_file()]
+
+
+def test_a_pack_is_read_whatever_its_index_says(
+    disk_store: Store, workspace: Workspace, tmp_path: Path
+) -> None:
+    git(workspace.path, "gc", "-q", "--prune=now")
+    [old] = workspace.path.glob(".git/objects/pack/*.idx")
+    known = old.read_bytes()
+    work(disk_store, workspace, tmp_path, "one")
+    git(workspace.path, "add", "-A")
+    git(workspace.path, "commit", "-qm", "second")
+    git(workspace.path, "gc", "-q", "--prune=now")
+    [index] = workspace.path.glob(".git/objects/pack/*.idx")
+    index.chmod(0o644)
+    index.write_bytes(known)
+    work(disk_store, workspace, tmp_path, "two")
+    index.chmod(0o755)
+    work(disk_store, workspace, tmp_path, "three")
+    index.unlink()
+    work(disk_store, workspace, tmp_path, "four")
+
+
+def test_an_index_that_changes_alone_shows_nothing(
+    disk_store: Store, workspace: Workspace, tmp_path: Path
+) -> None:
+    git(workspace.path, "add", "-A")
+    git(workspace.path, "commit", "-qm", "second")
+    git(workspace.path, "gc", "-q", "--prune=now")
+    work(disk_store, workspace, tmp_path, "one")
+    [index] = workspace.path.glob(".git/objects/pack/*.idx")
+    index.chmod(0o755)
+    work(disk_store, workspace, tmp_path, "two")
+    (workspace.path / "c").write_text("c")
+    git(workspace.path, "add", "-A")
+    git(workspace.path, "commit", "-qm", "third")
+    git(workspace.path, "gc", "-q", "--prune=now")
+    place = work(disk_store, workspace, tmp_path, "three")
+    assert git(place, "show", "HEAD:c") == "c"
+
+
+@pytest.mark.parametrize("lie", ["of size", "behind", "of name"])
+def test_a_lying_object_stays(
+    disk_store: Store, workspace: Workspace, tmp_path: Path, lie: str
+) -> None:
+    content = zlib.compress(b"blob 0\0" + PASSWORD)
+    if lie == "behind":
+        content = zlib.compress(b"blob 2\0a\n") + PASSWORD
+    elif lie == "of name":
+        content = zlib.compress(b"blob %d\0" % len(PASSWORD) + PASSWORD)
+    length = len(git(workspace.path, "rev-parse", "HEAD").strip())
+    path = workspace.path / ".git/objects/0f" / ("e" * (length - 2))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    place = work(disk_store, workspace, tmp_path)
+    assert not (place / path.relative_to(workspace.path)).exists()
+
+
+def test_a_bomb_of_trees_ends_nothing(
+    disk_store: Store, workspace: Workspace, tmp_path: Path
+) -> None:
+    blob = git(workspace.path, "hash-object", "-w", "a.txt").strip()
+    row, below = f"100644 blob {blob}", ""
+    for _ in range(9):
+        rows = "".join(f"{row}\tn{number}\n" for number in range(10))
+        done = subprocess.run(
+            ["git", "-C", workspace.path, "mktree"], input=rows, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        below = done.stdout.strip()
+        row = f"040000 tree {below}"
+    git(workspace.path, "commit-tree", "-m", "bomb", below)
+    work(disk_store, workspace, tmp_path)

@@ -1,0 +1,45 @@
+"""Which loose objects of a recorded directory are of its private files.
+
+A repository that a thread begins with is not read: it is the person's. But what git keeps of a file
+that is private now, as after `git stash -u`, stays here as the file does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+
+from casfs.digest import TreeHash
+from casfs.nodes.directory import File
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.git.index import GIT
+from casfs.trees.git.objects import FORMATS
+
+MAX_BYTES = 16 << 20  # of a file
+
+
+def objects_of_files(store: Store, full: TreeHash, paths: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the paths of the loose objects of the files `paths` of the tree `full`, in the
+    repositories that these are in."""
+    git_name = os.fsencode(GIT)
+    for path in paths:
+        above = path.split(b"/")[:-1]
+        tops = [b"/".join([*above[:length], git_name]) for length in range(len(above) + 1)]
+        repositories = [top for top in tops if tree.find(store, full, top + b"/objects")]
+        entry = tree.find(store, full, path) if repositories else None
+        if isinstance(entry, File) and 0 < entry.digest.size_bytes <= MAX_BYTES:
+            content = store.get(entry.digest.hash)
+            for object_id in (blob_id(format, content) for format in FORMATS.values()):
+                name = f"/objects/{object_id[:2]}/{object_id[2:]}".encode()
+                for top in repositories:
+                    if tree.find(store, full, top + name) is not None:
+                        yield top + name
+
+
+def blob_id(format: str, content: bytes) -> str:
+    """Returns the id that git gives to a file of this content."""
+    hasher = hashlib.new(format, b"blob %d\0" % len(content), usedforsecurity=False)
+    hasher.update(content)
+    return hasher.hexdigest()
