@@ -95,7 +95,7 @@ def create(
     with looks as applied, store.batch() as batch:
         previous = checkpoint.latest(store, name)
         base = None if previous is None else checkpoint.recorded(store, previous)
-        known = Target(store, directory).known_state()
+        known = Target(store, directory).restored_state()
         state = working_tree.snapshot(
             store, batch, directory, rules, report, options, base, known=known
         )

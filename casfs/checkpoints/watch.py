@@ -28,7 +28,7 @@ from casfs.system.directory_events import Event, EventSource, Key
 from casfs.system.paths import open_directory, open_top, printable
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
-from casfs.trees.restore.target import record_state
+from casfs.trees.restore.target import Target, record_state
 from casfs.trees.snapshot import derived, exclusions, policy, stat_cache, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
@@ -229,7 +229,13 @@ class Watch:
             full = look.take_changes(changes, self._note_listed, self._add_link).dated
             self._carry(look.gone)
             state = working_tree.divide(
-                self._store, batch, full, self._directory, self._report, base
+                self._store,
+                batch,
+                full,
+                self._directory,
+                self._report,
+                base,
+                known=Target(self._store, self._directory).restored_state(),
             )
         self._new_bytes = batch.new_bytes
         self._excluded = self._report.excluded if self._is_full else self._excluded

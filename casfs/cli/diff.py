@@ -94,7 +94,7 @@ def print_diff(
     with pager(not format.json):
         changes = renames.detect(store, trees.changes(store, old, new, paths))
         if format.stat:
-            print_stat(store, list(diffstat.path_stats(store, changes)), format.json)
+            print_stat(store, list(diffstat.path_stats(store, changes)), format.json, private)
         elif not format.patch:
             print_changes(store, iter(changes), format.json, private)
         if format.patch:

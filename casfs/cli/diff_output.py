@@ -60,12 +60,15 @@ def _painted(line: str) -> str:
     return paint(line, PATCH_COLOURS.get(line[:1]))
 
 
-def print_stat(store: Store, rows: list[PathStat], as_json: bool) -> None:
-    """Prints a line for each path and a total, in the layout of `git diff --stat`."""
+def print_stat(
+    store: Store, rows: list[PathStat], as_json: bool, private: Collection[bytes] = ()
+) -> None:
+    """Prints a line for each path and a total, in the layout of `git diff --stat`. `private`: paths
+    that are marked so."""
     if as_json:
-        echo_json([change_json(store, row.change) | _counts(row) for row in rows])
+        echo_json([change_json(store, row.change, private) | _counts(row) for row in rows])
     elif rows:
-        _print_graph(rows)
+        _print_graph(rows, private)
 
 
 def change_json(
@@ -107,7 +110,7 @@ def _counts(row: PathStat) -> dict[str, Any]:
     }
 
 
-def _print_graph(rows: list[PathStat]) -> None:
+def _print_graph(rows: list[PathStat], private: Collection[bytes]) -> None:
     names = max(len(shown_path(row.change)) for row in rows)
     most = max((sum(row.lines) for row in rows if row.lines), default=0)
     digits = max(len(str(most)), *(len(_count(row)) for row in rows), 3)
@@ -119,7 +122,8 @@ def _print_graph(rows: list[PathStat]) -> None:
         signs = "" if row.lines is None else " " + _signs(*row.lines, most, width)
         size = f"{row.old_bytes} -> {row.new_bytes} bytes"
         mode = " mode {:04o} -> {:04o}".format(*row.modes) if row.modes else ""
-        write_line(f" {name} | {count:>{digits}} {size}{signs}{mode}")
+        mark = "  (private)" if row.change.path in private else ""
+        write_line(f" {name} | {count:>{digits}} {size}{signs}{mode}{mark}")
     echo(_total(rows))
 
 

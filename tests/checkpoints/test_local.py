@@ -203,15 +203,16 @@ def test_no_command_shows_what_is_here_only(cli: Cli, made: str) -> None:
     for command in (
         ["ls", "-l", made],
         ["ls", f"{made}:d"],
-        ["diff", "w~1", "w"],
-        ["diff", "w~1", "w", "--patch"],
-        ["diff", "w~1", "w", "--json"],
         ["checkpoint", "list", "--json"],
         ["search", "package", "--json"],
     ):
         text = cli(*command).text
         assert text
         assert not [name for name in HIDDEN if name in text], command
+    # A comparison has private files, marked; what is derived it has not.
+    marked = {line for line in cli("diff", "w~1", "w").text.splitlines() if "(private)" in line}
+    assert marked == {"M .env  (private)", "A d/id_rsa  (private)"}
+    assert "node_modules" not in cli("diff", "w~1", "w", "--json").text
     assert cli("search", "id_rsa").text == cli("search", "node_modules").text == ""
     for path in (".env", "d/id_rsa", "node_modules/m"):
         cli("cat", f"{made}:{path}", code=3)

@@ -178,7 +178,8 @@ def test_the_command_line_opens_all_and_commits_the_work(
     assert (place / ".env").read_bytes() == b"KEY=1\n"
     (place / ".env").write_bytes(b"KEY=2\n")
     (place / "a").write_bytes(b"b\n")
-    assert ".env" not in cli("diff", "app", "--stat", place).text
+    stat = cli("diff", "app", "--stat", place).text.splitlines()
+    assert [line.endswith("  (private)") for line in stat if ".env" in line] == [True]
     cli("workspace", "commit", place)
     text = cli("diff", "app~1", "app", "--patch").text
     assert "+b" in text

@@ -232,7 +232,8 @@ def record_workspace(
             store, directory, report, patterns=patterns, keeps_derived=True
         )
         with store.batch() as batch:
-            known = Target(store, directory).known_state()
+            target = Target(store, directory)
+            known = target.known_state()
             state = working_tree.snapshot(
                 store,
                 batch,
@@ -241,6 +242,7 @@ def record_workspace(
                 report,
                 options,
                 known,
+                known=target.restored_state(),
                 thread=_thread_rules(store, known, rules, options),
             )
             state, left_out = linked_repositories.replaced(

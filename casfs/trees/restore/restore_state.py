@@ -29,7 +29,8 @@ FOLDER = "restored"
 class RestoreState:
     """`path`: the absolute path of the target; `roots`: of the whole directory; `name`: NAME@ID of
     the checkpoint that it was recorded as, else empty; `work`: of the first root, where not all of
-    it is work; `is_partial`: a restore of single paths; `steps`: when each applied step was noted;
+    it is work; `is_partial`: a restore of single paths; `is_restored`: a restore has made it, so
+    that git may track in it what an agent has added; `steps`: when each applied step was noted;
     `looks`: when the last checkpoint of each name looked."""
 
     path: str
@@ -39,6 +40,7 @@ class RestoreState:
     name: str = ""
     work: TreeHash | None = None
     is_partial: bool = False
+    is_restored: bool = False
     steps: dict[str, int] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
 

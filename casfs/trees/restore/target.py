@@ -95,6 +95,11 @@ class Target:
         current = self._current_state(self._states)
         return None if current is None else current.state
 
+    def restored_state(self) -> RecordedState | None:
+        """Returns what the directory is known to hold, where a restore has made it."""
+        current = self._current_state(self._states)
+        return current.state if current is not None and current.is_restored else None
+
     def recorded_as(self) -> str:
         """Returns NAME@ID of the checkpoint that was recorded of the directory last, or empty."""
         current = self._current_state(self._states)
@@ -170,8 +175,15 @@ class Target:
         """Save which trees the directory `fd`, which is or becomes this one, may hold; `name` and
         `work`: as in RestoreState."""
         found = os.fstat(fd)
+        before = self._current_state(self._states)
         state = RestoreState(
-            str(self.path), found.st_dev, found.st_ino, tuple(roots), name=name, work=work
+            str(self.path),
+            found.st_dev,
+            found.st_ino,
+            tuple(roots),
+            name=name,
+            work=work,
+            is_restored=not name or (before is not None and before.is_restored),
         )
         self._states.save(state, durable=len(roots) > 1)
 

@@ -96,17 +96,18 @@ def divide(
     is_partial: bool = False,
 ) -> RecordedState:
     """Returns the state of a directory of which a snapshot made the tree `full` and `report`, in
-    this batch. `base`: what it held before; `known`: what it is known to have held, as after a
-    restore: what was private in either stays so, as an agent may have had git track it; `thread`:
-    of the workspace of one; `is_partial`: only what has changed since `base` was looked at and
-    reported. Raises Invalid for a damaged git index."""
+    this batch. `base`: what it held before; `known`: what it holds by a restore; `thread`: of the
+    workspace of one: what was private in those two stays so, as an agent may have had git track it;
+    `is_partial`: only what has changed since `base` was looked at and reported. Raises Invalid for
+    a damaged git index."""
     batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
     before = {} if base is None else _private_before(store, base)
     if is_partial:
         _report_unchanged(store, full.tree, before, report)
+    sticky = {} if thread is None else before
     if known is not None:
-        before |= _private_before(store, known)
+        sticky = sticky | _private_before(store, known)
     settings = policy.load(store)
     rules = IgnoreRules(work=settings.work)
     _drop_allowed(report, settings.allowed_lines)
@@ -114,7 +115,7 @@ def divide(
         report,
         TrackedFiles(directory, above=True) if thread is None else thread.tracked,
         rules,
-        before,
+        sticky,
         partial(_is_known_work, store, base, full.tree),
     )
     objects: Mapping[bytes, Entry | None] = {}

@@ -40,7 +40,6 @@ def thread(cli: Cli, project: Path) -> str:
 def test_commands_show_the_work(cli: Cli, thread: str, tmp_path: Path) -> None:
     for command in (
         ["ls", "-l", f"{thread}@2"],
-        ["diff", f"{thread}@1", f"{thread}@2", "--patch"],
         ["thread", "show", thread, "--json"],
         ["thread", "log", thread],
         ["log", f"{thread}:", "--patch"],
@@ -48,6 +47,9 @@ def test_commands_show_the_work(cli: Cli, thread: str, tmp_path: Path) -> None:
     ):
         text = cli(*command).text
         assert not [name for name in HIDDEN if name in text], command
+    compared = cli("diff", f"{thread}@1", f"{thread}@2").text.splitlines()
+    assert [line for line in compared if "(private)" in line] == ["M .env  (private)"]
+    assert not [line for line in compared if "node_modules" in line]
     for path in (".env", "node_modules/m"):
         cli("cat", f"{thread}@2:{path}", code=3)
     cli("checkpoint", "restore", f"{thread}@1", tmp_path / "again")
