@@ -39,7 +39,7 @@ from casfs.trees.git.objects import (
     loose_header,
     skip_bundle_header,
 )
-from casfs.trees.git.objects_of_files import blob_id
+from casfs.trees.git.objects_of_files import blob_ids
 
 OBJECT_NAME = re.compile(rb"[0-9a-f]{38}|[0-9a-f]{62}")  # behind the two digits of its directory
 LIKELY = re.compile(
@@ -70,11 +70,6 @@ class GitCopies:
     copies: list[GitCopy] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
-    @property
-    def files(self) -> list[str]:
-        """The hashes of the files that hold them, each once."""
-        return list(dict.fromkeys(copy.file for copy in self.copies))
-
 
 class _Pack(NamedTuple):
     file: str
@@ -104,7 +99,7 @@ def with_text(store: Store, needle: Needle) -> GitCopies:
 
 def of_blobs(store: Store, hashes: Collection[str]) -> GitCopies:
     """Finds the git objects that have the content of one of these blobs, by their ids."""
-    ids = {blob_id(format, store.get(hash)) for hash in hashes for format in FORMATS.values()}
+    ids = {object_id for hash in hashes for object_id in blob_ids(store, hash)}
     found = GitCopies()
     loose, packs = _object_files(store)
     names = {object_id[2:].encode(): object_id for object_id in ids}
@@ -230,8 +225,11 @@ def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tom
         with _opened(store, pack) as (packed, ids):
             left = packed.packed(one for one in ids if one not in gone)
             for old, new in zip((pack, index), left, strict=True):
+                # What is left of a hidden pack is as private as it was.
+                is_hidden = bool(store.blobs.local_among([old]))
+                target = store.local_writes() if is_hidden else store
                 with new.open("rb") as file:
-                    add(old, store.put_stream(file).hash)
+                    add(old, target.put_stream(file).hash)
         for hash in beside:
             add(hash)
     return made

@@ -1,7 +1,7 @@
 """Takes texts that were purged out of the older entries of a remote's log.
 
 Entries are never deleted: their numbers are what orders writers. But what an entry says of a name
-that a later one says again is read by nobody, so it may go, and with it a record that has a text
+that a later one says again no reader needs, so it may go, and with it a record that has a text
 which was purged since. An entry without it is put in the place of the old one, under the same id.
 """
 

@@ -171,3 +171,24 @@ def test_a_restored_step_stays_private(cli: Cli, opened: Store, tmp_path: Path) 
     cli("daemon", "stop")
     assert readings.leaks(opened, TEXT) == []
     assert git(again, "show", "HEAD:.env").encode() == b"PASSWORD=" + TEXT + b"\n"
+
+
+def test_what_is_left_of_a_hidden_pack_is_hidden(cli: Cli, opened: Store, tmp_path: Path) -> None:
+    other = b"another-Secret-8842"
+    place = write_tree(tmp_path / "place", {"a": b"a"})
+    git(tmp_path, "init", "-q", str(place))
+    git(place, "add", "-A")
+    git(place, "commit", "-qm", "first")
+    workspace = Workspace(opened, tmp_path / "workspace")
+    workspace.reset(Workspace(opened, place).record())
+    (workspace.path / ".env").write_bytes(b"PASSWORD=" + TEXT + b"\n")
+    (workspace.path / "prod.env").write_bytes(b"PASSWORD=" + other + b"\n")
+    for arguments in FORMS["packed"]:
+        git(workspace.path, *arguments)
+    state = workspace.record()
+    example = make_thread(opened)
+    example.step("a", "done", workspace=state.tree)
+    cli("purge", "--text", "--force", "--with-git", stdin=TEXT)
+    assert readings.leaks(opened, TEXT, whole=True) == []
+    assert readings.leaks(opened, other) == []
+    assert readings.leaks(opened, other, whole=True)

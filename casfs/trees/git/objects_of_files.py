@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 from casfs.digest import TreeHash
 from casfs.nodes.directory import File
@@ -18,6 +19,7 @@ from casfs.trees.git.index import GIT
 from casfs.trees.git.objects import FORMATS
 
 MAX_BYTES = 16 << 20  # of a file
+PIECE_BYTES = 1 << 20
 
 
 def objects_of_files(store: Store, full: TreeHash, paths: Iterable[bytes]) -> Iterator[bytes]:
@@ -30,16 +32,20 @@ def objects_of_files(store: Store, full: TreeHash, paths: Iterable[bytes]) -> It
         repositories = [top for top in tops if tree.find(store, full, top + b"/objects")]
         entry = tree.find(store, full, path) if repositories else None
         if isinstance(entry, File) and 0 < entry.digest.size_bytes <= MAX_BYTES:
-            content = store.get(entry.digest.hash)
-            for object_id in (blob_id(format, content) for format in FORMATS.values()):
+            for object_id in blob_ids(store, entry.digest.hash):
                 name = f"/objects/{object_id[:2]}/{object_id[2:]}".encode()
                 for top in repositories:
                     if tree.find(store, full, top + name) is not None:
                         yield top + name
 
 
-def blob_id(format: str, content: bytes) -> str:
-    """Returns the id that git gives to a file of this content."""
-    hasher = hashlib.new(format, b"blob %d\0" % len(content), usedforsecurity=False)
-    hasher.update(content)
-    return hasher.hexdigest()
+def blob_ids(store: Store, hash: str) -> list[str]:
+    """Returns the ids that git gives to a stored file, in hex: by SHA-1 and by SHA-256. Raises as
+    `Store.get`."""
+    header = b"blob %d\0" % store.blobs.info([hash])[hash].size
+    hashers = [hashlib.new(name, header, usedforsecurity=False) for name in FORMATS.values()]
+    with closing(store.blobs.open(hash)) as file:
+        while piece := file.read(PIECE_BYTES):
+            for hasher in hashers:
+                hasher.update(piece)
+    return [hasher.hexdigest() for hasher in hashers]

@@ -295,6 +295,14 @@ class _Repository:
         entry = tree.resolve(self._store, root, path)
         return self._store.get(entry.digest.hash) if isinstance(entry, File) else b""
 
+    def _ids_of(self, root: TreeHash, index: bytes) -> list[bytes]:
+        """Returns what the index of a pack says that it has; nothing for a damaged one, so that
+        what is in the pack is read where another pack has it."""
+        try:
+            return ids_in_pack(self._content(root, index))
+        except CasfsError:
+            return []
+
     def _ids_before(self) -> set[bytes]:
         """Returns all objects that the repository had, and that were looked at."""
         ids: set[bytes] = set()
@@ -306,7 +314,7 @@ class _Repository:
                 if object_id := loose_id(path):
                     ids.add(object_id)
                 elif path.endswith(PACK_INDEX):
-                    ids.update(ids_in_pack(self._content(self._base.full, self._inside + path)))
+                    ids.update(self._ids_of(self._base.full, self._inside + path))
         return ids
 
     def _hidden_ids(self, hidden: Kept) -> set[bytes]:
@@ -318,14 +326,17 @@ class _Repository:
             if object_id := loose_id(path):
                 ids.add(object_id)
             elif path.endswith(PACK_INDEX):
-                ids.update(ids_in_pack(self._content(self._base.full, path)))
+                ids.update(self._ids_of(self._base.full, path))
                 if isinstance(entry, File):
-                    ids.difference_update(ids_in_pack(self._store.get(entry.digest.hash)))
+                    ids.difference_update(self._ids_of(self._base.tree, path))
         return ids
 
     def staying(self, hidden: Kept) -> StayingObjects:
         """`hidden`: the object files that stay here."""
         private = self._hidden_ids(hidden)
+        files_here = [path for path in hidden if path.startswith(self._inside + b"objects/")]
+        if not private:  # damaged ones alone
+            return StayingObjects(len(files_here), [])
         folder = tree.find(self._store, self._full, self._inside + b"objects")
         files = (
             {
@@ -336,19 +347,17 @@ class _Repository:
             if isinstance(folder, Subdirectory)
             else {}
         )
-        history = History(len(next(iter(private), b"")))
-        self._read_history(history, LooseObjects(self._store, files))
-        packs = [path for path in hidden if path.endswith(PACK) and path.startswith(self._inside)]
+        id_bytes = len(next(iter(private)))
+        history = History(id_bytes)
+        loose = LooseObjects(self._store, files)
+        self._add_history(history, loose, loose.headers())
+        packs = [path for path in files_here if path.endswith(PACK)]
         with suppress(CasfsError):  # no git here
             for path in packs:
-                with PackedObjects(len(next(iter(private)))) as packed:
-                    pack = self._content(self._full, path)
-                    packed.wanted = packed.add_pack(io.BytesIO(pack))
-                    self._read_history(history, packed)
+                with PackedObjects(id_bytes) as packed:
+                    packed.wanted = packed.add_pack(io.BytesIO(self._content(self._full, path)))
+                    self._add_history(history, packed, packed.headers())
         return StayingObjects(len(private), history.commits_with(private))
-
-    def _read_history(self, history: History, source: Objects) -> None:
-        self._add_history(history, source, source.headers())
 
     # -- what is private -------------------------------------------------------------------
 
@@ -409,11 +418,11 @@ class _Repository:
     def _indexed(self) -> Iterable[tuple[bytes, bytes]]:
         """Yields the path and the object of each entry of the indexes of the repository."""
         linked = self._inside + b"worktrees"
-        for git in (self._git, *(linked + b"/" + name for name in self._folders(linked))):
+        for git in (
+            self._git,
+            *(linked + b"/" + name for name in _names(self._store, self._full, linked)),
+        ):
             yield from index_entries(self._store, self._full, git).items()
-
-    def _folders(self, folder: bytes) -> Iterable[bytes]:
-        return _names(self._store, self._full, folder)
 
     def _is_private_blob(self, content: BinaryIO, size: int, paths: Collection[bytes]) -> bool:
         """`paths`: where new commits and indexes have it."""
@@ -424,7 +433,7 @@ class _Repository:
             return self._work_hash_is(hash, paths) is False
         if self._work_hash_is(hash, paths):
             return False
-        if not self._has_work_tree:  # of a bare one nobody knows which files its paths are
+        if not self._has_work_tree:  # the paths in a bare repository are no files of the directory
             return has_secret() or any(is_private(os.path.basename(path)) for path in paths)
         if any(self._classes.is_private(path) for path in paths):
             return True

@@ -18,8 +18,6 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules
 from casfs.write_batch import Batch
 
-NO_OBJECTS = PrivateObjects({}, {})
-
 
 class ThreadRules(NamedTuple):
     """What decides in a thread's workspace, whatever its agents do to it. `tracked`: what git

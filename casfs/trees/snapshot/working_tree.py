@@ -102,7 +102,8 @@ def divide(
     a damaged git index."""
     batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
-    before = {} if base is None else _private_before(store, base)
+    needs_before = base is not None and (is_partial or thread is not None)
+    before = _private_before(store, base) if base is not None and needs_before else {}
     if is_partial:
         _report_unchanged(store, full.tree, before, report)
     sticky = {} if thread is None else before

@@ -11,6 +11,7 @@ import pytest
 
 from casfs.store import Store
 from casfs.trees import tree
+from casfs.trees.git.private_objects import staying_objects
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from engine.runtime.workspace import Workspace
@@ -375,3 +376,20 @@ def test_a_bomb_of_trees_ends_nothing(
         row = f"040000 tree {below}"
     git(workspace.path, "commit-tree", "-m", "bomb", below)
     work(disk_store, workspace, tmp_path)
+
+
+def test_a_damaged_index_of_a_pack_ends_no_step(
+    disk_store: Store, workspace: Workspace, tmp_path: Path
+) -> None:
+    git(workspace.path, "add", "-A")
+    git(workspace.path, "commit", "-qm", "second")
+    git(workspace.path, "gc", "-q", "--prune=now")
+    [index] = workspace.path.glob(".git/objects/pack/*.idx")
+    index.chmod(0o644)
+    index.write_bytes(b"damaged")
+    work(disk_store, workspace, tmp_path, "one")
+    state = workspace._begun
+    assert state is not None
+    assert staying_objects(disk_store, state)[b".git"].commits == []
+    write_tree(workspace.path / ".git/objects/0f", {"e" * 38: b"x"})
+    work(disk_store, workspace, tmp_path, "two")
