@@ -138,8 +138,8 @@ def entries(data: bytes, name: str, read_shared: ReadShared) -> Mapping[bytes, b
         except (struct.error, ValueError, IndexError, OSError, CasfsError):
             continue
     raise Invalid(
-        f"{name} is damaged, so it does not say which files are tracked; delete it, run"
-        " `git reset` there, and try again"
+        f"{name} is damaged: the files that git tracks are unknown; delete it, run `git reset`"
+        " there, and try again"
     )
 
 

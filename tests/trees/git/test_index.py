@@ -148,7 +148,7 @@ def test_a_damaged_index_is_refused(tmp_path: Path, damage: object) -> None:
     git(place, "add", "f")
     index = place / ".git/index"
     index.write_bytes(damage(index.read_bytes()))  # type: ignore[operator]
-    with pytest.raises(Invalid, match=r"r/\.git/index is damaged, .* `git reset`"):
+    with pytest.raises(Invalid, match=r"r/\.git/index is damaged: .* `git reset`"):
         TrackedFiles(place, above=False).has(b"f")
 
 
