@@ -36,7 +36,8 @@ from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.threads import Thread, ThreadId
 
-WORKFLOWS, CHECKPOINTS = "workflows/", "checkpoints/"
+WORKFLOWS = "workflows/"
+CHECKPOINTS = "checkpoints/"
 RENAMED = (CHECKPOINTS, WORKFLOWS)  # kinds of heads that may arrive under another name
 REDACTED_AT = "redactedAt"  # of a record
 TEXTS = ("message", "reason")  # of a record: what a person or an agent said
@@ -75,7 +76,8 @@ class Names:
     """Where heads of an origin arrive, as the store is now."""
 
     def __init__(self, store: Store, origin: Origin) -> None:
-        self._store, self._origin = store, origin
+        self._store = store
+        self._origin = origin
         self._ours: dict[str, bool] = {}  # by kind and NAME: does it stay?
         self._given: set[str] = set()  # names of threads
 
@@ -98,12 +100,14 @@ class Names:
 
     def check_move(self, place: Place, head: Head) -> None:
         """Raises Conflict where a thread of this store stays; the nodes of `head` are stored."""
-        name, old, origin = place.name, place.old, self._origin.name
+        name = place.name
+        old = place.old
+        origin = self._origin.name
         if old is None or not name.startswith(threads.HEADS):
             return
         if old.record.get("status") == threads.RUNNING:
             raise Conflict(f"{label(name)} runs here; take it when it is suspended or has ended")
-        if not is_ahead(self._store, name, head.hash, old.hash):
+        if not is_ahead(self._store, name, new=head.hash, old=old.hash):
             raise Conflict(
                 f"{label(name)} has moved here and in {origin}. To take theirs, remove yours"
                 " (`casfs undo` brings it back)"
@@ -118,7 +122,7 @@ class Names:
 
     def _is_known(self, name: HeadName, here: Head, head: Head) -> bool:
         if name.startswith(threads.HEADS):
-            return is_ahead(self._store, name, here.hash, head.hash)
+            return is_ahead(self._store, name, new=here.hash, old=head.hash)
         return name.startswith(SCHEMAS) or value(name, here) == value(name, head)
 
     def _stays(self, name: HeadName) -> bool:
@@ -129,7 +133,8 @@ class Names:
         return self._ours[prefix]
 
     def _is_ours(self, name: HeadName, prefix: str) -> bool:
-        origin, is_checkpoint = self._origin, name.startswith(CHECKPOINTS)
+        origin = self._origin
+        is_checkpoint = name.startswith(CHECKPOINTS)
         if origin.replaces or (origin.is_own and is_checkpoint):
             return False
         known = self._below(prefix)
@@ -245,7 +250,8 @@ def is_ahead(store: Store, name: str, new: str, old: str) -> bool:
         return True
     if not name.startswith(threads.HEADS) or len(store.blobs.info([new, old])) < 2:
         return False
-    base, thread = store.node(old), Thread(ThreadId(name), Head(store.node(new).hash), None)
+    base = store.node(old)
+    thread = Thread(ThreadId(name), Head(store.node(new).hash), fault=None)
     if base.type == "thread-start":
         return bool(store.node(new).payload.get("start") == old)
     try:
@@ -307,7 +313,8 @@ def is_alias(name: str, head: Head) -> bool:
 
 def own_name(name: HeadName, record: Mapping[str, Any]) -> HeadName:
     """Returns the name that a head has by its node, without that of its origin."""
-    own, prefix = record.get("name"), f"{record.get('origin')}.{record.get('name')}"
+    own = record.get("name")
+    prefix = f"{record.get('origin')}.{record.get('name')}"
     if not name.startswith(RENAMED) or own is None or _name(name) != prefix:
         return name
     kind, _, rest = name.partition("/")

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from casfs.errors import Failed, Invalid, NotFound
 
 FILE = "config.toml"
-AGENTS, REMOTES = "agents", "remotes"  # tables of tables
+AGENTS = "agents"  # tables of tables
+REMOTES = "remotes"
 IMPORT = "import"  # where the heads of an archive are from; no remote has this name
 SHARED = "shared"  # the place of a shared store; all other tables hold settings
 
@@ -59,8 +60,12 @@ SETTINGS = (
     Setting("limits.memory", "", "of an attempt, like 2G (empty = no limit)"),
     Setting("limits.processes", 0, "of an attempt, threads included (0 = no limit)"),
     Setting("limits.cpu_s", 0, "seconds of processor time of an attempt (0 = no limit)"),
-    Setting("limits.network", True, "whether the programs of an attempt have a network"),
-    Setting("limits.enforce", True, "whether an attempt fails where a limit cannot be held"),
+    Setting(
+        "limits.network", default=True, help="whether the programs of an attempt have a network"
+    ),
+    Setting(
+        "limits.enforce", default=True, help="whether an attempt fails where a limit cannot be held"
+    ),
     Setting("snapshot.work", [], "patterns of paths that are recorded though they look private"),
     Setting("snapshot.private", [], "patterns of paths that are kept here, as .env is"),
     Setting("snapshot.allow", [], "wrong alarms: PATH:LINE, or the hash of a secret or a file"),

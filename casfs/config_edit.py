@@ -37,7 +37,7 @@ def with_setting(text: str, name: str, value: Any) -> str:
         else:
             lines += ["", f"[{table}]", line] if lines else [f"[{table}]", line]
     made = "".join(f"{line}\n" for line in lines)
-    if not _is_changed_as_meant(text, made, table, key, value):
+    if not _is_changed_as_meant(text, made, table=table, key=key, value=value):
         raise Refused(f"{name} stands in a form that cannot be changed; use `casfs config edit`")
     return made
 
@@ -58,7 +58,7 @@ def with_table(text: str, name: str, values: Mapping[str, Any]) -> str:
         lines += [*([""] if lines else []), f"[{name}]", *pairs]
     made = "".join(f"{line}\n" for line in lines)
     is_meant = (
-        _is_changed_as_meant(text, made, group, key, dict(values) or None)
+        _is_changed_as_meant(text, made, table=group, key=key, value=dict(values) or None)
         if key
         else tomllib.loads(made) == {**tomllib.loads(text), group: dict(values)}
     )
@@ -79,7 +79,8 @@ def _table(lines: list[str], name: str) -> tuple[int, int]:
 
 def _is_changed_as_meant(old: str, new: str, table: str, key: str, value: Any) -> bool:
     try:
-        before, after = tomllib.loads(old), tomllib.loads(new)
+        before = tomllib.loads(old)
+        after = tomllib.loads(new)
     except tomllib.TOMLDecodeError:
         return False
     wanted = {**before.get(table, {}), key: value}

@@ -128,17 +128,17 @@ def status(root: Path) -> dict[str, Any] | None:
 def request(root: Path, op: str, *, timeout: float | None = None, **arguments: Any) -> Any:
     """Sends a request to the daemon; returns its answer. Raises NoDaemon, and the error that the
     daemon answers with."""
-    return _result(_exchange(root, op, timeout, arguments))
+    return _result(_exchange(root, op, timeout=timeout, arguments=arguments))
 
 
 def request_of_agents(root: Path, env: Mapping[str, str], op: str, **arguments: Any) -> Any:
     """`request` for an operation that has agents play. The variables that their configs name and
     that the daemon does not have are lent to it from `env`: it keeps them in memory, for this
     thread alone. Only for a caller whose user chose the agents: one may send them anywhere."""
-    answer = _exchange(root, op, None, {**arguments, "lent": {}})
+    answer = _exchange(root, op, timeout=None, arguments={**arguments, "lent": {}})
     if LACKING in answer:
         lent = {name: env.get(name, "") for name in answer[LACKING]}
-        answer = _exchange(root, op, None, {**arguments, "lent": lent})
+        answer = _exchange(root, op, timeout=None, arguments={**arguments, "lent": lent})
     return _result(answer)
 
 

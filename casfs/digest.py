@@ -68,7 +68,8 @@ def hash_stream(source: BinaryIO, check: Callable[[], None] = lambda: None) -> D
         if not rest:
             return Digest.of(first)
         first += rest
-    hasher, size = blake3(first, max_threads=blake3.AUTO), len(first)
+    hasher = blake3(first, max_threads=blake3.AUTO)
+    size = len(first)
     piece = bytearray(LONG_READ_BYTES)
     view = memoryview(piece)
     while count := source.readinto(piece):  # type: ignore[attr-defined]  # all of ours have it

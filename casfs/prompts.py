@@ -72,9 +72,10 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
     if intent is None:
         return None
     shown = history(store, threads.backwards(store, thread), fields.get("compact"))
-    workflow, start = threads.workflow(store, thread), threads.start(store, thread).payload
+    workflow = threads.workflow(store, thread)
+    start = threads.start(store, thread).payload
     refs = {**fields, "correction": intent.get("correction")}
-    prompt = _prompt(store, workflow, intent["role"], start, shown, refs)
+    prompt = _prompt(store, workflow, role=intent["role"], start=start, shown=shown, refs=refs)
     last = next((one.payload for one in threads.backwards(store, thread)), None)
     rules = store.node(workflow, "workflow").payload["moderator"]
     instruction = rule_prompts.of_intent(rules, intent, last)
@@ -117,7 +118,7 @@ def history(store: Store, newest_first: Iterable[Node], compact: str | None = No
     for node in newest_first:
         step = node.payload
         output = content_text(store, step["content"])
-        steps.append(EarlierStep(step["index"], step["role"], output, step["meta"]))
+        steps.append(EarlierStep(step["index"], step["role"], output=output, meta=step["meta"]))
         if step["compact"] is not None:
             summary = content_text(store, step["compact"])
             break
@@ -154,7 +155,14 @@ def _candidates(store: Store, thread: Thread, step: Mapping[str, Any]) -> Iterat
     for shown, flow in product(_histories(store, step), flows):
         payload = store.node(flow, "workflow").payload
         if step["role"] in payload["roles"]:
-            prompt = _prompt(store, flow, step["role"], start, shown, step.get("prompt", {}))
+            prompt = _prompt(
+                store,
+                flow,
+                role=step["role"],
+                start=start,
+                shown=shown,
+                refs=step.get("prompt", {}),
+            )
             given = rule_prompts.between(payload["moderator"], step["role"], last)
             for caller, one in product(callers if start["parentState"] else (None,), given):
                 yield replace(prompt, origin=origin(store, start, caller), instruction=one)
@@ -202,9 +210,9 @@ def _prompt(
     return Prompt(
         part["systemPrompt"],
         content_text(store, start["input"]),
-        steps,
-        part["extractPrompt"],
-        schema,
+        history=steps,
+        ask=part["extractPrompt"],
+        schema=schema,
         correction=text("correction"),
         summary=summary,
         hint=text("hint"),

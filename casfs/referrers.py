@@ -40,9 +40,11 @@ CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NO
 Batch: TypeAlias = list[tuple[bytes, set[bytes]]]  # nodes, with what they refer to
 
 READ_BLOBS = 2000  # at once
-BATCH_EDGES, BATCH_NODES = 200_000, 50_000  # a transaction: each rewrites most pages of `edges`
+BATCH_EDGES = 200_000  # a transaction: each rewrites most pages of `edges`
+BATCH_NODES = 50_000
 BATCH_HASHES = 500  # a statement
-POSITION, LAST_NUMBER = 1, 2  # rows of `progress`
+POSITION = 1  # rows of `progress`
+LAST_NUMBER = 2
 PAGE_PARENTS = 1000  # a query
 PARENTS = """
 SELECT p.id, p.hash FROM numbers c JOIN edges e ON e.child = c.id JOIN numbers p ON p.id = e.parent
@@ -89,7 +91,9 @@ class Referrers:
         time; between two pages no transaction is open."""
         of_type = (one for one, _ in of_types(self._store.blobs, [hash]))
         first = next(of_type, None)  # None: no schema
-        key, last, more = bytes.fromhex(hash), 0, True
+        key = bytes.fromhex(hash)
+        last = 0
+        more = True
         while more:
             with self._db.read() as db:
                 rows = db.execute(PARENTS, (key, last, PAGE_PARENTS)).fetchall()
@@ -108,7 +112,8 @@ class Referrers:
     def walk_up(self, hash: str) -> Iterator[str]:
         """Yields the nodes from which a blob is reachable, or whose local tree has it, each once,
         the nearest first."""
-        seen, level = {hash}, [hash]
+        seen = {hash}
+        level = [hash]
         owners = local_trees.owners(self._store)
         while level:
             above: list[str] = []
@@ -140,7 +145,8 @@ class Referrers:
             while True:
                 batch, end = self._read_batch(position, wanted)
                 if written is not None and written.result() != position:  # so did another process
-                    position, written = written.result(), None
+                    position = written.result()
+                    written = None
                 elif end == position:
                     return done
                 else:
@@ -152,7 +158,8 @@ class Referrers:
         """Returns nodes with the hashes that they refer to, and the position behind them."""
         arrivals = self._store.whole.blobs.iterate(begin)
         batch: Batch = []
-        position, edges = begin, 0
+        position = begin
+        edges = 0
         while edges < BATCH_EDGES and len(batch) < BATCH_NODES and wanted():
             arrived = list(islice(arrivals, READ_BLOBS))
             for parent, children in self._edges([hash for _, hash, info in arrived if info.type]):

@@ -93,7 +93,7 @@ def undo(store: Store, text: str | None = None) -> Removal:
             raise Refused(f"{label(name)} has a new value since; remove that first")
         if taken is None or gives_way:
             swaps.append(Swap(name, taken, old))
-        swaps.append(Swap(_kept_name(found.id, name), head, None))
+        swaps.append(Swap(_kept_name(found.id, name), head, new=None))
     store.backend.publish([], swaps)
     return found
 

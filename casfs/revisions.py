@@ -150,7 +150,9 @@ def _resolve(store: Store, text: str) -> Revision:
     parts = TEXT.fullmatch(text)
     if parts is None:
         raise _missing(text)
-    name, selector, back = parts["name"], parts["selector"], parts["back"]
+    name = parts["name"]
+    selector = parts["selector"]
+    back = parts["back"]
     found = _threads(store, name)
     ids: list[Checkpoint] = []
     hashes: list[BlobHash] = []
@@ -163,7 +165,9 @@ def _resolve(store: Store, text: str) -> Revision:
     if len(candidates) > 1:
         raise Conflict(f"{text} is ambiguous: {', '.join(candidates[:4])}; give more of it")
     if found:
-        return _of_thread(store, found[0], selector, 0 if back is None else int(back or 1))
+        return _of_thread(
+            store, found[0], selector=selector, back=0 if back is None else int(back or 1)
+        )
     if ids:
         return _of_checkpoint(store, checkpoint.find(store, text))
     if hashes:
@@ -200,7 +204,7 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
         index = int(found[1])
         if found[2]:
             turn = int(found[2]) - back
-            state = turn_state(store, thread, index, turn)[2]
+            state = turn_state(store, thread, index=index, turn=turn)[2]
             return Revision(state, thread=thread, node=state.tree, turn=(index, turn))
     else:
         raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use @3, or @3.2")
@@ -241,7 +245,8 @@ def turns(store: Store, detail: str | None) -> list[NodeHash]:
 def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns:
     """Returns the payload of a step, or its intent while it is pending, its turns up to this one,
     and the state after it. Raises NotFound."""
-    step, name = thread.record["intent"], f"step {index} of thread {thread.id}"
+    step = thread.record["intent"]
+    name = f"step {index} of thread {thread.id}"
     if step is not None and step["index"] == index:
         left = [step.get("paused"), *thread.record.get("attempts", ())[-1:]]
         found = threads.turns(store, step)
@@ -255,7 +260,7 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
     hash = found[turn - 1]
     payload = store.node(hash, TURN).payload
     if payload.get("workspace"):
-        state = recorded_state.of_node(store, hash, payload, "workspace")
+        state = recorded_state.of_node(store, hash, payload=payload, field="workspace")
         assert state is not None
         return step, found[:turn], state
     raise NotFound(f"{name}: turn {turn} has no tree; see `thread start --turn-trees`")
@@ -286,7 +291,9 @@ def state_if_any(store: Store, hash: str) -> RecordedState | None:
         return state_if_any(store, node.payload["lastStep"] or node.payload["start"])
     if node.type not in TREE_FIELDS:
         raise NotFound(f"{hash} is a {node.type}, not a tree")
-    return recorded_state.of_node(store, node.hash, node.payload, TREE_FIELDS[node.type])
+    return recorded_state.of_node(
+        store, node.hash, payload=node.payload, field=TREE_FIELDS[node.type]
+    )
 
 
 def _missing(text: str) -> NotFound:

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from casfs.workflow_path import START
 
-MAX_VALUE_CHARS, MAX_CHARS = 8_000, 64_000
+MAX_VALUE_CHARS = 8_000
+MAX_CHARS = 64_000
 Rules: TypeAlias = Sequence[Mapping[str, Any]]
 Step: TypeAlias = Mapping[str, Any] | None  # the payload of the last step, None before the first
 _PLACE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)

@@ -88,7 +88,7 @@ class Store:
         `root`. Raises as `check_shared`."""
         from casfs.config_edit import with_table
 
-        wanted = config.Shared(url, objects, endpoint, region)
+        wanted = config.Shared(url, objects, endpoint=endpoint, region=region)
         cls.check_shared(root, wanted)
         with _making(root):
             _make_root(root, SHARED_FORMAT)
@@ -177,14 +177,18 @@ class Store:
         from casfs.backend.shown_blobs import ShownBlobs
 
         view = Store(self.backend, self.root)
-        view.blobs, view.registry, view.whole = ShownBlobs(self.blobs), self.registry, self
+        view.blobs = ShownBlobs(self.blobs)
+        view.registry = self.registry
+        view.whole = self
         return view
 
     def local_writes(self) -> Store:
         """Returns the store with batches whose new blobs stay local, and which make nothing work:
         for trees that are made of private files."""
         view = Store(self.backend, self.root)
-        view.blobs, view.registry, view.cache = self.blobs, self.registry, self.cache
+        view.blobs = self.blobs
+        view.registry = self.registry
+        view.cache = self.cache
         view._writes_local = True
         return view
 
@@ -225,7 +229,7 @@ class Store:
         name = self.registry.name(type_hash)
         if type is not None and name != type:
             raise NotFound(f"{hash} is a {name}, not a {type}")
-        return Node(cast(NodeHash, hash), name, type_hash, payload)
+        return Node(cast(NodeHash, hash), name, type_hash=type_hash, payload=payload)
 
     def readable_nodes(self, hashes: Sequence[str]) -> Iterator[Node]:
         """Yields the nodes of these hashes, read in one go; omits one that is damaged, or that gc
@@ -241,7 +245,7 @@ class Store:
                 name = self.registry.name(type_hash)
             except CasfsError:
                 continue
-            yield Node(cast(NodeHash, hash), name, type_hash, payload)
+            yield Node(cast(NodeHash, hash), name, type_hash=type_hash, payload=payload)
 
     def refs(self, found: Node) -> list[Ref]:
         """Returns the refs of a node: those of its payload, then its type."""

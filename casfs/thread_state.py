@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from casfs.threads import ENDED, RUNNING, Thread, ThreadId
 
-QUEUED, SUCCEEDED, FAILED, STOPPED = "queued", "succeeded", "failed", "stopped"
+QUEUED = "queued"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+STOPPED = "stopped"
 STATES = ("running", QUEUED, "suspended", SUCCEEDED, FAILED, STOPPED, "cancelled", "broken")
 ENDINGS = {0: SUCCEEDED, 1: FAILED, 2: STOPPED}
 BASE32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

@@ -69,7 +69,10 @@ from casfs.store import Store
 
 HEADS = "threads/"
 ThreadId = NewType("ThreadId", str)
-RUNNING, SUSPENDED, ENDED, CANCELLED = "running", "suspended", "ended", "cancelled"
+RUNNING = "running"
+SUSPENDED = "suspended"
+ENDED = "ended"
+CANCELLED = "cancelled"
 BROKEN = "broken"  # the record is damaged
 MAX_ANCESTORS = 10
 MAX_CHILDREN = 16  # that a record names

@@ -141,9 +141,9 @@ def remove(store: Store, hash: str) -> Tombstone:
         type = store.registry.name(info.type)
         raise Refused(f"{hash} is a {type}: only a purge of a file can be taken back")
     if info is not None and info.purged:
-        purgeable(store).unpurge(hash, [Swap(name, head, None)])
+        purgeable(store).unpurge(hash, [Swap(name, head, new=None)])
     else:
-        store.backend.publish([], [Swap(name, head, None)])
+        store.backend.publish([], [Swap(name, head, new=None)])
     store.purged.recheck()
     return decode(head)
 

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-START, END = "__start__", "__end__"  # in place of a role
+START = "__start__"  # in place of a role
+END = "__end__"
 MAX_CONDITION_CHARS = 48  # of a label
 
 

@@ -154,7 +154,8 @@ class Batch:
         """As `put_node`, without optional members that are empty, or that a store of an older casfs
         does not know."""
         schema = self._type(type)[1].document
-        required, known = schema["required"], schema["properties"]
+        required = schema["required"]
+        known = schema["properties"]
         members = {
             name: value
             for name, value in payload.items()
@@ -183,7 +184,8 @@ class Batch:
         value = canonical.parse(data)
         if not isinstance(value, dict) or value.keys() != {"payload", "type"}:
             raise Invalid(f"{digest}: not a node")
-        type_hash, payload = value["type"], value["payload"]
+        type_hash = value["type"]
+        payload = value["payload"]
         if type_hash == META:
             check_document(payload)
             self._add(Staged(digest, data, type=META))
@@ -206,7 +208,9 @@ class Batch:
         refs = schema.refs(payload)
         if is_foreign and not self._is_local:
             self._refuse_local({ref.hash for ref in refs} - self._sizes.keys())
-        self._check_refs(name, type_hash, self._present(refs) if is_foreign else refs, payload)
+        self._check_refs(
+            name, type_hash, refs=self._present(refs) if is_foreign else refs, payload=payload
+        )
         digest = NodeDigest.of(data)
         if self._is_local:
             self._refs_put[digest.hash] = [ref.hash for ref in refs if ref.hash not in self._work]
@@ -228,7 +232,7 @@ class Batch:
         else:
             type_hash, schema = self._type(META)
             schema.check(document)
-            self._check_refs(META, type_hash, schema.refs(document), document)
+            self._check_refs(META, type_hash, refs=schema.refs(document), payload=document)
             self._add(Staged(digest, data, type=type_hash))
         self._documents[digest.hash] = document
         self._named[name] = digest.hash
@@ -258,12 +262,13 @@ class Batch:
         self._look_up(needed - types.keys())
         types.update({hash: self._known[hash] for hash in needed & self._known.keys()})
         node.check_types(refs, types, self.type_name)
-        node.check_targets(name, payload, lambda: self.info(hashes), self.type_name)
+        node.check_targets(name, payload, info=lambda: self.info(hashes), type_name=self.type_name)
         self._require |= needed - self._staged.keys()
 
     def info(self, hashes: set[str]) -> dict[str, BlobInfo]:
         """Returns size and type of blobs that were added here or are stored."""
-        here, sizes = hashes & self._sizes.keys(), self._sizes
+        here = hashes & self._sizes.keys()
+        sizes = self._sizes
         added = {hash: BlobInfo(sizes[hash], self._known[hash]) for hash in here}
         return self.blobs.info(hashes - here) | added
 
@@ -333,12 +338,15 @@ class Batch:
         if self._is_local:
             require = (self._require | kept) - blobs.keys()
             return protocols.Publication(
-                list(blobs.values()), moves, require, (blobs.keys() | require) - self._work
+                list(blobs.values()),
+                moves,
+                require=require,
+                local=(blobs.keys() | require) - self._work,
             )
         require = (self._require | kept | self._marked_below(self._require)) - blobs.keys()
         # A head makes nothing work: that of a local tree leads to what is local.
         local = kept - self._require - blobs.keys()
-        return protocols.Publication(list(blobs.values()), moves, require, local)
+        return protocols.Publication(list(blobs.values()), moves, require=require, local=local)
 
     def conclude(self, result: set[str] | BaseException) -> None:
         """Ends a batch with what publishing all of it returned or raised."""
@@ -353,7 +361,9 @@ class Batch:
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
         self._registry.cache_types({hash: one.type for hash, one in new.items()})
-        self._staged, self._require, self._held_bytes = {}, set(), 0
+        self._staged = {}
+        self._require = set()
+        self._held_bytes = 0
 
     def _not_stored(self) -> dict[str, Staged]:
         """Returns the staged blobs that the store lacks (or has untyped); all of a few rows."""
@@ -379,7 +389,8 @@ class Batch:
         else:
             self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged
-        self._known[hash], self._sizes[hash] = staged.type, staged.digest.size_bytes
+        self._known[hash] = staged.type
+        self._sizes[hash] = staged.digest.size_bytes
         self._held_bytes += len(staged.data or b"")
         full = self._held_bytes >= PUBLISH_BATCH_BYTES or len(self._staged) >= PUBLISH_BATCH_BLOBS
         if full and staged.member is None:  # else the others of its pack are to come

@@ -41,14 +41,16 @@ from casfs.system.cgroups import MEMORY, PIDS, UNIFIED
 from engine.launcher import launched
 from engine.limits import Limits, merge
 
-CGROUP, PARENT = "cgroup", "parent"
+CGROUP = "cgroup"
+PARENT = "parent"
 SHELL = "/bin/sh"
 SHELL_NAMES = ("PWD", "OLDPWD", "SHLVL")  # that it sets by itself
 SHELL_OWN = {"IFS", "OPTIND", "PPID", "LINENO", "RANDOM", "SECONDS", "SHELLOPTS", "BASHOPTS"}
 PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")  # it drops others
 PROBE_TIMEOUT_S = 10.0
 CPU_INTERVAL_S = 0.5
-TRIAL, NO_DAEMON = "trial-", "process"  # begin names of groups; the id of a process follows
+TRIAL = "trial-"  # begin names of groups; the id of a process follows
+NO_DAEMON = "process"
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ class Cage:
         return launched(spec, argv), group
 
     def _make_groups(self) -> None:
-        here, name = support(), f"{cgroups.PREFIX}{_store}-{self.token}"
+        here = support()
+        name = f"{cgroups.PREFIX}{_store}-{self.token}"
         values = {MEMORY: self.limits.memory, PIDS: self.limits.processes}
         made = {UNIFIED: here.groups[UNIFIED] / name}
         made[UNIFIED].mkdir(exist_ok=True)
@@ -164,7 +167,8 @@ class Cage:
                 cgroups.kill(group)
 
     def _process_limits(self) -> list[tuple[int, int]]:
-        limits, holders = self.limits, support().holders
+        limits = self.limits
+        holders = support().holders
         found = []
         if limits.cpu:
             found.append((resource.RLIMIT_CPU, limits.cpu))
@@ -213,7 +217,8 @@ class Cage:
         """Returns method and limits for the step; None where no process was started."""
         if not self.was_used:
             return None
-        here, asked = support(), self.limits.asked()
+        here = support()
+        asked = self.limits.asked()
         value: dict[str, Any] = {"method": here.method}
         if asked:
             value["limits"] = {

@@ -25,9 +25,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+SIOCSIFFLAGS = 0x8914
+IFF_UP = 1
 SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
 KEYCTL_JOIN_SESSION_KEYRING = 1
 CANNOT_RUN = 127
@@ -41,7 +44,8 @@ def launched(spec: Mapping[str, object], argv: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    spec, argv = eval(sys.argv[1], {}), sys.argv[2:]
+    spec = eval(sys.argv[1], {})
+    argv = sys.argv[2:]
     try:
         for file in spec.get("join", ()):
             with open(file, "w") as procs:
@@ -107,7 +111,8 @@ def _leave_network() -> None:
     import struct
 
     libc = ctypes.CDLL(None, use_errno=True)
-    user, group = os.getuid(), os.getgid()
+    user = os.getuid()
+    group = os.getgid()
     if libc.unshare(CLONE_NEWNET) != 0:
         if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
             raise OSError(f"no network namespace: {os.strerror(ctypes.get_errno())}")

@@ -56,9 +56,9 @@ def merge(*tables: Mapping[str, Any]) -> Limits:
     return Limits(
         None if memory is None else _bytes(memory),
         value.get("processes"),
-        value.get("cpuS"),
-        value.get("network", True),
-        value.get("enforce", True),
+        cpu=value.get("cpuS"),
+        network=value.get("network", True),
+        enforce=value.get("enforce", True),
     )
 
 

@@ -52,9 +52,11 @@ def _blocks(lines: list[str]) -> list[tuple[str, int, int]]:
         for kind, lengths in longest.items():
             closes = fence is not None and fence[0] == kind and fence[3]
             lengths.append(max(lengths[-1], fence[1] if fence is not None and closes else 0))
-    found, at = [], 0
+    found = []
+    at = 0
     while at < len(lines):
-        opening, at = fences[at], at + 1
+        opening = fences[at]
+        at = at + 1
         if opening is None or not opening[4]:
             continue
         kind, length, language = opening[:3]
@@ -74,7 +76,8 @@ def _fence(line: str) -> tuple[str, int, str, bool, bool] | None:
     match = FENCE.match(line)
     if match is None:
         return None
-    fence, end = match["fence"], match.end("fence")
+    fence = match["fence"]
+    end = match.end("fence")
     return (
         fence[0],
         len(fence),

@@ -126,17 +126,20 @@ async def run(
         )
     except OSError as error:
         raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
-    out, err = bytearray(), bytearray()
+    out = bytearray()
+    err = bytearray()
 
     def result() -> ProcessResult:
         assert process.returncode is not None
         duration = round((time.monotonic() - begin) * 1000)
-        return ProcessResult(process.returncode, bytes(out), bytes(err), duration)
+        return ProcessResult(
+            process.returncode, bytes(out), stderr=bytes(err), duration_ms=duration
+        )
 
     communicated = False
     try:
         with trio.move_on_after(timeout) as limit:
-            await _communicate(process, stdin, out, err, started, output)
+            await _communicate(process, stdin, out=out, err=err, started=started, output=output)
         communicated = True
     finally:
         with trio.CancelScope(shield=True):
@@ -145,7 +148,7 @@ async def run(
                 assert process.stdout
                 assert process.stderr
                 with trio.move_on_after(DRAIN_TIMEOUT_S) as rest:  # what was not read yet
-                    await _drain(process.stdout, out, rest, output)
+                    await _drain(process.stdout, out, scope=rest, output=output)
                     await _drain(process.stderr, err, rest)
                 await interrupted(result())
             for pipe in filter(None, (process.stdout, process.stderr)):
@@ -170,7 +173,8 @@ def open_process(argv: Sequence[str], token: str | None, **options: Any) -> Proc
     except BaseException:
         cage.end(group, None)
         raise
-    process.cage, process.group = cage, group
+    process.cage = cage
+    process.group = group
     return process
 
 

@@ -89,7 +89,7 @@ def result_of(store: Store, node: Node) -> Result:
     from casfs.trees import recorded_state  # a list of entries has no results
 
     payload = node.payload
-    outputs = recorded_state.of_node(store, node.hash, payload, "outputs")
+    outputs = recorded_state.of_node(store, node.hash, payload=payload, field="outputs")
     assert outputs is not None
     return Result(
         hash=node.hash,
@@ -121,9 +121,18 @@ def list_entries(store: Store) -> list[Entry]:
     """Returns the cache entries, the most recently used first."""
     found = []
     for name, head in head_kinds.sound(store.heads, HEADS):
-        made, program = head.record["createdAt"], head.record["argv0"]
+        made = head.record["createdAt"]
+        program = head.record["argv0"]
         used = max(made, last_use(store.heads, name))
-        found.append(Entry(cast(NodeHash, name[len(HEADS) :]), head.hash, program, made, used))
+        found.append(
+            Entry(
+                cast(NodeHash, name[len(HEADS) :]),
+                head.hash,
+                argv0=program,
+                created_at=made,
+                used_at=used,
+            )
+        )
     return sorted(found, key=lambda entry: entry.used_at, reverse=True)
 
 

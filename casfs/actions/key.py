@@ -118,11 +118,11 @@ def request(
     return Request(
         tuple(argv),
         root,
-        cwd,
-        _outermost(_output(root, cwd, path) for path in outputs),
-        {name: env[name] for name in sorted({DEFAULT_VARIABLE, *names}) if name in env},
-        None if timeout is None else round(timeout * 1000),
-        defaults,
+        cwd=cwd,
+        outputs=_outermost(_output(root, cwd, path) for path in outputs),
+        env={name: env[name] for name in sorted({DEFAULT_VARIABLE, *names}) if name in env},
+        timeout_ms=None if timeout is None else round(timeout * 1000),
+        defaults=defaults,
     )
 
 
@@ -193,10 +193,14 @@ def identify(store: Store, request: Request) -> Action:
     report = SnapshotReport()
     ignore = _input_rules(store, request, report)
     options = SnapshotOptions(times=False, scanner=policy.load(store).scanner())
-    cache = stat_cache.load(store, request.root, ignore, f"action,{options.variant}")
+    cache = stat_cache.load(store, request.root, rules=ignore, variant=f"action,{options.variant}")
     with store.batch() as batch:
-        full = walker.snapshot(batch, request.root, ignore, report, options=options, cache=cache)
-        state = working_tree.divide(store, batch, full.dated, request.root, report, None)
+        full = walker.snapshot(
+            batch, request.root, rules=ignore, report=report, options=options, cache=cache
+        )
+        state = working_tree.divide(
+            store, batch, full=full.dated, directory=request.root, report=report, base=None
+        )
         payload |= input_fields(state)
         node = batch.put_node("action", payload)
     if cache is not None:
@@ -220,7 +224,7 @@ def host_platform() -> dict[str, str]:
 
 def _input_rules(store: Store, request: Request, report: SnapshotReport) -> InputRules:
     ignore = InputRules.of(request.root, defaults=request.defaults)
-    exclusions.exclude_stores(store, request.root, ignore, report)
+    exclusions.exclude_stores(store, request.root, rules=ignore, report=report)
     excluded = {*map(os.fsdecode, ignore.excluded), *request.outputs}
     for above in sorted(outputs.parent_directories(request.outputs), key=len, reverse=True):
         if _holds_only(request.root / above, above, excluded):

@@ -38,8 +38,10 @@ def explain_miss(store: Store, action: Action) -> str:
 def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
     """Returns the stored action with the same argv or role that differs in the fewest parts,
     else one of the same program; the newest of equals."""
-    same, similar = [], []
-    fingerprint, argv0 = actions.fingerprint(action.payload), actions.argv0(action.payload)
+    same = []
+    similar = []
+    fingerprint = actions.fingerprint(action.payload)
+    argv0 = actions.argv0(action.payload)
     for _, head in head_kinds.sound(store.heads, HEADS):
         if head.record.get("command") == fingerprint:
             same.append(head)
@@ -60,7 +62,8 @@ def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
 
 
 def _distance(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
-    old, new = _flat(old), _flat(new)
+    old = _flat(old)
+    new = _flat(new)
     return sum(old[part] != new[part] for part in new)
 
 

@@ -88,15 +88,18 @@ def record(store: Store, batch: Batch, root: Path, paths: Collection[str]) -> Re
     from casfs.trees.snapshot import policy, working_tree
     from casfs.trees.snapshot.git_classes import ThreadRules
 
-    settings, report = policy.load(store), SnapshotReport()
+    settings = policy.load(store)
+    report = SnapshotReport()
     scanner = settings.scanner()
     options = SnapshotOptions(scanner=scanner)
-    full = walker.snapshot(batch, root, OnlyPaths(paths), report, options=options)
+    full = walker.snapshot(batch, root, rules=OnlyPaths(paths), report=report, options=options)
     # All of it is new, and what a program has git track is no more work for that.
     nothing = RecordedState(batch.put_directory(directory.encode([])).hash)
     ignore = IgnoreRules(work=settings.work, private=settings.private)
     rules = ThreadRules(RecordedTrackedFiles(store, nothing), ignore, scanner)
-    return working_tree.divide(store, batch, full.dated, root, report, nothing, thread=rules)
+    return working_tree.divide(
+        store, batch, full=full.dated, directory=root, report=report, base=nothing, thread=rules
+    )
 
 
 def missing(store: Store, outputs: TreeHash, paths: Collection[str]) -> list[str]:
@@ -137,12 +140,12 @@ def staged(
 ) -> Iterator[StagedOutputs]:
     """Writes the tree `outputs` to a staging directory. Raises Failed, NotFound, Corrupt."""
     if not paths:
-        yield StagedOutputs(root, None, ())
+        yield StagedOutputs(root, staging=None, paths=())
         return
     _delete_abandoned(root)
     staging, fd = _make_staging(root)
     try:
-        _write(store, outputs, staging, fd)
+        _write(store, outputs, target=staging, fd=fd)
         yield StagedOutputs(root, staging, paths)
     finally:
         with suppress(Failed):  # what remains is excluded from inputs
@@ -191,12 +194,14 @@ def _lock(path: Path) -> int | None:
 def _write(store: Store, root: DatedTree, target: Path, fd: int) -> None:
     progress = WriteProgress()
     try:
-        write_tree(store, root, fd, progress)
+        write_tree(store, root, fd=fd, progress=progress)
         # They come into a directory that has their sources, perhaps written just before.
         entries = tree.walk(store, root.tree)
         written = {path: None for path, one in entries if not isinstance(one, Subdirectory)}
         last = start = modification_order.first_moment(None)
-        for path, last in modification_order.new_times(store, root, written, start, keep=True):
+        for path, last in modification_order.new_times(
+            store, root, written=written, start=start, keep=True
+        ):
             modification_order.set_time(fd, path, last)
         modification_order.wait_until_past(last)
     except OSError as error:

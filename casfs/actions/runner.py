@@ -72,13 +72,13 @@ def run(store: Store, request: Request, streams: Streams, *, cached: bool) -> Ou
         streams.log(f"not cached: the command or its environment holds a secret ({kind})")
         cached = False
     if not cached:
-        ended = _execute(request, [streams.out], [streams.err], Lock())
-        return _outcome(ended, None, None)
+        ended = _execute(request, [streams.out], err=[streams.err], lock=Lock())
+        return _outcome(ended, action=None, result=None)
     begin = time.monotonic()
     action = identify(store, request)
     for warning in action.warnings:
         streams.log(f"not part of the input: {warning}")
-    return _CachedRun(store, request, action, streams, begin).run()
+    return _CachedRun(store, request, action=action, streams=streams, begin=begin).run()
 
 
 def _secret_in(store: Store, request: Request) -> str:
@@ -174,11 +174,12 @@ class _CachedRun:
         )
 
     def _replay(self, result: Result) -> None:
-        root, paths = self.request.root, self.request.outputs
+        root = self.request.root
+        paths = self.request.outputs
         with (
             self.store.blobs.open(result.stdout) as out,
             self.store.blobs.open(result.stderr) as err,
-            outputs.staged(self.store, result.outputs.work, root, paths) as staged,
+            outputs.staged(self.store, result.outputs.work, root=root, paths=paths) as staged,
         ):
             staged.move()
             for source, sink in ((out, self.streams.out), (err, self.streams.err)):
@@ -215,7 +216,9 @@ class _CachedRun:
                 self._log(f"not cached: its {name} holds a secret ({findings[0]})")
                 return None
         with self.store.batch() as batch:
-            made = outputs.record(self.store, batch, self.request.root, self.request.outputs)
+            made = outputs.record(
+                self.store, batch, root=self.request.root, paths=self.request.outputs
+            )
             missing = outputs.missing(self.store, made.full, self.request.outputs)
             if missing:
                 self._log(f"not cached: it did not produce the output {', '.join(missing)}")
@@ -233,6 +236,6 @@ class _CachedRun:
                 "durationMs": ended.duration_ms,
                 "createdAt": now_ms(),
             }
-            result = recorded_state.put_node(batch, actions.TYPE, payload, made).hash
+            result = recorded_state.put_node(batch, actions.TYPE, payload=payload, state=made).hash
         retry_on_conflict(lambda: actions.publish(self.store, self.action, result))
         return result

@@ -33,7 +33,8 @@ from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
 
-HUMAN, CHILD = "human", "child"  # causes of Waiting
+HUMAN = "human"  # causes of Waiting
+CHILD = "child"
 
 
 async def _ignore(report: object) -> Any:

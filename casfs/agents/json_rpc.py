@@ -27,9 +27,11 @@ from casfs.system import surrogates
 MAX_LINE_BYTES = 64 << 20
 MAX_INLINE_BYTES = 1 << 20  # of a line that the event loop parses itself
 MAX_REQUESTS = 64  # of the other side at once
-MAX_KEPT_BYTES, MAX_KEPT_LINE_BYTES = 64 << 10, 1 << 10  # of malformed lines
+MAX_KEPT_BYTES = 64 << 10  # of malformed lines
+MAX_KEPT_LINE_BYTES = 1 << 10
 INVALID_REQUEST = -32600
-NO_METHOD, INTERNAL = -32601, -32603
+NO_METHOD = -32601
+INTERNAL = -32603
 MEMBER = re.compile(r'\s*"([^"\\]*)"\s*:\s*')
 AFTER_MEMBER = re.compile(r"\s*,")
 LAST_MEMBER = rb'"(?:id|method|jsonrpc)"\s*:\s*(?:-?\d+|"[^"\\]*")'
@@ -84,14 +86,20 @@ class Peer:
         redact: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """`redact`: replaces secrets in what is kept."""
-        self._output, self._input = output, input
-        self._request, self._notification, self._redact = request, notification, redact
-        self._sending, self._is_over = trio.Lock(), False
+        self._output = output
+        self._input = input
+        self._request = request
+        self._notification = notification
+        self._redact = redact
+        self._sending = trio.Lock()
+        self._is_over = False
         self._waiting: dict[int, trio.MemorySendChannel[Mapping[str, Any]]] = {}
         self._last_id = self._running = 0
-        self._held, self._searched = bytearray(), 0
+        self._held = bytearray()
+        self._searched = 0
         self._long: LongLine | None = None
-        self.malformed, self.malformed_count = bytearray(), 0
+        self.malformed = bytearray()
+        self.malformed_count = 0
 
     async def call(self, method: str, params: Any) -> Any:
         """Sends a request; returns its result. Raises RpcError, Closed."""
@@ -144,7 +152,8 @@ class Peer:
         """Yields the lines that end in a piece."""
         self._held += piece
         while (end := self._held.find(b"\n", self._searched)) >= 0:
-            line, self._searched = bytes(self._held[:end]), 0
+            line = bytes(self._held[:end])
+            self._searched = 0
             del self._held[: end + 1]
             if self._long is not None:
                 self._long.add(line)
@@ -157,11 +166,13 @@ class Peer:
             self._long = LongLine(bytes(self._held[:MAX_KEPT_BYTES]))
         if self._long is not None:
             self._long.add(self._held)
-            self._held, self._searched = bytearray(), 0
+            self._held = bytearray()
+            self._searched = 0
 
     async def _receive_long(self, line: LongLine, nursery: trio.Nursery) -> None:
         message = line.members()
-        method, id = message.get("method"), message.get("id")
+        method = message.get("method")
+        id = message.get("id")
         fault = {"code": INVALID_REQUEST, "message": f"longer than {MAX_LINE_BYTES >> 20} MiB"}
         if isinstance(method, str) and id is None:
             await self._notification(method, None, line.size)

@@ -83,9 +83,11 @@ def from_error(error: BaseException, package: str | None = None) -> Message:
 
 def to_error(value: Message) -> CasfsError:
     """Returns the error that `from_error` made JSON of."""
-    name, message = value["error"], str(value["message"])
+    name = value["error"]
+    message = str(value["message"])
     if name == "Waiting":
-        question, more = value["question"], (bool(value["keeps_workspace"]), int(value["tokens"]))
+        question = value["question"]
+        more = (bool(value["keeps_workspace"]), int(value["tokens"]))
         return Waiting(str(value["cause"]), message, question and str(question), *more)
     if name == "AgentFailed":
         return AgentFailed(message, value["detail"] and str(value["detail"]))
@@ -106,7 +108,8 @@ def describe(error: BaseException, package: str | None = None) -> str:
     text = " ".join(str(error).split("\n"))
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        top, file = str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_filename
+        top = str(frame.f_globals.get("__name__")).partition(".")[0]
+        file = frame.f_code.co_filename
         if package == top or (package == "" and "importlib" not in file and top != "__main__"):
             return f"{said} ({file}:{line})"
     return said

@@ -26,7 +26,8 @@ SHORT_FORMS = {  # package: the field of its config that TEXT is
     "human": "question",
     "replay": "thread",
 }
-URL_VARIABLE, KEY_VARIABLE = "OPENAI_BASE_URL", "OPENAI_API_KEY"  # of `llm:MODEL`, `react:MODEL`
+URL_VARIABLE = "OPENAI_BASE_URL"  # of `llm:MODEL`, `react:MODEL`
+KEY_VARIABLE = "OPENAI_API_KEY"
 FIELDS = ("package", "version", "config")
 _NAME = re.compile(r"(?P<name>[^<>=!~\s:]+)(?P<version>(?:\s*[<>=!~][^:]*)?)", re.S)
 
@@ -68,7 +69,9 @@ def from_value(value: object) -> AgentSpec:
         raise Invalid("must be a string, or a table of package, version, config")
     if unknown := [name for name in value if name not in FIELDS]:
         raise Invalid(f"{unknown[0]}: no such field; there are {', '.join(FIELDS)}")
-    name, version, config = (value.get("package"), value.get("version", ""), value.get("config"))
+    name = value.get("package")
+    version = value.get("version", "")
+    config = value.get("config")
     if not isinstance(name, str) or not name:
         raise Invalid("package is required: the name of an agent")
     if not isinstance(version, str):

@@ -44,7 +44,8 @@ class SecretMarks:
         highest: int = 0,
         numbers: Mapping[bytes, int] | None = None,
     ) -> None:
-        self.scanner, self.highest = scanner, highest
+        self.scanner = scanner
+        self.highest = highest
         self.numbers = dict(numbers or {})
         self._lock = threading.Lock()  # steps are built in threads of their own
         self._clean: tuple[str, ...] = ()  # the last texts without secrets and marks

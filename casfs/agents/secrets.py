@@ -37,7 +37,8 @@ MIN_CHARS_WITHIN_WORDS = 6  # a shorter one counts as a whole word only
 NO_NAMES: Mapping[str, str] = {}
 SEARCH_CHUNK_BYTES = 1 << 20
 PRIVATE = "private"  # the kind of a value in a private file
-TREE, STEP = "directory", "thread-step"
+TREE = "directory"
+STEP = "thread-step"
 STEP_TEXTS = ("meta",)  # the other fields are hashes and numbers
 RECORD_TEXTS = ("reason", "name", "message")
 HIGHEST_MARK = "secretMarks"  # in the record of a thread: a later run gives higher numbers
@@ -249,7 +250,8 @@ class RedactingStore(Store):
 
     def __init__(self, store: Store, secrets: Secrets) -> None:
         super().__init__(store.backend, store.root)
-        self.registry, self.cache = store.registry, store.cache
+        self.registry = store.registry
+        self.cache = store.cache
         self.purged = store.purged
         is_first = not isinstance(store, RedactingStore)
         self.secrets = secrets if is_first else secrets_of(store) | secrets

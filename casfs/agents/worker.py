@@ -46,7 +46,8 @@ def describe(target: str, path: str) -> int:
     answer: Message
     try:
         point = EntryPoint("", target, "")
-        exported, package = point.load(), point.module.partition(".")[0]
+        exported = point.load()
+        package = point.module.partition(".")[0]
         descriptor = canonical.decode(canonical.encode(dict(exported.package_descriptor)))
         if not callable(exported.create_agent):
             raise Invalid("create_agent cannot be called")
@@ -68,7 +69,7 @@ class Player:
 
     def __init__(self, connection: socket.socket) -> None:
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
-        self._peer = json_rpc.Peer(stream, stream, self._take, self._take)
+        self._peer = json_rpc.Peer(stream, stream, request=self._take, notification=self._take)
         self._received, self._given = trio.open_memory_channel[Message](math.inf)
         self._scope = trio.CancelScope()
         self._is_asked = self._has_failed = False
@@ -101,7 +102,8 @@ class Player:
 
     async def _play(self, start: Message, secrets: Secrets) -> None:
         sys.path[:] = start["path"]
-        point, (distribution, version) = EntryPoint("", start["target"], ""), start["distribution"]
+        point = EntryPoint("", start["target"], "")
+        (distribution, version) = start["distribution"]
         try:
             agent: AgentFn = point.load().create_agent(start["config"])
             if distribution and (now := metadata.version(distribution)) != version:
@@ -109,7 +111,8 @@ class Player:
         except BaseException as error:  # third-party code may raise anything
             await self._fail(error, "", secrets)
             return
-        given, reports = start["context"], self._reports
+        given = start["context"]
+        reports = self._reports
         fields: Message = {
             **given,
             **{name: partial(self._request, name) for name in ("started", "turn", "keep")},

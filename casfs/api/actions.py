@@ -38,8 +38,9 @@ class Actions:
         whole environment. `warn` gets lines about hits and misses. Raises NotFound, Invalid,
         Failed, Refused.
         """
-        request = _request(argv, directory, outputs, env, timeout_s)
-        out, err = io.BytesIO(), io.BytesIO()
+        request = _request(argv, directory, outputs=outputs, env=env, timeout_s=timeout_s)
+        out = io.BytesIO()
+        err = io.BytesIO()
         streams = runner.Streams(out, err, lambda line: pass_on([line], warn))
         done = runner.run(self._store, request, streams, cached=True)
         found = None if done.result is None else cache.load(self._store, done.result)
@@ -62,7 +63,7 @@ class Actions:
         timeout_s: float | None = None,
     ) -> ActionResult | None:
         """Returns the cached result of a command; None for a miss. Nothing is run or restored."""
-        request = _request(argv, directory, outputs, env, timeout_s)
+        request = _request(argv, directory, outputs=outputs, env=env, timeout_s=timeout_s)
         action = key.identify(ScratchStore(self._store), request)
         found = cache.lookup(self._store, action.hash)
         if found is None:

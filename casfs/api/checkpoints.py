@@ -45,8 +45,8 @@ class Checkpoints:
         made = create.create(
             self._store,
             name,
-            Path(source),
-            message,
+            directory=Path(source),
+            message=message,
             defaults=default_excludes,
             patterns=exclude,
             options=SnapshotOptions(preserve, max_bytes),
@@ -73,4 +73,11 @@ class Checkpoints:
 
 
 def _public(one: checkpoint.Checkpoint) -> Checkpoint:
-    return Checkpoint(one.name, one.id, one.hash, one.root, from_ms(one.created_at), one.message)
+    return Checkpoint(
+        one.name,
+        one.id,
+        hash=one.hash,
+        root=one.root,
+        created_at=from_ms(one.created_at),
+        message=one.message,
+    )

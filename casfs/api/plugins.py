@@ -30,14 +30,16 @@ class Plugins:
     ) -> Plugin:
         """Stores a version from a directory, a tarball or a git repository, unless it is stored;
         `refresh` stores it again. Raises Invalid, NotFound, Failed."""
-        synced = transfer.sync(self._store, name, version, str(source), self._env, refresh=refresh)
+        synced = transfer.sync(
+            self._store, name, version=version, source=str(source), env=self._env, refresh=refresh
+        )
         if warn is not None and synced.warning:
             warn(synced.warning)
         return synced.plugin
 
     def materialize(self, name: str, version: str, target: HostPath) -> Plugin:
         """Restores a plugin to the directory `target`. Raises NotFound, Refused, Failed."""
-        return transfer.materialize(self._store, name, version, Path(target))
+        return transfer.materialize(self._store, name, version=version, target=Path(target))
 
     def list(self, name: str | None = None) -> list[Plugin]:
         """Returns all plugins, or the versions of one."""

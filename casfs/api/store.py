@@ -104,7 +104,8 @@ class Store(trunk.Store):
         return graph.walk(self, map(str, roots))
 
 
-open, init = Store.open, Store.init
+open = Store.open
+init = Store.init
 
 
 def _root(path: HostPath | None) -> Path:

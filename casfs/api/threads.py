@@ -52,7 +52,10 @@ class Threads:
     def steps(self, id: str, *, after: int = 0, last: int | None = None) -> Steps:
         """Returns the steps with an index above `after`, or the `last` of them, oldest first."""
         found = thread_lookup.find(self._store, id)
-        return [self._step(one) for one in threads.last_steps(self._store, found, last, after)]
+        return [
+            self._step(one)
+            for one in threads.last_steps(self._store, found, count=last, after=after)
+        ]
 
     def step(self, id: str, index: int) -> Step:
         """Returns the step with that index, counted from 1."""
@@ -66,7 +69,7 @@ class Threads:
         while True:
             version = version_now()
             found = threads.get(self._store, found.id)
-            for node in threads.last_steps(self._store, found, None, after):
+            for node in threads.last_steps(self._store, found, count=None, after=after):
                 after = node.payload["index"]
                 yield self._step(node)
             if found.status != threads.RUNNING:
@@ -187,7 +190,7 @@ class Threads:
         if in_process:
             from engine.runtime.in_process import request
 
-            return request(self._store, self._env, op, arguments)
+            return request(self._store, self._env, op=op, arguments=arguments)
         if op in STARTS_AGENTS:
             return daemon_socket.request_of_agents(self._root(), self._env, op, **arguments)
         return daemon_socket.request(self._root(), op, **arguments)

@@ -56,7 +56,8 @@ class Trees:
 
     def stat(self, tree: Tree, path: TreePath = "") -> Entry:
         """Returns the entry at `path`."""
-        root, at = self.resolve(tree), os.fsencode(path)
+        root = self.resolve(tree)
+        at = os.fsencode(path)
         found = trees.resolve(self._store, root, at)
         if found is None:
             return Entry("", "directory", root)
@@ -90,7 +91,7 @@ class Trees:
                 None if one is None else _entry(change.path, one)
                 for one in (change.old, change.new)
             )
-            yield Change(change.letter, os.fsdecode(change.path), before, after)
+            yield Change(change.letter, os.fsdecode(change.path), old=before, new=after)
 
     def patch(self, old: Tree | None, new: Tree | None) -> bytes:
         """Returns the difference as a unified diff for `git apply`, of at most 1 MiB."""
@@ -111,13 +112,16 @@ class Trees:
         called with one line for each entry that a tree cannot hold. Raises NotFound, Invalid (a
         pattern), Failed (a file that cannot be read), Refused.
         """
-        where, report = Path(source), SnapshotReport()
+        where = Path(source)
+        report = SnapshotReport()
         options = SnapshotOptions(scanner=policy.load(self._store).scanner())
         ignore = exclusions.ignore_rules(
             self._store, where, report, defaults=default_excludes, patterns=exclude
         )
         with self._store.batch() as batch:
-            state = working_tree.snapshot(self._store, batch, where, ignore, report, options)
+            state = working_tree.snapshot(
+                self._store, batch, directory=where, rules=ignore, report=report, options=options
+            )
         pass_on(report.warnings, warn)
         return Digest(state.tree, self._store.blobs.info([state.tree])[state.tree].size)
 
@@ -168,13 +172,15 @@ class Trees:
         return Restored(
             state.tree,
             done.old,
-            done.files,
-            done.bytes,
-            done.outcome.deleted,
-            changed,
-            kept,
-            next(iter(saved), None),
-            {os.fsdecode(path): os.fsdecode(aside) for path, aside in done.outcome.aside.items()},
+            files=done.files,
+            bytes=done.bytes,
+            deleted=done.outcome.deleted,
+            changed=changed,
+            kept=kept,
+            saved=next(iter(saved), None),
+            aside={
+                os.fsdecode(path): os.fsdecode(aside) for path, aside in done.outcome.aside.items()
+            },
         )
 
     def _state(self, tree: Tree) -> RecordedState:
@@ -224,7 +230,14 @@ def _entry(path: bytes, found: directory.Entry) -> Entry:
     if isinstance(found, directory.Symlink):
         target = os.fsdecode(found.target)
         return Entry(where, "symlink", target=target, mode=kept.unix_mode, mtime_ns=mtime_ns)
-    hash, size = found.digest.hash, found.digest.size_bytes
+    hash = found.digest.hash
+    size = found.digest.size_bytes
     return Entry(
-        where, "file", hash, size, found.executable, mode=kept.unix_mode, mtime_ns=mtime_ns
+        where,
+        "file",
+        hash=hash,
+        size=size,
+        executable=found.executable,
+        mode=kept.unix_mode,
+        mtime_ns=mtime_ns,
     )

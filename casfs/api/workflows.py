@@ -51,7 +51,7 @@ class Workflows:
             role: Agent(spec["name"], spec["config"], spec["version"])
             for role, spec in specs.items()
         }
-        return Workflow(definition["name"], hash, definition, agents)
+        return Workflow(definition["name"], hash, definition=definition, agents=agents)
 
     def list(self) -> list[Workflow]:
         """Returns the registered workflows, sorted by name."""

@@ -75,7 +75,8 @@ def room_by_type(blobs: Blobs) -> dict[str | None, Total]:
     found: dict[str | None, Total] = {}
     for _, _, info in blobs.iterate():
         total = found.setdefault(info.type, Total())
-        total.blobs, total.bytes = total.blobs + 1, total.bytes + info.size
+        total.blobs = total.blobs + 1
+        total.bytes = total.bytes + info.size
     return found
 
 

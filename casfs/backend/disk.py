@@ -81,7 +81,9 @@ class DiskBackend:
         self._commits = GroupCommit(self._db)
         self.heads = DiskHeads(self._db, self._commits)
         self.packs = PackFiles(root / "packs", self._db, self._open_remote)
-        self.blobs = DiskBlobs(self._db, self._objects, self.packs, self.heads, self._commits)
+        self.blobs = DiskBlobs(
+            self._db, self._objects, packs=self.packs, heads=self.heads, commits=self._commits
+        )
         self.blobs.erase = lambda **more: self.tiers.tidy(purged_only=True, **more)
 
     @classmethod
@@ -105,7 +107,9 @@ class DiskBackend:
         require: Collection[str] = (),
         local: Collection[str] = (),
     ) -> set[str]:
-        (result,) = self._publish_all([Publication(list(staged), list(swaps), require, local)])
+        (result,) = self._publish_all(
+            [Publication(list(staged), list(swaps), require=require, local=local)]
+        )
         if isinstance(result, BaseException):
             raise result
         return result
@@ -128,8 +132,9 @@ class DiskBackend:
 
     def _publish(self, one: Publication, db: Connection) -> set[str]:
         batch, swaps, require, local = one
-        now, at_ms = int(time.time()), now_ms()
-        stored = prepare(db, batch, swaps, require, now)
+        now = int(time.time())
+        at_ms = now_ms()
+        stored = prepare(db, batch, moves=swaps, require=require, now=now)
         temps = dict.fromkeys(one.temp for one in batch if one.temp and one.member is not None)
         if temps:
             self._blank_purged(db, batch)
@@ -138,7 +143,15 @@ class DiskBackend:
             mark_local(db, hashes.intersection(local))
         unmark_local(db, {key.hex() for key in stored}.union(require).difference(local))
         packs = {temp: self.packs.place(db, temp, "hot") for temp in temps}
-        insert(db, self.blobs.rows, batch, stored, self.blobs.type_ids, packs, now)
+        insert(
+            db,
+            self.blobs.rows,
+            batch=batch,
+            stored=stored,
+            type_ids=self.blobs.type_ids,
+            packs=packs,
+            now=now,
+        )
         self._objects.place(blob for blob in batch if not is_placed(blob, stored))
         if db.execute("SELECT 1 FROM collecting").fetchone():
             record_touched(db, [*require, *(blob.digest.hash for blob in batch)], swaps)
@@ -192,7 +205,7 @@ class DiskBackend:
         now = int(time.time())
 
         def adopt(db: Connection) -> int:
-            id = add_row(db, name, kind, size, remote)
+            id = add_row(db, name, kind=kind, size=size, remote=remote)
             mark_local(db, local)
             db.executemany(
                 ADOPT, ((key_of(hash), size, now, id, number) for number, hash, size in members)
@@ -230,7 +243,9 @@ class DiskBackend:
     def tiers(self) -> Tiers:
         from casfs.backend.tiers import Tiers
 
-        return Tiers(self._db, self.blobs, self._objects, self.packs, self.move_to_pack)
+        return Tiers(
+            self._db, self.blobs, objects=self._objects, packs=self.packs, move=self.move_to_pack
+        )
 
     @cached_property
     def _remotes(self) -> LazyRemotes:
@@ -247,12 +262,12 @@ class DiskBackend:
     def collection(self) -> MarkSweep:
         from casfs.backend.disk_gc import MarkSweep
 
-        return MarkSweep(self._db, self._objects, self.packs, self._root / "gc.lock")
+        return MarkSweep(self._db, self._objects, packs=self.packs, lock=self._root / "gc.lock")
 
     def recompression(self) -> Recompression:
         from casfs.backend.recompression import Recompression
 
-        return Recompression(self.blobs, self.heads, self._db, self.publish)
+        return Recompression(self.blobs, self.heads, db=self._db, publish=self.publish)
 
     def close(self) -> None:
         if "_remotes" in self.__dict__:

@@ -196,7 +196,7 @@ class DiskBlobs(DiskPurging):
         whole, data, pack, member = found
         if pack is None and data is None and (content := self._file_content(hash, size)):
             return content
-        return self._content(hash, _Row(whole, None, data, pack and (pack, member)))
+        return self._content(hash, _Row(whole, type=None, data=data, place=pack and (pack, member)))
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
@@ -256,7 +256,7 @@ class DiskBlobs(DiskPurging):
             raise NotFound(f"no blob {hash} in this store")
         size, type, data, pack, member = row
         place = None if pack is None else (pack, member)
-        return _Row(size, type, self._decoded(data, type is not None), place)
+        return _Row(size, type, data=self._decoded(data, type is not None), place=place)
 
     # -- repair ---------------------------------------------------------------------------
 

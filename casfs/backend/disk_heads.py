@@ -36,7 +36,8 @@ class DiskHeads:
     ) -> Iterator[tuple[HeadName, Head]]:
         if not is_storable(prefix):
             return
-        low, high = prefix, prefix + chr(sys.maxunicode)
+        low = prefix
+        high = prefix + chr(sys.maxunicode)
         test = " OR ".join(["instr(name, ?) OR instr(record, ?)"] * len(containing)) or "1"
         texts = [text for one in containing for text in (one, one)]
         order, limit = ("DESC", REVERSED_FIRST_BATCH_ROWS) if reverse else ("ASC", BATCH_ROWS)
@@ -73,7 +74,12 @@ class DiskHeads:
                 (after,),
             ).fetchall()
         return [
-            Move(seq, name, cast(NodeHash, key.hex()) if isinstance(key, bytes) else None, at)
+            Move(
+                seq,
+                name,
+                hash=cast(NodeHash, key.hex()) if isinstance(key, bytes) else None,
+                at_ms=at,
+            )
             for seq, name, key, at in rows
         ]
 

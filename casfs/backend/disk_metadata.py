@@ -96,7 +96,8 @@ class DiskMetadata:
         return [hash for hash, key in asked.items() if key not in found]
 
     def find(self, prefix: str, limit: int) -> list[str]:
-        low, high = bytes.fromhex(prefix.ljust(64, "0")), bytes.fromhex(prefix.ljust(64, "f"))
+        low = bytes.fromhex(prefix.ljust(64, "0"))
+        high = bytes.fromhex(prefix.ljust(64, "f"))
         with self._db.read() as db:
             rows = db.execute(
                 "SELECT hash FROM blobs WHERE hash BETWEEN ? AND ? ORDER BY hash LIMIT ?",

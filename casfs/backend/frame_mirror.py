@@ -39,7 +39,8 @@ BLOCK = 4096
 TAIL_BYTES = 256 << 10  # of a pack, in which its index is looked for
 STAT_BLOCK = 512
 OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-PACKS, USES = "remotes/*/packs/*.pack", ".uses"
+PACKS = "remotes/*/packs/*.pack"
+USES = ".uses"
 Tail = Callable[[int], tuple[bytes, int]]  # size -> the last bytes of a pack, and its size
 
 
@@ -143,7 +144,8 @@ class FrameMirror:
 
     def evict(self, frame: int) -> int:
         """Frees the room of a frame, unless it is being fetched; returns how many bytes it was."""
-        start, end = self.starts[frame], self.ends[frame]
+        start = self.starts[frame]
+        end = self.ends[frame]
         if frame and not self.is_present(frame - 1):  # their block is free as well
             start = max(start // BLOCK * BLOCK, self.starts[frame - 1])
         if frame + 1 < self.index.frames and not self.is_present(frame + 1):
@@ -189,7 +191,8 @@ def evict(root: Path, limit: int) -> None:
     if _room(root) <= limit:
         return
     with locks.held(root, "cache", lambda: None):
-        total, found = _room(root), []
+        total = _room(root)
+        found = []
         for path in root.glob(PACKS):
             with suppress(CasfsError):
                 mirror = FrameMirror(path)

@@ -50,7 +50,8 @@ class GroupCommit:
         transaction may hold actions of other threads; `action` must not begin or end one.
         Raises what `action` raises, and Failed where the transaction fails."""
         with self._lock:
-            is_alone, self._has_leader = not self._has_leader, True
+            is_alone = not self._has_leader
+            self._has_leader = True
         if not is_alone:
             (result,) = self._run_queued([action])
             if isinstance(result, BaseException):
@@ -76,7 +77,8 @@ class GroupCommit:
         requests = [_Request(action) for action in actions]
         with self._lock:
             self._queue += requests
-            leads, self._has_leader = not self._has_leader, True
+            leads = not self._has_leader
+            self._has_leader = True
         try:
             for request in requests:
                 if not leads:

@@ -36,8 +36,8 @@ class Group(NamedTuple):
 
     def staged(self, digest: Digest, member: int) -> Staged:
         if self.paths[0].endswith(SUFFIX):
-            return Staged(digest, None, self.paths[0], member=member)
-        return Staged(digest, None, self.paths[member])
+            return Staged(digest, data=None, temp=self.paths[0], member=member)
+        return Staged(digest, data=None, temp=self.paths[member])
 
     def discard(self) -> None:
         for path in self.paths:
@@ -80,7 +80,8 @@ class HotPacks:
             self._writer = PackWriter(self._file, aligned=True)
             for digest, data in self._held:
                 self._writer.add(digest.hash, data)
-        self._held, self._held_bytes = [], 0
+        self._held = []
+        self._held_bytes = 0
 
     def complete(self) -> None:
         """Completes the current group, if it has any blob."""
@@ -93,14 +94,16 @@ class HotPacks:
                 os.rename(self._temp, paths[0])
             self._file = None
         else:
-            count, paths = len(self._held), []
+            count = len(self._held)
+            paths = []
             try:
                 for digest, data in self._held:
                     paths.append(str(self._objects.stage_bytes(digest, data).temp))
             except BaseException:
                 Group(0, 0, paths).discard()
                 raise
-            self._held, self._held_bytes = [], 0
+            self._held = []
+            self._held_bytes = 0
         if count:
             self.groups.append(Group(self._number, count, paths))
             self._number += 1
@@ -127,7 +130,8 @@ def spill(objects: Objects, staged: Sequence[Staged], made: list[Staged]) -> lis
     """Returns what is staged, with longer plain bytes in files or packs instead of memory; these
     are added to `made`."""
     packs = HotPacks(objects, sys.maxsize)  # they are in memory anyway
-    found, places = list(staged), {}
+    found = list(staged)
+    places = {}
     try:
         for number, one in enumerate(staged):
             if one.data is not None and not one.is_row:

@@ -21,7 +21,8 @@ class JournalReader:
         """Returns the moves since the last call, at most the journal's length; cheap if there
         are none. A call that fails has read none."""
         version = self._current_version()
-        lost, seq = False, self.seq
+        lost = False
+        seq = self.seq
         found: list[Move] = []
         if version != self._version:
             while moves := self._backend.heads.moves(seq):
@@ -30,5 +31,7 @@ class JournalReader:
                     found = []
                 found += moves
                 seq = moves[-1].seq
-        self.lost, self.seq, self._version = lost, seq, version
+        self.lost = lost
+        self.seq = seq
+        self._version = version
         return found

@@ -32,7 +32,8 @@ from casfs.packs.reader import PackReader
 
 WINDOW_BYTES = 4 << 20  # of one request
 PATIENCE_S = 5.0  # for a request and its retries
-BACKOFF_S, MAX_BACKOFF_S = 0.5, 8.0  # after a failure, in which nothing is asked
+BACKOFF_S = 0.5  # after a failure, in which nothing is asked
+MAX_BACKOFF_S = 8.0
 EVICT_SHARE = 16  # of the limit: evictions are looked for after so much was fetched
 BACKGROUND_THREADS = 2
 MOVES = 1 << 62  # behind every frame: where the locks of `moving` begin
@@ -50,7 +51,8 @@ waiting = _Waiting()
 @contextmanager
 def without_waiting() -> Iterator[None]:
     """Has this thread not wait for a network."""
-    before, waiting.allowed = waiting.allowed, False
+    before = waiting.allowed
+    waiting.allowed = False
     try:
         yield
     finally:
@@ -77,13 +79,15 @@ class LazyRemote:
         self, root: Path, name: str, limit: int, connect: Callable[[], ObjectStorage]
     ) -> None:
         """`root`: of the store; `limit`: bytes of the mirrors of all its remotes, 0 for none."""
-        self.root, self.name = root, name
+        self.root = root
+        self.name = name
         self.window = min(WINDOW_BYTES, limit // EVICT_SHARE or WINDOW_BYTES)
         self._limit = limit
         self._connect = connect
         self._storage: ObjectStorage | None = None
         self._lock = threading.Lock()
-        self._failures, self._again = 0, 0.0
+        self._failures = 0
+        self._again = 0.0
         self._stored = 0
         self._pool: ThreadPoolExecutor | None = None
 
@@ -110,7 +114,8 @@ class LazyRemote:
         except Unreachable:
             with self._lock:
                 pause = min(MAX_BACKOFF_S, BACKOFF_S * 2 ** min(self._failures, 8))
-                self._failures, self._again = self._failures + 1, time.monotonic() + pause
+                self._failures = self._failures + 1
+                self._again = time.monotonic() + pause
             raise
         except NotFound as error:
             raise Corrupt(f"gone from the remote {self.name}: {error}") from None
@@ -155,7 +160,7 @@ class LazyRemotes:
             if remote not in self._open:
                 connect = partial(self._connect, remote)
                 limit = cache_limit(self._root)
-                self._open[remote] = LazyRemote(self._root, remote, limit, connect)
+                self._open[remote] = LazyRemote(self._root, remote, limit=limit, connect=connect)
         try:
             return LazyPack(self._open[remote], name)
         except NotLocal:
@@ -184,7 +189,8 @@ class FrameFetcher:
     """Reads the frames of one pack: from its mirror, else from the remote. Thread-safe."""
 
     def __init__(self, remote: LazyRemote, name: str) -> None:
-        self.remote, self.name = remote, name
+        self.remote = remote
+        self.name = name
         path = mirror_path(remote.root, remote.name, name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.mirror = FrameMirror(path, partial(remote.tail, name))
@@ -204,7 +210,8 @@ class FrameFetcher:
             start = offset - mirror.starts[frame]
             data = self._fetch(frame)[start : start + size]
         if frame in self._ahead:
-            behind, self._ahead = self._ahead.stop, range(0)
+            behind = self._ahead.stop
+            self._ahead = range(0)
             if behind < self._count and not mirror.is_present(behind):
                 self.remote.in_background(partial(self._fetch_quietly, behind))
         return data
@@ -216,8 +223,10 @@ class FrameFetcher:
     def _fetch(self, first: int) -> bytes:
         """Returns the stored bytes of a frame, which it fetches with those behind it, unless
         another reader has."""
-        mirror, last = self.mirror, self._window(first)
-        start, own = mirror.starts[first], mirror.ends[first] - mirror.starts[first]
+        mirror = self.mirror
+        last = self._window(first)
+        start = mirror.starts[first]
+        own = mirror.ends[first] - mirror.starts[first]
         with mirror.locked(start, mirror.ends[last]):
             data = mirror.read(first, start, own)
             if data is not None:
@@ -233,7 +242,8 @@ class FrameFetcher:
 
     def _window(self, first: int) -> int:
         """Returns the last frame to fetch with `first`: as many as there are before it."""
-        mirror, most = self.mirror, self.remote.window
+        mirror = self.mirror
+        most = self.remote.window
         start = mirror.starts[first]
         before = last = first
         while before and mirror.is_present(before - 1) and start - mirror.starts[before] < most:

@@ -46,7 +46,8 @@ class MemoryBackend:
         local: Collection[str] = (),
     ) -> set[str]:
         with self.lock:
-            batch, moves = list(staged), list(swaps)
+            batch = list(staged)
+            moves = list(swaps)
             brought: set[str] = {one.digest.hash for one in batch}
             present = self.blobs.stored.keys() | brought
             stored = brought & self.blobs.stored.keys()
@@ -204,7 +205,7 @@ class MemoryBlobs:
             if mark is None or not mark.purged or mark.type is not None:
                 raise NotFound(f"no purged blob {hash} in this store that is not a node")
             self._backend.heads.replace(self._backend.heads.swapped(swaps), swaps)
-            self._purged[hash] = BlobInfo(mark.size, None, awaited=True)
+            self._purged[hash] = BlobInfo(mark.size, type=None, awaited=True)
 
 
 class MemoryHeads:
@@ -258,7 +259,7 @@ class MemoryHeads:
         at_ms = now_ms()
         for swap in swaps:
             hash = None if swap.new is None else swap.new.hash
-            self._moves.append(Move(self._moved + 1, swap.name, hash, at_ms))
+            self._moves.append(Move(self._moved + 1, swap.name, hash=hash, at_ms=at_ms))
             self._moved += 1
         self._uses = {name: at for name, at in self._uses.items() if name in heads}
 

@@ -70,7 +70,7 @@ class Objects:
         temp = self.staging.new_name()
         try:
             bulk = self._copy(source, temp, len(first))
-            return Staged(bulk or self._spool(first, source, temp), None, temp)
+            return Staged(bulk or self._spool(first, source, temp), data=None, temp=temp)
         except BaseException:
             with suppress(OSError):
                 os.unlink(temp)
@@ -94,7 +94,7 @@ class Objects:
             if isinstance(error, OSError):
                 raise Failed(f"cannot write {temp}: {error.strerror}") from error
             raise
-        return Staged(digest, None, temp)
+        return Staged(digest, data=None, temp=temp)
 
     def _copy(self, source: BinaryIO, temp: str, begun: int) -> Digest | None:
         """Copies a very large file inside the kernel and hashes the copy, which cannot change in
@@ -102,7 +102,8 @@ class Objects:
         if not isinstance(getattr(source, "raw", source), io.FileIO):
             return None  # the descriptor of a decompressor or archive member is another file
         try:
-            origin, start = source.fileno(), source.tell() - begun
+            origin = source.fileno()
+            start = source.tell() - begun
             offset = os.lseek(origin, 0, os.SEEK_CUR)  # a buffered reader is ahead of `tell`
             size = os.fstat(origin).st_size - start
         except OSError:  # a pipe has no offset
@@ -113,7 +114,7 @@ class Objects:
             fd = os.open(temp, NEW_FILE, 0o600)
         try:
             with writing(temp):
-                whole = copy_extents(origin, fd, start, size)
+                whole = copy_extents(origin, fd, start=start, size=size)
                 os.fchmod(fd, OBJECT_MODE)
         except Failed as error:
             cause = error.__cause__
@@ -132,7 +133,8 @@ class Objects:
     def _spool(self, first: bytes, source: BinaryIO, temp: str) -> Digest:
         """Hashes a stream into `temp`. Errors of `source` pass through: only the caller can name
         the file."""
-        hasher, size = Hasher(), 0
+        hasher = Hasher()
+        size = 0
         with writing(temp):
             fd = os.open(temp, NEW_FILE, 0o600)
         with open(fd, "wb", buffering=0) as out:

@@ -78,7 +78,9 @@ class PackFiles:
             ).fetchone()
         if row is None:
             raise NotFound(f"no pack {pack} in this store")
-        name, kind, remote = row[0].hex(), row[1], row[2]
+        name = row[0].hex()
+        kind = row[1]
+        remote = row[2]
         if kind == "remote":
             return _Open(self._open_remote(remote, name))
         path = self.path(name)
@@ -104,17 +106,19 @@ class PackFiles:
 
     def stream(self, hash: str, place: Place) -> BinaryIO:
         """As `read`, but returns a stream, which is not verified."""
-        pieces = self._at(hash, place, True).pieces(place[1])
+        pieces = self._at(hash, place, again=True).pieces(place[1])
         return io.BufferedReader(PieceStream(pieces), MAX_FRAME_BYTES)
 
     def moving(self, hash: str, place: Place) -> AbstractContextManager[None]:
         """The block stores a blob elsewhere. Raises as `read`."""
-        return self._at(hash, place, False).moving(place[1])
+        return self._at(hash, place, again=False).moving(place[1])
 
     def verify(self, hash: str, size: int, place: Place) -> None:
         """Reads a blob in constant memory, from the disk if nothing has read that frame since the
         last `faults`. Raises as `read`."""
-        with cast(BinaryIO, PieceStream(self._at(hash, place, False).pieces(place[1]))) as source:
+        with cast(
+            BinaryIO, PieceStream(self._at(hash, place, again=False).pieces(place[1]))
+        ) as source:
             if hash_stream(source, interruption.check) != Digest(BlobHash(hash), size):
                 raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
 
@@ -151,7 +155,7 @@ class PackFiles:
             self.root.mkdir(exist_ok=True)
             os.rename(temp, path)
             fsync(self.root)
-        return add_row(db, path.stem, kind, size, None)
+        return add_row(db, path.stem, kind=kind, size=size, remote=None)
 
     def remove(self, pack: int) -> bool:
         """Deletes a pack that no blob is in; returns False for any other."""
@@ -241,7 +245,8 @@ class PieceStream(io.RawIOBase):
                 return 0
             self._rest = memoryview(piece)
         count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
         return count
 
 

@@ -88,7 +88,8 @@ class Recompression:
         with self._db.read() as db:
             rows = db.execute(SAMPLES, (type_key(type),)).fetchall()
         samples = list(self._decoded(data for (data,) in rows))
-        checks, training = samples[::8], [one for i, one in enumerate(samples) if i % 8]
+        checks = samples[::8]
+        training = [one for i, one in enumerate(samples) if i % 8]
         data = zstd.train(training, DICTIONARY_BYTES)
         if data is None or not _gains(data, checks):
             return False
@@ -99,7 +100,7 @@ class Recompression:
         numbers = (_number(name) for name, _ in self._heads.list(DICTIONARIES))
         name = head_name(max(numbers, default=0) + 1)
         try:
-            self._publish([self._blobs.stage_bytes(digest, data)], [Swap(name, None, head)])
+            self._publish([self._blobs.stage_bytes(digest, data)], [Swap(name, old=None, new=head)])
         except Conflict:  # another process trained one
             return False
         self._blobs.rows.refresh()
@@ -178,7 +179,8 @@ class Recompression:
         the new one would be `longer` without need."""
         rows = self._blobs.rows
         try:
-            data, type_hash = rows.decode(old), type_of(type)
+            data = rows.decode(old)
+            type_hash = type_of(type)
             if type_hash is None or hash_bytes(data) != key.hex():
                 return old
             new = rows.encode(data, type_hash)
@@ -199,6 +201,7 @@ def _number(dictionary: HeadName) -> int:
 
 
 def _gains(dictionary: bytes, samples: list[bytes]) -> bool:
-    trained, plain = zstd.Dictionary(dictionary), zstd.Dictionary()
+    trained = zstd.Dictionary(dictionary)
+    plain = zstd.Dictionary()
     size = sum(len(trained.compress(one)) for one in samples)
     return size < (1 - MIN_GAIN) * sum(len(plain.compress(one)) for one in samples)

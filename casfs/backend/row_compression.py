@@ -104,7 +104,8 @@ def newest(heads: Heads) -> dict[str, int]:
     """Returns the number of the newest dictionary of each type that has one."""
     found: dict[str, int] = {}
     for name, head in heads.list(DICTIONARIES):
-        number, type = name.removeprefix(DICTIONARIES), head.record.get("type")
+        number = name.removeprefix(DICTIONARIES)
+        type = head.record.get("type")
         if isinstance(type, str) and number.isdecimal() and not head.record.get(RETIRED):
             found[type] = max(found.get(type, 0), int(number))
     return found

@@ -204,7 +204,8 @@ def insert(
         rows_of_nodes.confirm(db)
     rows: list[tuple[bytes, int, int | None, int, bytes | None, int | None, int | None]] = []
     for one in batch:
-        key, data = bytes.fromhex(one.digest.hash), one.data
+        key = bytes.fromhex(one.digest.hash)
+        data = one.data
         id = None if one.type is None else ids[one.type]
         known = stored.get(key)
         if id is not None and known is not None and known.type is None:
@@ -266,7 +267,8 @@ def swap(db: Connection, swap: Swap, at_ms: int) -> None:
     new = None if swap.new is None else _head_row(swap.new)
     if not is_storable(name):
         raise Invalid(f"head {name!a}: a name must be UTF-8")
-    statement, values = ADD, (name, *(new or ()))
+    statement = ADD
+    values = (name, *(new or ()))
     if old is not None:
         statement, values = (REPLACE, (*new, name, *old)) if new else (REMOVE, (name, *old))
     if isinstance(swap.old, DamagedHead):
@@ -275,7 +277,7 @@ def swap(db: Connection, swap: Swap, at_ms: int) -> None:
         raise Conflict(f"head {name}: moved by another writer meanwhile")
     if new is None:
         db.execute("DELETE FROM uses WHERE name = ?", (name,))
-    _append_move(db, name, None if new is None else new[0], at_ms)
+    _append_move(db, name, key=None if new is None else new[0], at_ms=at_ms)
 
 
 def _append_move(db: Connection, name: HeadName, key: bytes | None, at_ms: int) -> None:

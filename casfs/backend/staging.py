@@ -67,7 +67,8 @@ class StagingDirectory:
         if self._own is not None and self._lock_fd >= 0:
             _remove(self._own)
             os.close(self._lock_fd)
-            self._own, self._lock_fd = None, -1
+            self._own = None
+            self._lock_fd = -1
 
 
 def _is_orphan(directory: Path) -> bool:

@@ -37,12 +37,14 @@ from casfs.system import interruption
 from casfs.system.files import writing
 from casfs.system.syscalls import punch_hole
 
-HOT, COLD = "hot", "cold"
+HOT = "hot"
+COLD = "cold"
 PACK_BYTES = 64 << 20  # of content in a new pack; a larger blob has one of its own
 COLD_FRAME_BYTES = 512 << 10  # of small blobs together: 3 % less room than at half of it
 THREADS = 2
 MAX_GARBAGE = {HOT: 0.5, COLD: 0.3}  # share of a pack from which it is rewritten
-SMALL_BYTES, MAX_SMALL = 4 << 20, 16  # so many packs that are so small are rewritten as one
+SMALL_BYTES = 4 << 20  # so many packs that are so small are rewritten as one
+MAX_SMALL = 16
 RETRY_S = 0.2
 FREED_MIN_BYTES = 64 << 10  # less is not worth a look at a hot pack's ranges
 Sized = tuple[str, int]  # hash and size of a blob
@@ -83,11 +85,13 @@ class Tiers:
         seconds) or later, and damaged ones, stay. Returns what was moved; `files`: the packs."""
         from concurrent.futures import Future, ThreadPoolExecutor
 
-        done, running = Total(), deque[Future[Total]]()
+        done = Total()
+        running = deque[Future[Total]]()
 
         def finish() -> None:
             moved = running.popleft().result()
-            done.blobs, done.bytes = done.blobs + moved.blobs, done.bytes + moved.bytes
+            done.blobs = done.blobs + moved.blobs
+            done.bytes = done.bytes + moved.bytes
             done.files += moved.files
             progress(done.blobs, done.bytes)
 
@@ -123,7 +127,8 @@ class Tiers:
         """Returns the numbers of the members, and the name of the pack. Damaged blobs are left
         out, which are fsck's business, and those that are gone."""
         writer = PackWriter(out, aligned=kind == HOT, frame_bytes=COLD_FRAME_BYTES)
-        numbers, at = dict[str, int](), 0
+        numbers = dict[str, int]()
+        at = 0
         infos = self._blobs.info([hash for hash, _ in group])
         group = [one for one in group if not (one[0] in infos and infos[one[0]].purged)]
         while at < len(group):
@@ -150,7 +155,8 @@ class Tiers:
         for hash, size in blobs:
             if size > FILE_MIN_BYTES:
                 self._blobs.open(hash).close()  # makes it a file
-                done.blobs, done.bytes = done.blobs + 1, done.bytes + size
+                done.blobs = done.blobs + 1
+                done.bytes = done.bytes + size
                 progress(done.blobs, done.bytes)
         return done
 
@@ -161,7 +167,8 @@ class Tiers:
         found: dict[str, Total] = {}
         for _, name, kind, _, live in packs:
             total = found.setdefault(kind, Total())
-            total.blobs, total.files = total.blobs + live, total.files + 1
+            total.blobs = total.blobs + live
+            total.files = total.files + 1
             with suppress(FileNotFoundError):
                 total.bytes += os.stat(self._packs.path(name.lower())).st_blocks * 512
         return found
@@ -249,7 +256,8 @@ class Tiers:
             known = self._blobs.info(hashes)
             dead = _ranges(index, [one not in known or known[one].purged for one in hashes])
             with self._packs.writable(index.name) as fd:
-                info, freed = os.fstat(fd), sum(end - start for start, end in dead)
+                info = os.fstat(fd)
+                freed = sum(end - start for start, end in dead)
                 if info.st_blocks * 512 <= info.st_size - freed + FREED_MIN_BYTES and not force:
                     return True  # they are holes already
                 return all(punch_hole(fd, start, end - start) for start, end in dead) and not (
@@ -264,7 +272,8 @@ def _groups(blobs: Iterable[Sized]) -> Iterator[list[Sized]]:
     for hash, size in blobs:
         if group and size > room:
             yield group
-            group, room = [], PACK_BYTES
+            group = []
+            room = PACK_BYTES
         group.append((hash, size))
         room -= size
     if group:

@@ -54,7 +54,7 @@ def head_name(name: str, id: str) -> HeadName:
 def recorded(store: Store, checkpoint: Checkpoint) -> RecordedState:
     """Returns what was recorded: the work, and here the whole directory."""
     node = store.node(checkpoint.hash, "checkpoint")
-    state = recorded_state.of_node(store, node.hash, node.payload, "root")
+    state = recorded_state.of_node(store, node.hash, payload=node.payload, field="root")
     return state or RecordedState(checkpoint.root)
 
 
@@ -91,7 +91,8 @@ def find(store: Store, text: str) -> Checkpoint:
     parts = TEXT.fullmatch(text)
     if parts is None:
         raise _missing(text)
-    name, selector = parts["name"], parts["selector"]
+    name = parts["name"]
+    selector = parts["selector"]
     if not name:
         found = _newest(store) if selector in NEWEST else None
     elif is_hash(name) or latest(store, name) is None:
@@ -200,6 +201,15 @@ def _listing(store: Store, prefix: str) -> list[Checkpoint]:
 def _checkpoint(key: HeadName, head: Head) -> Checkpoint:
     name, _, id = key[len(HEADS) :].partition("/")
     if fault := head_kinds.record_fault(key, head):
-        return Checkpoint(name, id, head.hash, NO_TREE, 0, f"broken: {fault}")
+        return Checkpoint(
+            name, id, hash=head.hash, root=NO_TREE, created_at=0, message=f"broken: {fault}"
+        )
     record = head.record
-    return Checkpoint(name, id, head.hash, record["root"], record["createdAt"], record["message"])
+    return Checkpoint(
+        name,
+        id,
+        hash=head.hash,
+        root=record["root"],
+        created_at=record["createdAt"],
+        message=record["message"],
+    )

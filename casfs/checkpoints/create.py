@@ -79,7 +79,8 @@ def create(
     no file. Raises Invalid (the name, a pattern), NotFound (the directory), Failed (an unreadable
     file), Refused (over the limit, or the store itself); then nothing is visible."""
     checkpoint.check_name(name)
-    options, report = options or SnapshotOptions(), SnapshotReport()
+    options = options or SnapshotOptions()
+    report = SnapshotReport()
     if not allow_secret:
         options.scanner = policy.load(store).scanner()
     rules = exclusions.ignore_rules(
@@ -91,28 +92,40 @@ def create(
         keeps_derived=with_derived,
         keeps_git=False,
     )
-    looks = applied_steps.carried(store, directory, name, now_ms())
+    looks = applied_steps.carried(store, directory, name=name, looked_at=now_ms())
     with looks as applied, store.batch() as batch:
         previous = checkpoint.latest(store, name)
         base = None if previous is None else checkpoint.recorded(store, previous)
         known = Target(store, directory).restored_state()
         state = working_tree.snapshot(
-            store, batch, directory, rules, report, options, base, known=known
+            store,
+            batch,
+            directory=directory,
+            rules=rules,
+            report=report,
+            options=options,
+            base=base,
+            known=known,
         )
         local = recorded_state.local_totals(store, state)
         if previous is not None:
             changes, paths = compare(store, previous.root, state.tree)
         else:  # all is new: the tree need not be walked
-            first = islice(tree.changes(store, None, state.tree), MAX_CHANGED_PATHS)
+            first = islice(tree.changes(store, old=None, new=state.tree), MAX_CHANGED_PATHS)
             changes = {"added": report.entries - local.entries, "modified": 0, "deleted": 0}
             paths = [printable(change.path) for change in first]
-        files, size = report.files - local.files, report.bytes - local.bytes
+        files = report.files - local.files
+        size = report.bytes - local.bytes
         stats = {"files": files, "bytes": size, **changes}
         skipped = skip_if_unchanged and state.is_equal(base)
-        content = Content(state, message, stats, paths, applied)
-        made = previous if skipped and previous else put(batch, name, previous, content)
-    record_state(store, directory, state, f"{made.name}@{made.id}")
-    return Created(made, report, stats, batch.new_bytes, skipped)
+        content = Content(state, message, stats=stats, paths=paths, applied=applied)
+        made = (
+            previous
+            if skipped and previous
+            else put(batch, name, previous=previous, content=content)
+        )
+    record_state(store, directory, state=state, name=f"{made.name}@{made.id}")
+    return Created(made, report, stats=stats, new_bytes=batch.new_bytes, skipped=skipped)
 
 
 def create_before_restore(
@@ -120,7 +133,9 @@ def create_before_restore(
 ) -> Checkpoint:
     """Record the stored state of all that is in `directory`, some of which a restore is about to
     overwrite or delete, so that `casfs undo` brings it back."""
-    made = create_of_state(store, BEFORE_RESTORE, state, f"before {what}: {_short(directory)}")
+    made = create_of_state(
+        store, BEFORE_RESTORE, state=state, message=f"before {what}: {_short(directory)}"
+    )
     with suppress(OSError):  # a directory that is gone has nothing to bring back
         overwritten.note(store, directory, made)
     return made
@@ -143,9 +158,9 @@ def create_of_state(
     counts, paths = compare(store, previous.root if previous else None, root)
     size = sum(one.digest.size_bytes for one in files)
     stats = {"files": len(files), "bytes": size, **counts}
-    content = Content(state, message, stats, paths, applied)
+    content = Content(state, message, stats=stats, paths=paths, applied=applied)
     with nullcontext(batch) if batch else store.batch() as writing:
-        return put(writing, name, previous, content)
+        return put(writing, name, previous=previous, content=content)
 
 
 def _short(directory: Path) -> str:
@@ -174,14 +189,20 @@ def create_from_base(
     origin = store.node(base, "checkpoint").payload
     previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)
-    files, size = origin["stats"]["files"], origin["stats"]["bytes"]
+    files = origin["stats"]["files"]
+    size = origin["stats"]["bytes"]
     for change in tree.diff(store, origin["root"], root):
         for entry, sign in ((change.old, -1), (change.new, 1)):
             if isinstance(entry, File):
                 files += sign
                 size += sign * entry.digest.size_bytes
     stats = {"files": files, "bytes": size, **counts}
-    return put(batch, name, previous, Content(state, message, stats, paths, applied))
+    return put(
+        batch,
+        name,
+        previous=previous,
+        content=Content(state, message, stats=stats, paths=paths, applied=applied),
+    )
 
 
 def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) -> Checkpoint:
@@ -200,7 +221,7 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
     }
     if content.applied:
         payload["applied"] = list(content.applied)
-    node = recorded_state.put_node(batch, "checkpoint", payload, content.state)
+    node = recorded_state.put_node(batch, "checkpoint", payload=payload, state=content.state)
     id = moment_id(created_at, node.hash)
     record = {
         "root": content.state.tree,
@@ -210,7 +231,14 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
     if content.state.times is not None:
         record["times"] = content.state.times
     batch.swap(checkpoint.head_name(name, id), None, Head(node.hash, record))
-    return Checkpoint(name, id, node.hash, content.state.tree, created_at, content.message)
+    return Checkpoint(
+        name,
+        id,
+        hash=node.hash,
+        root=content.state.tree,
+        created_at=created_at,
+        message=content.message,
+    )
 
 
 def compare(store: Store, old: TreeHash | None, new: TreeHash) -> tuple[dict[str, int], list[str]]:

@@ -50,7 +50,8 @@ def decide(store: Store, name: str, policy: Mapping[str, int]) -> list[Decision]
         for period, count in left.items() if not reasons else ():
             now = moment.strftime(PERIODS[period])
             if count > 0 and latest.get(period) != now:
-                left[period], latest[period] = count - 1, now
+                left[period] = count - 1
+                latest[period] = now
                 reasons.append(period)
         decisions.append(Decision(one, reasons))
     return decisions

@@ -31,9 +31,12 @@ class Overwritten:
 
 def note(store: Store, directory: Path, before: Checkpoint) -> None:
     """Notes what a directory held, in place of what was noted before."""
-    path, found = real_path(directory), os.stat(directory)
+    path = real_path(directory)
+    found = os.stat(directory)
     name = f"{before.name}@{before.id}"
-    state = RestoreState(str(path), found.st_dev, found.st_ino, (TreeHash(before.root),), name=name)
+    state = RestoreState(
+        str(path), found.st_dev, inode=found.st_ino, roots=(TreeHash(before.root),), name=name
+    )
     RestoreStates(store.root, FOLDER).save(state)
 
 

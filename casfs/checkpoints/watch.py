@@ -37,7 +37,8 @@ from casfs.trees.snapshot.walker import StaleCache
 
 MAX_UNREST_S = 60.0  # then a directory that changes all the time is recorded as it is
 LOOK_AT_ALL_S = 3600.0
-RETRY_S, MAX_RETRY_S = 5.0, 600.0
+RETRY_S = 5.0
+MAX_RETRY_S = 600.0
 EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
 RULES = b".gitignore", b".git"  # by which directories are derived
 ABOVE = b".."  # the path of the directory that holds the watched one
@@ -48,14 +49,18 @@ class Watch:
 
     def __init__(self, store: Store, spec: WatchSpec, *, fanotify: bool = True) -> None:
         self.spec = spec
-        self._store, self._directory, self._fanotify = store, Path(spec.directory), fanotify
-        self._name, self._lock = os.fsencode(self._directory.name), Lock()
+        self._store = store
+        self._directory = Path(spec.directory)
+        self._fanotify = fanotify
+        self._name = os.fsencode(self._directory.name)
+        self._lock = Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.epoll()
         self._poll.register(self._wake, select.EPOLLIN)
         self.fd = self._poll.fileno()
         self._source: EventSource | None = None
-        self._rules, self._mounts = IgnoreRules(), list[Path]()
+        self._rules = IgnoreRules()
+        self._mounts = list[Path]()
         self._failures = 0
         self._failed_at = self._looked_at_all = self._first = self._last = 0.0
         self._uses_cache = self._pending = True
@@ -78,7 +83,8 @@ class Watch:
 
     def step(self) -> bool:
         """Reads events; looks and records when that is due. Returns whether `spec` has changed."""
-        made, error = None, self.spec.error
+        made = None
+        error = self.spec.error
         with self._lock:
             try:
                 self._drain()
@@ -92,13 +98,16 @@ class Watch:
                 if self._changes and not is_late:
                     return False
                 made = self._put(self.spec.name, state, self.spec.message, skip=True)
-                self._pending, self._failures, self.spec.error = bool(self._changes), 0, None
+                self._pending = bool(self._changes)
+                self._failures = 0
+                self.spec.error = None
                 self._first = time.monotonic()
                 self.spec.message = "" if made else self.spec.message
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
                 self.spec.error = str(failure) or repr(failure)
-                self._failures, self._failed_at = self._failures + 1, time.monotonic()
+                self._failures = self._failures + 1
+                self._failed_at = time.monotonic()
         return made is not None or error != self.spec.error
 
     def record(self, name: str, message: str, *, skip: bool) -> create.Created:
@@ -115,7 +124,9 @@ class Watch:
         self._report.exposed = self._seen.exposed
         self._report.purged = self._seen.purged
         self._report.unreadable = self._seen.unreadable
-        return create.Created(latest, self._report, {}, self._new_bytes, made is None)
+        return create.Created(
+            latest, self._report, stats={}, new_bytes=self._new_bytes, skipped=made is None
+        )
 
     def mark(self, message: str) -> bool:
         """Gives the next checkpoint a message, behind those that it has been given. Returns False
@@ -162,7 +173,8 @@ class Watch:
         if event.key is None:
             self._mark_everything()
             return
-        path, name = self._paths.get(event.key), event.name
+        path = self._paths.get(event.key)
+        name = event.name
         if path is not None and name in ((self._name,) if path == ABOVE else RULES):
             self._mark_everything()
         if path is None or path == ABOVE or (path in self._left_out and name not in EVIDENCE):
@@ -187,7 +199,8 @@ class Watch:
 
     def _look(self, *, is_again: bool = False) -> RecordedState:
         """Stores the state as it is now. Raises CasfsError, OSError."""
-        self._report, self._new_bytes = SnapshotReport(), 0
+        self._report = SnapshotReport()
+        self._new_bytes = 0
         self._look_began_ms = now_ms()
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         fd = open_top(self._directory)
@@ -208,7 +221,8 @@ class Watch:
             self._mark_everything()
             if is_again:
                 raise
-            self._uses_cache, is_again = False, True
+            self._uses_cache = False
+            is_again = True
         except BaseException:
             self._mark_everything()
             raise
@@ -217,7 +231,8 @@ class Watch:
         return self._look(is_again=is_again) if b"" in self._changes.below else self._state
 
     def _look_at_changes(self, fd: int) -> RecordedState:
-        changes, self._changes = self._changes, Changes()
+        changes = self._changes
+        self._changes = Changes()
         self._is_full = b"" in changes.below
         self._listed: set[bytes] = set()
         previous = checkpoint.latest(self._store, self.spec.name)
@@ -231,10 +246,10 @@ class Watch:
             state = working_tree.divide(
                 self._store,
                 batch,
-                full,
-                self._directory,
-                self._report,
-                base,
+                full=full,
+                directory=self._directory,
+                report=self._report,
+                base=base,
                 known=Target(self._store, self._directory).restored_state(),
             )
         self._new_bytes = batch.new_bytes
@@ -254,7 +269,8 @@ class Watch:
         """Adds to the report what former looks reported of directories that this one did not list.
         `gone`: directories that are not there any more."""
         for name in ("private", "derived", "findings", "purged", "unreadable"):
-            known, fresh = getattr(self._seen, name), getattr(self._report, name)
+            known = getattr(self._seen, name)
+            fresh = getattr(self._report, name)
             for path, value in known.items():
                 above = b"/" + path.rpartition(b"/")[0] if b"/" in path else b""
                 if above not in self._listed and above not in gone:
@@ -273,14 +289,19 @@ class Watch:
         self._poll.register(self._source.fd, select.EPOLLIN)
         self._add(b"", fd)  # before the rules are read: a later change of them has an event
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
-        self._rules, self._identity = rules, os.fstat(fd)[1:3]
+        self._rules = rules
+        self._identity = os.fstat(fd)[1:3]
         scanner = policy.load(self._store).scanner()
         self._options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
         self._seen = SnapshotReport()
-        cache = stat_cache.load(self._store, self._directory, rules, self._options.variant)
+        cache = stat_cache.load(
+            self._store, self._directory, rules=rules, variant=self._options.variant
+        )
         assert cache is not None  # a daemon's store is on disk
-        self._cache, cache.rows = cache, cache.rows if self._uses_cache else {}
-        self._uses_cache, self._looked_at_all = True, time.monotonic()
+        self._cache = cache
+        cache.rows = cache.rows if self._uses_cache else {}
+        self._uses_cache = True
+        self._looked_at_all = time.monotonic()
         unreadable = suppress(CasfsError, OSError)  # then the next look tells
         with unreadable, _closing(open_top(self._directory.parent)) as above:
             self._paths[self._source.add(above)] = ABOVE
@@ -299,7 +320,8 @@ class Watch:
             raise Failed(f"cannot watch {printable(path)}: {error.strerror}") from None
         if self._keys.get(path) != key:
             self._remove(path)
-        self._paths[key], self._keys[path] = path, key
+        self._paths[key] = path
+        self._keys[path] = key
         self._left_out.discard(path)
 
     def _remove(self, path: bytes) -> None:
@@ -334,15 +356,25 @@ class Watch:
         ):
             return None
         began = self._look_began_ms
-        with applied_steps.carried(self._store, self._directory, name, began) as applied:
+        with applied_steps.carried(
+            self._store, self._directory, name=name, looked_at=began
+        ) as applied:
             if previous is None:
-                made = create.create_of_state(self._store, name, state, message, applied=applied)
+                made = create.create_of_state(
+                    self._store, name, state=state, message=message, applied=applied
+                )
             else:
                 with self._store.batch() as batch:
                     made = create.create_from_base(
-                        self._store, batch, name, previous.hash, state, message, applied
+                        self._store,
+                        batch,
+                        name=name,
+                        base=previous.hash,
+                        state=state,
+                        message=message,
+                        applied=applied,
                     )
-        record_state(self._store, self._directory, state, f"{name}@{made.id}")
+        record_state(self._store, self._directory, state=state, name=f"{name}@{made.id}")
         if self.spec.keep and name == self.spec.name:
             decisions = forget.decide(self._store, name, self.spec.keep)
             forget.remove(self._store, [one.checkpoint for one in decisions if not one.reasons])

@@ -146,7 +146,9 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         for one, more in found
     ]
     values = [{**record(one), **more} for one, more in found]
-    echo_table(as_json, values, "ACTION USED TOOK COMMAND", rows, whole="ACTION USED TOOK")
+    echo_table(
+        as_json, values, headers="ACTION USED TOOK COMMAND", rows=rows, whole="ACTION USED TOOK"
+    )
 
 
 @action.command()

@@ -62,7 +62,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         for name, spec in sorted(profiles)
     ]
     rows = [(one["name"], one.get("version", ""), _state(one)) for one in found]
-    echo_table(as_json, found, "NAME VERSION STATE", rows)
+    echo_table(as_json, found, headers="NAME VERSION STATE", rows=rows)
 
 
 def _state(one: dict[str, Any]) -> str:

@@ -57,7 +57,7 @@ def test(
         if workspace is not None:
             shutil.copytree(workspace, folder_path / "workspace", symlinks=True)
         try:
-            found = _run(folder_path, binding, text_or_file(task), timeout)
+            found = _run(folder_path, binding, task=text_or_file(task), timeout=timeout)
         except Waiting as question:
             raise Suspended(f"{name} asks a person: {question}") from None
         except CasfsError as error:

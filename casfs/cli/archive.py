@@ -53,8 +53,8 @@ def export(
             done = archive.export(
                 store,
                 hashes,
-                heads,
-                target,
+                heads=heads,
+                target=target,
                 have=known,
                 compress=compress,
                 with_local=with_local,
@@ -85,7 +85,9 @@ def import_(ctx: click.Context, file: str, with_local: bool, as_json: bool) -> N
     size = 0 if file.endswith(COMPRESSED_SUFFIX) else _size(file)
     with open_store(ctx) as store, progress("importing", "members", total_bytes=2 * size) as update:
         done = archive.load(store, Path(file), update, with_local=with_local)
-        lines = arrived_lines(store, "imported", done.heads, done.replaced, done.renamed)
+        lines = arrived_lines(
+            store, "imported", names=done.heads, replaced=done.replaced, renamed=done.renamed
+        )
     if done.kept:
         warn(f"purged where {file} is from, and kept here: {len(done.kept)} contents")
     if done.purged:

@@ -26,7 +26,8 @@ from casfs.store import Store
 from casfs.thread_summary import content_text
 from casfs.trees.diff import unified_diff
 
-MAX_TEXT_CHARS, MAX_PATCH_BYTES = 2000, 20_000
+MAX_TEXT_CHARS = 2000
+MAX_PATCH_BYTES = 20_000
 Row = dict[str, Any]
 Test = Callable[[Place], str]
 
@@ -60,9 +61,10 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
             id = thread_lookup.find(store, id).id
         ends = given["good"], given["bad"] or id
         good, bad = (f"{id}@{one}" if one and one.isdecimal() else one for one in ends)
-        repeat, runs = given["repeat"], dict[str, Row]()
+        repeat = given["repeat"]
+        runs = dict[str, Row]()
         cached = repeat == 1 and not given["no_cache"]
-        with tree_runner(store, given["argv"], given["names"], cached) as run:
+        with tree_runner(store, given["argv"], names=given["names"], cached=cached) as run:
             test = partial(_test, store, run, runs, repeat, as_json)
             rows = [_found(store, one) for one in _search(_places(store, good, bad), test)]
     flaky = [heads([run])[0] for run in runs.values() if run["outcome"] == FLAKY]
@@ -121,9 +123,12 @@ def _test(
 
 def _found(store: Store, place: Place) -> Row:
     """Returns a version with its patch, and of a step the ends of its prompt and its output."""
-    version, before = place.version, place.older.version.root if place.older else None
+    version = place.version
+    before = place.older.version.root if place.older else None
     found = {"version": times(details.version(store, version)), "prompt": None, "output": None}
-    found["patch"] = os.fsdecode(unified_diff.patch(store, before, version.root, MAX_PATCH_BYTES))
+    found["patch"] = os.fsdecode(
+        unified_diff.patch(store, before, new=version.root, limit=MAX_PATCH_BYTES)
+    )
     with suppress(CasfsError):
         step = store.node(version.hash, "thread-step")
         found["output"] = content_text(store, step.payload["content"])[-MAX_TEXT_CHARS:]

@@ -50,15 +50,15 @@ def comparison(store: Store, sides: Sequence[str], paths: Sequence[str] = ()) ->
     if len(sides) < 2:
         side = sides[0] if sides else HERE
         if sides and not is_directory(store, side):
-            return against(store, HERE, side, wanted)
-        return against(store, side, None, wanted)
+            return against(store, HERE, revision=side, paths=wanted)
+        return against(store, side, revision=None, paths=wanted)
     states = [None if is_directory(store, side) else resolve(store, side).state for side in sides]
     base = states[0] or states[1]
     old, new = (
-        state or _record(scratch, Path(side), _at(store, Path(side)), base)
+        state or _record(scratch, Path(side), known=_at(store, Path(side)), base=base)
         for side, state in zip(sides, states, strict=True)
     )
-    return Comparison(scratch, old, new, wanted)
+    return Comparison(scratch, old, new=new, paths=wanted)
 
 
 def against(
@@ -87,7 +87,7 @@ def against(
     return Comparison(
         store=scratch,
         old=base,
-        new=_record(scratch, place, known, base),
+        new=_record(scratch, place, known=known, base=base),
         paths=paths,
         directory=place,
         known=known,
@@ -139,7 +139,9 @@ def _record(
     with progress("comparing", "files") as update:
         options = SnapshotOptions(limit=MAX_BYTES, progress=update, leaves_out_unreadable=True)
         tree = None if base is None else base.tree
-        state = directories.record(store, place, known, tree, report, options)
+        state = directories.record(
+            store, place, known=known, base=tree, report=report, options=options
+        )
     for warning in report.warnings:
         warn(warning)
     if report.unreadable:
@@ -147,7 +149,9 @@ def _record(
 
         print_unreadable(report)
     if report.purged and base is not None:
-        state = state._replace(tree=_with_purged(store, state.tree, base.tree, report.purged))
+        state = state._replace(
+            tree=_with_purged(store, state.tree, base=base.tree, purged=report.purged)
+        )
     store.looked_at(place, state.full)
     store.looked_at(place, state.tree)
     return state
@@ -167,4 +171,4 @@ def _with_purged(
     entries = {path: tree.find(store, base, path) for path in purged}
     kept = {path: entry for path, entry in entries.items() if entry is not None}
     with store.batch() as batch:
-        return edit.with_entries(store, batch, root, kept, base).hash
+        return edit.with_entries(store, batch, root=root, changes=kept, like=base).hash

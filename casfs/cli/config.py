@@ -74,7 +74,7 @@ def set_(ctx: click.Context, name: str, value: str, user: bool, as_json: bool) -
     casfs config set actions.cacheable '["make", "cargo build"]'
     """
     setting = settings.setting(name)
-    _change(ctx, name, settings.parse(setting, value, name), user, as_json)
+    _change(ctx, name, value=settings.parse(setting, value, name), user=user, as_json=as_json)
 
 
 @config.command()
@@ -89,7 +89,7 @@ def unset(ctx: click.Context, name: str, user: bool, as_json: bool) -> None:
     casfs config unset runs.limit
     """
     settings.setting(name)
-    _change(ctx, name, None, user, as_json)
+    _change(ctx, name, value=None, user=user, as_json=as_json)
 
 
 @config.command()

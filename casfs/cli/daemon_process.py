@@ -26,7 +26,8 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
     values = config.values(root, os.environ)
     path = daemon_socket.socket_path(root, os.environ)
     log = to_file(root / "log" / "daemon.jsonl")
-    limit, max_bytes = values["runs.limit"], values["runs.max_workspace"] or None
+    limit = values["runs.limit"]
+    max_bytes = values["runs.max_workspace"] or None
     workspaces = replace(_workspaces(root, log), max_bytes=max_bytes)
     maintenance = _maintenance(values)
 
@@ -38,7 +39,18 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
 
             extractor = from_settings(values, os.environ, log)
         env = dict(os.environ)
-        serve(root, path, env, limit, maintenance, log, ready, workspaces, extractor, hold)
+        serve(
+            root,
+            path,
+            env=env,
+            limit=limit,
+            maintenance=maintenance,
+            log=log,
+            ready=ready,
+            workspaces=workspaces,
+            extractor=extractor,
+            hold=hold,
+        )
 
     background.serve(run, report)
 
@@ -63,7 +75,9 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
         return COPYING
 
     def open(store: Store, folder: Path) -> Workspace:
-        return OverlayWorkspace(store, folder, implicit_mount.tree_provider(store, os.environ), log)
+        return OverlayWorkspace(
+            store, folder, trees=implicit_mount.tree_provider(store, os.environ), log=log
+        )
 
     def prepare() -> None:
         try:
@@ -85,7 +99,8 @@ def _maintenance(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
     age = parse_age(values["pack.older_than"]) if values["pack.older_than"] else None
     if limits == gc.NO_LIMITS and age is None:
         return None
-    grace, keep = values["gc.grace_s"], values["gc.keep_checkpoints"]
+    grace = values["gc.grace_s"]
+    keep = values["gc.keep_checkpoints"]
 
     def maintain(store: Store) -> None:
         if age is not None:

@@ -84,7 +84,8 @@ class _Demo:
         file = self._scratch / "agents.toml"
         lines = [f"{role} = {json.dumps(agent)}" for role, agent in agents.items()]
         file.write_text("\n".join(["[agents]", *lines, ""]), encoding="utf-8")
-        tally, task = shlex.quote(str(project)), shlex.quote(f"@{self._source}/task.md")
+        tally = shlex.quote(str(project))
+        task = shlex.quote(f"@{self._source}/task.md")
         self._show(f"casfs checkpoint create demo {tally} -m before")
         self._show(f"cat {shlex.quote(str(file))}")
         return self._show(
@@ -103,7 +104,8 @@ class _Demo:
         if "FAILED" not in tests:
             raise Failed("no round of tests failed; one should")
         steps = sorted(step.name for step in (thread / "steps").iterdir())
-        first, last = f"steps/{steps[0]}", f"steps/{steps[-1]}"
+        first = f"steps/{steps[0]}"
+        last = f"steps/{steps[-1]}"
         self._show(f"diff -r -x .git {first}/workspace {last}/workspace", thread, DIFFERENT)
         copy = shlex.quote(str(self._scratch / "committed"))
         self._show(f"cp -a {last}/workspace/. {copy}", thread)

@@ -78,7 +78,7 @@ def print_state_diff(
         else:
             paths = ()
     private = {*recorded_state.private_files(store, old), *recorded_state.private_files(store, new)}
-    print_diff(scratch, before, after, format, paths, private)
+    print_diff(scratch, before, new=after, format=format, paths=paths, private=private)
 
 
 def print_diff(
@@ -92,11 +92,16 @@ def print_diff(
     """Prints the differences between two trees, on a terminal in colours and by a pager; `private`:
     paths that are marked."""
     with pager(not format.json):
-        changes = renames.detect(store, trees.changes(store, old, new, paths))
+        changes = renames.detect(store, trees.changes(store, old, new=new, paths=paths))
         if format.stat:
-            print_stat(store, list(diffstat.path_stats(store, changes)), format.json, private)
+            print_stat(
+                store,
+                list(diffstat.path_stats(store, changes)),
+                as_json=format.json,
+                private=private,
+            )
         elif not format.patch:
-            print_changes(store, iter(changes), format.json, private)
+            print_changes(store, iter(changes), as_json=format.json, private=private)
         if format.patch:
             print_patch(patches.patch(store, old, new, paths=paths))
 
@@ -120,4 +125,4 @@ def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None
         raise Usage("give at most two trees; paths follow --")
     with open_store(ctx) as store:
         found = compare.comparison(store, sides, ctx.meta[__name__])
-        print_state_diff(found.store, found.old, found.new, format, found.paths)
+        print_state_diff(found.store, found.old, new=found.new, format=format, paths=found.paths)

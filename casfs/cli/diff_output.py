@@ -56,7 +56,7 @@ def print_patch(patch: bytes) -> None:
 def _painted(line: str) -> str:
     """Returns a line of a patch in the colours of git."""
     if line.startswith(HEADER + RENAME):
-        return paint(line, None, bold=True)
+        return paint(line, colour=None, bold=True)
     return paint(line, PATCH_COLOURS.get(line[:1]))
 
 
@@ -76,7 +76,8 @@ def change_json(
 ) -> dict[str, Any]:
     """Returns a change as JSON: `unixMode` is on both sides where one has preserved it. `private`:
     paths that are marked so."""
-    old, new = _entry(change.old), _entry(change.new)
+    old = _entry(change.old)
+    new = _entry(change.new)
     modes = trees.modes(store, change)
     if modes is not None and old and new:
         old["unixMode"], new["unixMode"] = modes
@@ -147,6 +148,7 @@ def _signs(added: int, deleted: int, most: int, width: int) -> str:
 def _total(rows: list[PathStat]) -> str:
     added = sum(row.lines[0] for row in rows if row.lines)
     deleted = sum(row.lines[1] for row in rows if row.lines)
-    old, new = sum(row.old_bytes for row in rows), sum(row.new_bytes for row in rows)
+    old = sum(row.old_bytes for row in rows)
+    new = sum(row.new_bytes for row in rows)
     paths = "1 path" if len(rows) == 1 else f"{len(rows)} paths"
     return f" {paths} changed, +{added} -{deleted} lines, {old} -> {new} bytes"

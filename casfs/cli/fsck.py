@@ -50,13 +50,15 @@ def fsck(ctx: click.Context, source: str | None, sample: str | None, as_json: bo
 
         def check() -> Report:
             total = _total(store)
-            blobs, size = round(total.blobs * share), round(total.bytes * share)
-            with progress("checking", "blobs", blobs, size) as update:
+            blobs = round(total.blobs * share)
+            size = round(total.bytes * share)
+            with progress("checking", "blobs", total=blobs, total_bytes=size) as update:
                 return checker.check(store, progress=update, sample=share)
 
-        report, repaired = check(), list[str]()
+        report = check()
+        repaired = list[str]()
         if source is not None:
-            report, repaired = repair.repair_all(store, report, Path(source), check)
+            report, repaired = repair.repair_all(store, report, source=Path(source), check=check)
         with suppress(OSError):
             log = to_file(store_root(ctx) / "log" / FSCK_LOG)
             counts = {"blobs": report.blobs, "nodes": report.nodes, "bytes": report.bytes}

@@ -80,7 +80,7 @@ def gc(
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
         )
         total = total_stored(store.blobs)
-        with progress("marking", "blobs", total.blobs, total.bytes) as update:
+        with progress("marking", "blobs", total=total.blobs, total_bytes=total.bytes) as update:
             result = collector.collect(
                 store,
                 grace=grace if grace is not None else values["gc.grace_s"],
@@ -90,7 +90,8 @@ def gc(
                 progress=update,
             )
     verb = "would free" if dry_run else "freed"
-    freed, kept = result.freed, result.kept
+    freed = result.freed
+    kept = result.kept
     line = f"{verb} {freed.blobs} blobs, {freed.bytes} bytes; kept {kept.blobs} blobs,"
     echo_result(as_json, {**record(result), "dryRun": dry_run}, f"{line} {kept.bytes} bytes")
     if not as_json:

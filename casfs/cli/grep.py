@@ -85,7 +85,7 @@ def search_store(store: Store, needle: Needle) -> Found:
     from casfs.maintenance import grep as searching
 
     total = total_stored(store.blobs)
-    with progress("searching", "blobs", total.blobs, total.bytes) as update:
+    with progress("searching", "blobs", total=total.blobs, total_bytes=total.bytes) as update:
         found = searching.search(store, needle, update)
     if found.remote:
         warn(f"{found.remote} blobs are in a remote only, and were not searched")
@@ -104,9 +104,9 @@ def find_places(store: Store, found: Found) -> list[Place]:
             kind = one.type or "file"
             if one.is_name:
                 kind = "name"
-            places.append(Place(kind, one.hash, whereabouts.of(one.hash), one.lines))
-    places += [Place("record", None, [label(name)], []) for name in found.heads]
-    places += [Place(file.kind, None, [file.path], []) for file in found.files]
+            places.append(Place(kind, one.hash, where=whereabouts.of(one.hash), lines=one.lines))
+    places += [Place("record", hash=None, where=[label(name)], lines=[]) for name in found.heads]
+    places += [Place(file.kind, hash=None, where=[file.path], lines=[]) for file in found.files]
     return places
 
 

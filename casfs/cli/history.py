@@ -58,7 +58,7 @@ def blame(
         if deleted is not None:
             found = [blames.removal(place, path, os.fsencode(deleted))]
         else:
-            found = blames.blame(place, path, int(span[1]), int(span[2] or span[1]))
+            found = blames.blame(place, path, first=int(span[1]), last=int(span[2] or span[1]))
         rows = times(list(details.lines(store, found)))
     with pager(not as_json):
         if as_json:

@@ -43,9 +43,13 @@ def init(
     path = store_root(ctx)
     if url is None and (objects or endpoint or region):
         raise Usage("--objects, --endpoint and --region belong to postgresql://HOST/DATABASE")
-    wanted = config.Shared(url, objects or "", endpoint, region) if url else config.shared(path)
+    wanted = (
+        config.Shared(url, objects or "", endpoint=endpoint, region=region)
+        if url
+        else config.shared(path)
+    )
     if wanted is not None:
-        _init_shared(path, wanted, workflows, dry_run, as_json)
+        _init_shared(path, wanted, workflows=workflows, dry_run=dry_run, as_json=as_json)
     elif dry_run:
         _show_plan(path, as_json)
     else:
@@ -67,7 +71,8 @@ def _init_shared(
     place = found or wanted
     storage = open_storage(place.objects, endpoint=place.endpoint, region=place.region)
     value = {"store": str(path), "shared": {**place._asdict(), "joined": found is not None}}
-    verb, where = "join" if found else "make", f"{place.url}, objects at {place.objects}"
+    verb = "join" if found else "make"
+    where = f"{place.url}, objects at {place.objects}"
     if dry_run:
         line = f"{path} would {verb} the shared store at {where}"
         echo_result(as_json, {**value, "dryRun": True}, line)

@@ -47,7 +47,7 @@ def mcp(
         raise Usage("--dir goes with --allow-write, --port with --http")
     places = [Path(os.path.realpath(one)) for one in folders or (".",)] if allow_write else []
     for place in places:
-        refuse_home_or_root(place, None)
+        refuse_home_or_root(place, force=None)
     root = store_root(ctx)
     try:
         import trio

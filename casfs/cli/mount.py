@@ -65,7 +65,8 @@ def mount(
 
     Returns when the mount answers. End it with `casfs umount DIRECTORY`.
     """
-    root, point = store_root(ctx), Path(directory).absolute()
+    root = store_root(ctx)
+    point = Path(directory).absolute()
     if replace:
         if allow_other or xattr or transport or with_local:
             raise Usage("--replace keeps a mount as it is: give no other option")
@@ -76,14 +77,21 @@ def mount(
     if foreground or ready_fd or resume:
 
         def options() -> MountOptions:
-            made = _options(root, point, transport, allow_other, xattr, resume is not None)
+            made = _options(
+                root,
+                point,
+                transport=transport,
+                allow_other=allow_other,
+                xattr=xattr,
+                mounted=resume is not None,
+            )
             return replace_fields(made, with_local=with_local)
 
         _serve(
             options,
             flags,
-            resume,
-            background.Reporter(ready_fd),
+            state=resume,
+            report=background.Reporter(ready_fd),
         )
         return
     if not (root / "log").is_dir():
@@ -127,7 +135,14 @@ def _options(
         if transport not in TRANSPORTS:
             known = ", ".join(TRANSPORTS)
             raise Invalid(f"{found.origin}: no transport {transport!r}; there are {known}")
-    return MountOptions(root, point, store_mounts.source(root), transport, allow_other, xattr)
+    return MountOptions(
+        root,
+        point,
+        source=store_mounts.source(root),
+        transport=transport,
+        allow_other=allow_other,
+        xattr=xattr,
+    )
 
 
 def _serve(
@@ -151,7 +166,7 @@ def _serve(
         if state is None:
             supervisor.supervise(options, hooks, log)
         else:
-            supervisor.resume(options, hooks, state, log)
+            supervisor.resume(options, hooks, state=state, log=log)
 
     background.serve(run, report)
 

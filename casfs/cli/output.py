@@ -24,7 +24,8 @@ COLOURED_WORD = re.compile(r"\x1b\[3[0-7]m[a-z]+ *\x1b\[0m")  # a status, see `t
 
 def escape_line(text: str) -> str:
     """`escape` for a line of ours, in which a status may be coloured on a terminal."""
-    parts, at = [], 0
+    parts = []
+    at = 0
     for word in COLOURED_WORD.finditer(text) if terminal.colours() else ():
         parts += [escape(text[at : word.start()], one_line=True), word[0]]
         at = word.end()

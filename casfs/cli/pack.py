@@ -39,7 +39,7 @@ def pack(ctx: click.Context, older_than: int | None, dry_run: bool, as_json: boo
             values = config.values(store_root(ctx), os.environ)
             older_than = parse_age(values["pack.older_than"] or DEFAULT_AGE)
         total = total_stored(store.blobs)
-        with progress("packing", "blobs", total.blobs, total.bytes) as update:
+        with progress("packing", "blobs", total=total.blobs, total_bytes=total.bytes) as update:
             done = cold.pack(store, older_than=older_than, dry_run=dry_run, progress=update)
     value = {"blobs": done.blobs, "bytes": done.bytes, "packs": done.files, "dryRun": dry_run}
     line = f"{done.blobs} blobs, {readable(done.bytes)}"

@@ -49,7 +49,13 @@ def sync(
 
     with open_store(ctx) as store, progress("storing", "files") as update:
         done = transfer.sync(
-            store, name, version, source, os.environ, refresh=refresh, progress=update
+            store,
+            name,
+            version=version,
+            source=source,
+            env=os.environ,
+            refresh=refresh,
+            progress=update,
         )
     if done.warning:
         warn(f"{name} {version}: {done.warning}")
@@ -75,7 +81,7 @@ def materialize(ctx: click.Context, name: str, version: str, directory: str, as_
     from casfs.plugins import transfer
 
     with open_store(ctx) as store:
-        found = transfer.materialize(store, name, version, Path(directory))
+        found = transfer.materialize(store, name, version=version, target=Path(directory))
     value = {**record(found), "directory": directory}
     echo_result(as_json, value, f"{found.root} {name} {version} written to {directory}")
 
@@ -95,7 +101,11 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         (one.name, one.version, Hash(one.root), Moment(one.synced_at), one.source) for one in found
     ]
     echo_table(
-        as_json, list(map(record, found)), "NAME VERSION TREE SYNCED SOURCE", rows, whole="TREE"
+        as_json,
+        list(map(record, found)),
+        headers="NAME VERSION TREE SYNCED SOURCE",
+        rows=rows,
+        whole="TREE",
     )
 
 

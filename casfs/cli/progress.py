@@ -28,7 +28,7 @@ def progress(label: str, items: str, total: int = 0, total_bytes: int = 0) -> It
     if not sys.stderr.isatty():
         yield lambda done, size: None
         return
-    bar = _Bar(label, items, total, total_bytes)
+    bar = _Bar(label, items, total=total, total_bytes=total_bytes)
     try:
         yield bar.update
     finally:
@@ -37,8 +37,10 @@ def progress(label: str, items: str, total: int = 0, total_bytes: int = 0) -> It
 
 class _Bar:
     def __init__(self, label: str, items: str, total: int, total_bytes: int) -> None:
-        self._label, self._items = label, items
-        self._total, self._total_bytes = total, total_bytes
+        self._label = label
+        self._items = items
+        self._total = total
+        self._total_bytes = total_bytes
         self._start = time.monotonic()
         self._due = self._start + DELAY_S
         self._shown: tuple[Progress, TaskID] | None = None
@@ -52,9 +54,11 @@ class _Bar:
             self._shown = self._show()
         bar, task = self._shown
         if self._total_bytes:  # bytes tell more of the time left than a count does
-            completed, total = size, max(self._total_bytes, size)
+            completed = size
+            total = max(self._total_bytes, size)
         else:
-            completed, total = done, max(self._total, done)
+            completed = done
+            total = max(self._total, done)
         known = self._total or self._total_bytes
         text = self._text(done, size, now - self._start)
         bar.update(task, completed=completed, total=total if known else None, text=text)

@@ -75,7 +75,7 @@ def purge(
         elif allow is not None:
             _allow(store, allow, as_json)
         elif text:
-            _purge_text(store, with_git, force, dry_run, why, as_json)
+            _purge_text(store, with_git, force=force, dry_run=dry_run, why=why, as_json=as_json)
         else:
             hashes = targets(store, str(target), all_versions=all_versions)
             purge_blobs(
@@ -122,7 +122,7 @@ def _purge_text(
     if store.root is not None:
         with suppress(NoDaemon):  # before the search for what was recorded meanwhile
             running = daemon_socket.request(store.root, "redact", text=text)["threads"]
-    done = redact(store, needle, found, why)
+    done = redact(store, needle, found=found, why=why)
     if with_git:
         done.purged += (of_git := git_copies.tombstones_of(store, git.copies, why))
         done.is_erased &= purging.purge_all(store, of_git)
@@ -192,7 +192,7 @@ def purge_blobs(
         size = purging.check(store, hash)
         nodes, heads = purging.users(store, hash)
         values.append({"hash": hash, "bytes": size, "nodes": nodes, "heads": heads})
-        tombstones.append(Tombstone(hash, size, now_ms(), why))
+        tombstones.append(Tombstone(hash, size, purged_at=now_ms(), why=why))
         if heads and not force and not dry_run:
             names = listed(list(map(label, heads)))
             raise Refused(f"{hash} is in {names}; use --force to purge it from them")
@@ -226,7 +226,12 @@ def _git_places(store: Store, git: GitCopies) -> list[Place]:
 
     with Whereabouts(store) as whereabouts:
         return [
-            Place(f"git {copy.kind} {copy.object_id}", copy.file, whereabouts.of(copy.file), [])
+            Place(
+                f"git {copy.kind} {copy.object_id}",
+                copy.file,
+                where=whereabouts.of(copy.file),
+                lines=[],
+            )
             for copy in git.copies
         ]
 

@@ -135,7 +135,7 @@ def pull(
         if accept_rollback:
             opened.catch_up(accept_rollback=True)
         given = {"purge": purge, "replace": replace, "with_local": with_local}
-        _pull(store, opened, revs, lazy, as_json, **given)
+        _pull(store, opened, revs=revs, lazy=lazy, as_json=as_json, **given)
 
 
 @click.command()
@@ -161,14 +161,15 @@ def clone(
     from casfs.store import Store
     from engine.workflow import shipped
 
-    root, settings = Path(directory).absolute(), remotes.Settings(url, endpoint, region)
+    root = Path(directory).absolute()
+    settings = remotes.Settings(url, endpoint, region)
     remotes.check(settings.storage())
     _check_target(root, settings)
     with Store.init(root) as store:
         shipped.install(store)  # first: a remote's workflow does not take one of their names
         remotes.save(root, ORIGIN, settings)
         with remotes.Remote.open(root, ORIGIN) as opened:
-            _pull(store, opened, (), lazy, as_json, with_local=with_local)
+            _pull(store, opened, revs=(), lazy=lazy, as_json=as_json, with_local=with_local)
 
 
 def _check_target(root: Path, settings: Any) -> None:
@@ -235,7 +236,9 @@ def _pull(
         )
     if done.purged:
         warn(f"purged in {opened.name}: {done.purged} contents; see `casfs purge --list`")
-    lines = arrived_lines(store, "pulled", done.refs, done.replaced, done.renamed)
+    lines = arrived_lines(
+        store, "pulled", names=done.refs, replaced=done.replaced, renamed=done.renamed
+    )
     lines = lines or ["everything is here already"] * (not done.stayed)
     new = f"{done.nodes} nodes, {done.blobs} blobs{' to be read later' * lazy}"
     line = f"{new}, {readable(done.bytes)}"

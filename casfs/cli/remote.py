@@ -53,7 +53,8 @@ def add(
     from casfs.object_storage.probe import probe
     from casfs.remotes import remote as remotes
 
-    root, settings = store_root(ctx), remotes.Settings(url, endpoint, region)
+    root = store_root(ctx)
+    settings = remotes.Settings(url, endpoint, region)
     check_store(root)
     if name in remotes.listing(root):
         raise Conflict(f"there is a remote {name!r}; `casfs remote rm` removes it")
@@ -81,7 +82,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         (one["name"], one["url"], one["endpoint"], "trusted" if one["trusted"] else None)
         for one in found
     ]
-    echo_table(as_json, found, "NAME URL ENDPOINT TRUST", rows)
+    echo_table(as_json, found, headers="NAME URL ENDPOINT TRUST", rows=rows)
 
 
 @remote.command()
@@ -109,7 +110,7 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
             f"{count} blobs of this store are in {name} only; `casfs pull {name}` brings them,"
             " --force gives them up"
         )
-    remotes.save(root, name, None)
+    remotes.save(root, name, settings=None)
     shutil.rmtree(root / remotes.DIRECTORY / name, ignore_errors=True)
     echo_result(as_json, {"name": name}, f"{name} removed; what is in it stays")
 
@@ -164,16 +165,18 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
     with Remote.open(store_root(ctx), name) as opened:
         opened.catch_up()
         refs = named(opened.state.refs())
-    found, rows = [], []
+    found = []
+    rows = []
     for key, ref in refs.items():
         try:
             record = heads.parsed(key, ref).record
         except Invalid:  # pull skips it
             record = {}
-        at, size = record.get("updatedAt") or record.get("createdAt") or 0, ref["size"]
+        at = record.get("updatedAt") or record.get("createdAt") or 0
+        size = ref["size"]
         found.append({"name": key, "hash": ref["hash"], "at": moment(at or None), "size": size})
         rows.append((key, Moment(at), None if size is None else Size(size)))
-    echo_table(as_json, found, "NAME DATE SIZE", rows, whole="NAME")
+    echo_table(as_json, found, headers="NAME DATE SIZE", rows=rows, whole="NAME")
 
 
 @remote.command()
@@ -230,7 +233,7 @@ def fsck(ctx: click.Context, name: str, read_data: bool, as_json: bool) -> int:
     with (
         Remote.open(store_root(ctx), name) as there,
         opened(there, read_data=read_data) as (view, _),
-        progress("checking", "blobs", 0, 0) as update,
+        progress("checking", "blobs", total=0, total_bytes=0) as update,
     ):
         report = checker.check(view, quarantine=False, progress=update)
     print_report(report, [], as_json)

@@ -44,7 +44,8 @@ from engine.threads import call_stack
 from engine.workflow import registry, shipped
 
 SINGLE = "single"  # the workflow of one agent
-MAX_PATHS, MAX_QUESTION_CHARS = 200, 4000
+MAX_PATHS = 200
+MAX_QUESTION_CHARS = 4000
 OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  # of `thread start`
 
 
@@ -86,7 +87,8 @@ def run(ctx: click.Context, /, **given: Any) -> int:
         is_given = ctx.get_parameter_source(one.name or "") == ParameterSource.COMMANDLINE
         if is_given and one.name in given and one.name not in ("agents", "yes"):
             raise Usage(f"{one.opts[0]} is for a new thread, not for --continue")
-    root, fields = store_root(ctx), arguments.agent_fields(given.pop("agents"), given.pop("file"))
+    root = store_root(ctx)
+    fields = arguments.agent_fields(given.pop("agents"), given.pop("file"))
     with open_store(ctx) as store:
         if again is None:
             patterns = given.pop("patterns")
@@ -94,7 +96,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
                 trust_workflow(store, target)
             fields |= {"max_steps": given.pop("max_steps"), **arguments.start_options(**given)}
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
-            fields |= _player(ctx, store, target, fields)
+            fields |= _player(ctx, store, text=target, fields=fields)
             fields |= arguments.record_workspace(
                 ctx, directory, patterns, allow_secret=fields["allow_secret"]
             )
@@ -109,13 +111,21 @@ def run(ctx: click.Context, /, **given: Any) -> int:
             with suppress(Conflict):  # it is not suspended, or asks a person
                 daemon_socket.request_of_agents(root, os.environ, "resume", id=id, **fields)
         click.echo(f"casfs: thread {id}", err=True)
-        screen, done = Screen(store, threads.get(store, id), err=as_json), 0
-        show = (lambda event: print_event(store, event, True)) if as_json else screen.show
+        screen = Screen(store, threads.get(store, id), err=as_json)
+        done = 0
+        show = (lambda event: print_event(store, event, as_json=True)) if as_json else screen.show
         while True:
-            watch(store, id, done, screen, show, f"run --continue {id} {shlex.quote(directory)}")
+            watch(
+                store,
+                id,
+                done=done,
+                screen=screen,
+                show=show,
+                back=f"run --continue {id} {shlex.quote(directory)}",
+            )
             found = threads.get(store, id)
             if as_json or (answer := _ask(store, found)) is None:
-                return _end(ctx, store, found, directory)
+                return _end(ctx, store, found=found, place=directory)
             done = threads.length(store, found)
             try:
                 daemon_socket.request_of_agents(root, os.environ, "resume", id=id, input=answer)
@@ -150,11 +160,13 @@ def _ask(store: Store, thread: Thread) -> str | None:
     thread = [thread, *waits][-1]
     if thread.status != SUSPENDED or thread.record["cause"] != HUMAN:
         return None
-    role, words = thread.record["intent"]["role"], {}
+    role = thread.record["intent"]["role"]
+    words = {}
     echo_line(f"? {thread.record['reason']}")
     if store.node(threads.agents(store, thread)[role]).payload["package"] == "human":
         schema = registry.load(store, threads.workflow(store, thread)).roles[role].schema
-        required, fields = schema.get("required", []), schema.get("properties", {})
+        required = schema.get("required", [])
+        fields = schema.get("properties", {})
         asked = fields.get(required[0]) if len(required) == 1 else None
         values = asked.get("enum", ()) if isinstance(asked, dict) else ()
         words = {str(one): json.dumps({required[0]: one}) for one in values}
@@ -179,21 +191,26 @@ def _read_line(prompt: str) -> str | None:
 
 def _end(ctx: click.Context, store: Store, found: Thread, place: str) -> int:
     """Shows the result, and applies it where that is wanted. Raises as `check_result`."""
-    applies, as_json = ctx.params["applies"], ctx.params["as_json"]
-    end, scratch = threads.end(store, found), ScratchStore(store)
+    applies = ctx.params["applies"]
+    as_json = ctx.params["as_json"]
+    end = threads.end(store, found)
+    scratch = ScratchStore(store)
     first = state_if_any(store, found.record["start"])
-    last = first and step_state(store, found, None)
+    last = first and step_state(store, found, index=None)
     sides = [one and with_private(scratch, one) for one in (first, last)]
     different = (one.path for one in tree.changes(scratch, sides[0], sides[1]))
     paths = list(islice((one for one in different if b".git" not in one.split(b"/")), MAX_PATHS))
     if as_json:
         echo_json({"event": "over", **times(head_fields(found))}, pretty=False)
     elif end is not None:
-        spent, word = found.record["spent"], coloured(state(found), state(found))
+        spent = found.record["spent"]
+        word = coloured(state(found), state(found))
         tokens = f", {spent['tokens']} tokens" if spent["tokens"] else ""
         echo_line(f"{word}: {end.payload['summary']}, {spent['wallMs'] / 1000:.1f} s{tokens}")
         if first and last and paths:
-            print_state_diff(store, first, last, DiffFormat(True, True, False), paths)
+            print_state_diff(
+                store, first, new=last, format=DiffFormat(True, patch=True, json=False), paths=paths
+            )
         if len(paths) == MAX_PATHS:
             echo_line(f"… `casfs thread diff {found.id}` shows all")
     check_result(store, found)

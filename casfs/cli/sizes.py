@@ -20,7 +20,8 @@ class SizeOption(click.ParamType[int]):
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         if isinstance(value, int):
             return value
-        number, unit = value.rstrip("KMGT"), value[len(value.rstrip("KMGT")) :]
+        number = value.rstrip("KMGT")
+        unit = value[len(value.rstrip("KMGT")) :]
         if not (number.isascii() and number.isdigit()) or unit not in UNITS:
             self.fail(f"invalid size {value!r}: give bytes, or a number with K, M, G or T")
         return int(number) * UNITS[unit]
@@ -40,7 +41,8 @@ class AgeOption(click.ParamType[int]):
 
 def parse_age(text: str) -> int:
     """Returns an age in seconds. Raises Invalid."""
-    number, unit = text[: len(text.rstrip("smhd"))], text[len(text.rstrip("smhd")) :]
+    number = text[: len(text.rstrip("smhd"))]
+    unit = text[len(text.rstrip("smhd")) :]
     if not (number.isascii() and number.isdigit()) or unit not in AGES:
         raise Invalid(f"invalid age {text!r}: give seconds, or a number with m, h or d, like 30d")
     return int(number) * AGES[unit]

@@ -89,7 +89,7 @@ def print_dry_run(
         keeps_derived=with_derived,
         keeps_git=False,
     )
-    walker.survey(store, path, rules, report, options)
+    walker.survey(store, path, rules=rules, report=report, options=options)
     classes.settle(report, TrackedFiles(path, above=True), rules)
     counts = {"dryRun": True, "files": report.files, "bytes": report.bytes}
     line = f"would record {report.files} files, {report.bytes} bytes"

@@ -37,7 +37,7 @@ def status(ctx: click.Context, directory: str | None, against: str | None, as_js
     casfs status ./project --against work~1
     """
     if directory is not None or against is not None:
-        _directory_status(ctx, directory or ".", against, as_json)
+        _directory_status(ctx, directory or ".", against=against, as_json=as_json)
     else:
         _store_status(ctx, as_json)
 
@@ -58,14 +58,16 @@ def _directory_status(
         private = {
             path for one in states for path in recorded_state.private_files(found.store, one)
         }
-        changes = renames.detect(found.store, tree.changes(found.store, old, new, found.paths))
+        changes = renames.detect(
+            found.store, tree.changes(found.store, old, new=new, paths=found.paths)
+        )
     if as_json:
         values = [change_json(found.store, change, private) for change in changes]
         compared = {"directory": str(found.directory), "tree": found.old.tree, "name": name}
         echo_json({**compared, "changes": values})
         return
     echo(f"{found.directory} compared with {name or found.old.tree}")
-    print_changes(found.store, iter(changes), as_json, private)
+    print_changes(found.store, iter(changes), as_json=as_json, private=private)
     if not changes:
         echo("no changes")
 
@@ -142,7 +144,8 @@ def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterat
 
 
 def _shared_lines(shared: dict[str, Any]) -> Iterator[str]:
-    database, lag = shared["database"], shared["lag"]
+    database = shared["database"]
+    lag = shared["lag"]
     yield f"shared  {database['url']}"
     if lag:
         yield f"        PostgreSQL {database['version']}, a round trip {database['roundTripMs']} ms"

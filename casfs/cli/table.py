@@ -146,7 +146,7 @@ def _print(headers: list[str], rows: list[list[Cell]], whole: set[str]) -> None:
 
     write_line(
         terminal.paint(
-            GAP.join(map(fitted, headers, range(len(headers)))).rstrip(), None, bold=True
+            GAP.join(map(fitted, headers, range(len(headers)))).rstrip(), colour=None, bold=True
         )
     )
     for row, line in zip(rows, texts, strict=True):

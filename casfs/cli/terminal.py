@@ -85,7 +85,8 @@ def pager(wanted: bool = True) -> Iterator[None]:
     environment = {"LESS": LESS, "LV": "-c", **os.environ}
     process = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, env=environment)
     assert process.stdin is not None
-    before, sys.stdout = sys.stdout, io.TextIOWrapper(process.stdin, write_through=True)
+    before = sys.stdout
+    sys.stdout = io.TextIOWrapper(process.stdin, write_through=True)
     _paged = True
     try:
         with suppress(BrokenPipeError):
@@ -93,7 +94,8 @@ def pager(wanted: bool = True) -> Iterator[None]:
     finally:
         with suppress(BrokenPipeError):
             sys.stdout.close()
-        sys.stdout, _paged = before, False
+        sys.stdout = before
+        _paged = False
         while True:
             with suppress(KeyboardInterrupt):  # the pager handles it
                 process.wait()

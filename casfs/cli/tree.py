@@ -49,18 +49,23 @@ def build(
     \b
     casfs tree build ./project
     """
-    path, report = Path(directory), SnapshotReport()
+    path = Path(directory)
+    report = SnapshotReport()
     refuse_home_or_root(path, force)
     with open_store(ctx) as store:
         if dry_run:
             options = SnapshotOptions(leaves_out_unreadable=True)
-            print_dry_run(store, path, defaults, patterns, options, as_json)
+            print_dry_run(
+                store, path, defaults=defaults, patterns=patterns, options=options, as_json=as_json
+            )
             return
         rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=patterns)
         scanner = policy.load(store).scanner()
         options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
         with store.batch() as batch:
-            root = working_tree.snapshot(store, batch, path, rules, report, options).tree
+            root = working_tree.snapshot(
+                store, batch, directory=path, rules=rules, report=report, options=options
+            ).tree
     value = {"hash": root, "files": report.files, "bytes": report.bytes, **notes(report)}
     echo_result(as_json, value, root)
     print_notes(report, as_json)

@@ -50,7 +50,8 @@ def undo(ctx: click.Context, removal: str | None, listing: bool, as_json: bool) 
             _list(store, as_json)
         elif files := _overwritten(store, removal):
             _restore_files(store, files)
-            value, place = _files_value(files), printable(os.fsencode(files.directory))
+            value = _files_value(files)
+            place = printable(os.fsencode(files.directory))
             echo_result(as_json, value, f"{value['removal']} restored to {place}")
         else:
             done = removals.undo(store, removal)
@@ -66,7 +67,7 @@ def _list(store: Store, as_json: bool) -> None:
     if not values and not as_json:
         click.echo("nothing to undo", err=True)
     rows = [(one["removal"], Moment(one.pop("at")), listed(one["names"])) for one in values]
-    echo_table(as_json, values, "REMOVAL DATE NAMES", rows, whole="REMOVAL")
+    echo_table(as_json, values, headers="REMOVAL DATE NAMES", rows=rows, whole="REMOVAL")
 
 
 def _overwritten(store: Store, text: str | None) -> Overwritten | None:
@@ -85,7 +86,7 @@ def _overwritten(store: Store, text: str | None) -> Overwritten | None:
 
 def _restore_files(store: Store, files: Overwritten) -> None:
     def save(state: RecordedState, _: object = None) -> None:
-        create_before_restore(store, state, files.directory, "undo")
+        create_before_restore(store, state, directory=files.directory, what="undo")
 
     state = checkpoint.recorded(store, files.before)
     done = restore(

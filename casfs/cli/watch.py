@@ -62,10 +62,13 @@ def watch(
         raise Usage("give DIRECTORY, or --list")
     with open_store(ctx) as store:
         if directory is None:
-            values, columns = watch_list.listing(store), "directory checkpoint method error"
+            values = watch_list.listing(store)
+            columns = "directory checkpoint method error"
             rows = [[one[column] for column in columns.split()] for one in values]
             titles = columns.upper()
-            echo_table(as_json, times(values), titles, rows, whole="DIRECTORY CHECKPOINT")
+            echo_table(
+                as_json, times(values), headers=titles, rows=rows, whole="DIRECTORY CHECKPOINT"
+            )
             return
     path = os.path.realpath(directory)
     if stop:

@@ -63,7 +63,7 @@ def web(
             raise
         raise Failed(f"no module {error.name}; run `{install_line('web')}`") from None
     where = None if path is None else Path(path).absolute()
-    server.serve(root, port or 0, where, ready, with_local=with_local)
+    server.serve(root, port or 0, path=where, ready=ready, with_local=with_local)
 
 
 def open_privately(file: Path, url: str) -> None:

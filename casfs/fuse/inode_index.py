@@ -40,7 +40,9 @@ class InodeIndex:
 
     def find(self, ino: int) -> int:
         """Returns the slot of an inode number; 0 if it is not in the table."""
-        places, mask, rows = self._places, self.mask, self._map
+        places = self._places
+        mask = self.mask
+        rows = self._map
         place = ino & mask
         while slot := places[place]:
             if NUMBER.unpack_from(rows, ROWS_AT + slot * SLOT_BYTES)[0] == ino:
@@ -62,7 +64,8 @@ class InodeIndex:
 
     def remove(self, ino: int) -> None:
         """Removes a number, and moves the later ones of its probe sequence up."""
-        places, mask = self._places, self.mask
+        places = self._places
+        mask = self.mask
         hole = self._place(ino)
         place = hole
         while True:
@@ -81,7 +84,8 @@ class InodeIndex:
         discarded once the header names the new one. Raises OSError (ENFILE)."""
         if power > MAX_POWER:
             raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
-        slots, old_power = self.slots(), self.power
+        slots = self.slots()
+        old_power = self.power
         self.reset(power)
         for slot in slots:
             self.add(self._ino_at(slot), slot)
@@ -92,7 +96,9 @@ class InodeIndex:
         start, end = bounds(power)
         self._map[start:end] = bytes(end - start)
         self._places.release()
-        self._places, self.power, self.mask = self._view(power), power, (1 << power) - 1
+        self._places = self._view(power)
+        self.power = power
+        self.mask = (1 << power) - 1
 
     def _view(self, power: int) -> memoryview:
         start, end = bounds(power)

@@ -41,8 +41,10 @@ MAGIC = b"casfs inodes 1\0\0"
 HEADER = struct.Struct("<16sQB7x")  # magic, used slots, power of the index
 FREE = struct.Struct("<8I")  # heads of the lists of free runs, by their length in slots
 FREE_AT = 64
-TRANSPORT_STATE_AT, STATE_LENGTH = 1024, struct.Struct("<H")
-REQUEST_HEADER_AT, REQUEST_HEADER_BYTES = 1536, 40
+TRANSPORT_STATE_AT = 1024
+STATE_LENGTH = struct.Struct("<H")
+REQUEST_HEADER_AT = 1536
+REQUEST_HEADER_BYTES = 40
 DEFERRED_AT = 2048
 ROW = struct.Struct("<QQQIIH")  # number, parent, check, lookups, children, name's length
 NUMBERS = struct.Struct("<QQ")  # number, parent
@@ -73,7 +75,8 @@ class InodeTable:
         if fd is None:
             os.ftruncate(self.fd, FILE_BYTES)
         self._map = mmap.mmap(self.fd, FILE_BYTES)
-        self._used, power = 1, MIN_POWER
+        self._used = 1
+        power = MIN_POWER
         if fd is not None:
             magic, self._used, power = HEADER.unpack_from(self._map)
             if magic != MAGIC:
@@ -87,7 +90,7 @@ class InodeTable:
         self._count = sum(1 for _ in self._index.slots())
         if fd is None:
             self._store_header()
-            self.add_lookup(ROOT, 0, 0, b"")
+            self.add_lookup(ROOT, 0, parent=0, name=b"")
 
     def __len__(self) -> int:
         return self._count
@@ -143,7 +146,7 @@ class InodeTable:
         is full."""
         slot = self._find(ino)
         if not slot:
-            self._add(Inode(ino, parent, check, 1, 0, name))
+            self._add(Inode(ino, parent, check=check, lookups=1, children=0, name=name))
             return
         at = ROWS_AT + slot * SLOT_BYTES
         if NUMBERS.unpack_from(self._map, at)[1] != parent and ino != ROOT:
@@ -230,7 +233,7 @@ class InodeTable:
         at = self._at(slot)
         ino, parent, check, lookups, children, length = ROW.unpack_from(self._map, at)
         name = self._map[at + NAME_AT : at + NAME_AT + length]
-        return Inode(ino, parent, check, lookups, children, name)
+        return Inode(ino, parent, check=check, lookups=lookups, children=children, name=name)
 
     def _write(self, slot: int, inode: Inode) -> None:
         at = self._at(slot)
@@ -267,7 +270,8 @@ class InodeTable:
         inodes = [self._read(slot) for slot in self._index.slots()]
         self._free = [0] * len(self._free)
         FREE.pack_into(self._map, FREE_AT, *self._free)
-        old_end, old_power = self._at(self._used), self._index.power
+        old_end = self._at(self._used)
+        old_power = self._index.power
         self._index.reset(max(MIN_POWER, (len(inodes) * 4).bit_length()))
         self._used = 1
         for inode in inodes:

@@ -64,7 +64,7 @@ class ListingCursors:
         saved = self._saved.pop((ino, offset), None)
         if saved is not None and offset:
             return saved
-        return Listing(ino, directory, self._items(ino, directory, offset), offset)
+        return Listing(ino, directory, items=self._items(ino, directory, offset), offset=offset)
 
     def save(self, listing: Listing) -> None:
         """Keeps a listing, to be resumed at its offset."""
@@ -74,10 +74,10 @@ class ListingCursors:
 
     def _items(self, ino: int, directory: Directory, offset: int) -> Iterator[DirectoryItem]:
         if offset < 1:
-            yield DirectoryItem(1, b".", directory, False)
+            yield DirectoryItem(1, b".", vnode=directory, counted=False)
         if offset < DOTS:
-            yield DirectoryItem(DOTS, b"..", self._parent(ino), False)
+            yield DirectoryItem(DOTS, b"..", vnode=self._parent(ino), counted=False)
         skipped = max(offset - DOTS, 0)
         entries = directory.entries_after(skipped)
         for offset, (name, vnode) in enumerate(entries, start=DOTS + skipped + 1):
-            yield DirectoryItem(offset, name, self._intern(vnode), True)
+            yield DirectoryItem(offset, name, vnode=self._intern(vnode), counted=True)

@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     entry_timeout: float
 
 
-NEGATIVE_ENTRY = Entry(0, Attr(0, 0, 0), 0.0, FOREVER_S)
+NEGATIVE_ENTRY = Entry(0, Attr(0, 0, 0), attr_timeout=0.0, entry_timeout=FOREVER_S)
 
 
 class DiskSpace(NamedTuple):
@@ -94,7 +94,8 @@ class Session:
         """`handles`: the transport gets OPEN and OPENDIR requests; `invalidates`: it notifies
         the kernel of removed names."""
         self.stats = stats
-        self.uid, self.gid = os.getuid(), os.getgid()
+        self.uid = os.getuid()
+        self.gid = os.getgid()
         self.xattr = xattr
         self.inodes = Inodes(root, table, lambda ino: self._live_contents.pop(ino, None))
         self._log = log
@@ -113,7 +114,8 @@ class Session:
         failure at most once in LOG_INTERVAL_S."""
         code = errno_of(error)
         if code in LOGGED and not isinstance(error, Denied):
-            name, now = type(error).__name__, time.monotonic()
+            name = type(error).__name__
+            now = time.monotonic()
             key = (kind, str(error))
             if now - self._logged.get(key, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
                 if len(self._logged) >= MAX_LOGGED:
@@ -147,7 +149,7 @@ class Session:
         inode = self.inodes.table.get(vnode.ino)
         if inode is not None:
             self.inodes.add_lookup(vnode, inode.parent, inode.name)
-        return Entry(vnode.ino, vnode.attr(), 0.0, 0.0)
+        return Entry(vnode.ino, vnode.attr(), attr_timeout=0.0, entry_timeout=0.0)
 
     def _parent(self, ino: int) -> Directory:
         inode = self.inodes.table.get(ino)
@@ -160,7 +162,9 @@ class Session:
         vnode = self.vnode(ino)
         if vnode.live:
             vnode.refresh()
-        return Entry(ino, self._attr(vnode), self._attr_timeout(vnode), 0.0)
+        return Entry(
+            ino, self._attr(vnode), attr_timeout=self._attr_timeout(vnode), entry_timeout=0.0
+        )
 
     def entry(self, directory: Directory, name: bytes, vnode: Vnode) -> Entry:
         """Returns the entry of a name; `vnode` is from `Inodes.intern`."""
@@ -169,7 +173,12 @@ class Session:
         else:
             cached = directory.fixed or (self._invalidates and directory.invalidated)
             timeout = FOREVER_S if cached else SHORT_S
-        return Entry(vnode.ino, self._attr(vnode), self._attr_timeout(vnode), timeout)
+        return Entry(
+            vnode.ino,
+            self._attr(vnode),
+            attr_timeout=self._attr_timeout(vnode),
+            entry_timeout=timeout,
+        )
 
     def _attr(self, vnode: Vnode) -> Attr:
         if not isinstance(vnode, LiveFile) or self._handles:
@@ -267,7 +276,7 @@ class Session:
         except CasfsError as error:
             self.errno_for("listing", error)
             mode = READ_DIRECTORY if isinstance(vnode, Directory) else READ_FILE
-            return Entry(vnode.ino, Attr(mode, 0, Y2000_NS), 0.0, 0.0)
+            return Entry(vnode.ino, Attr(mode, 0, Y2000_NS), attr_timeout=0.0, entry_timeout=0.0)
 
     def count_lookup(self, listing: Listing, item: DirectoryItem) -> None:
         """Counts one lookup of an item that was sent with its attributes."""

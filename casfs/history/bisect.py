@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-GOOD, BAD, SKIPPED = "good", "bad", "skipped"
+GOOD = "good"
+BAD = "bad"
+SKIPPED = "skipped"
 FLAKY = "flaky"  # tests of one version differ: it says no more than a skipped one
 
 
@@ -12,12 +14,15 @@ def first_bad(count: int, test: Callable[[int], str]) -> range:
     """Returns the first bad of `count` versions, of which 0 is good and the last is bad; several
     where all but the last of them were skipped. Without skips that takes ⌈log2(count - 1)⌉ tests;
     after one, versions at a distance of 1, 2, 4, … from it come first."""
-    low, high, skipped = 0, count - 1, set[int]()
+    low = 0
+    high = count - 1
+    skipped = set[int]()
     while untested := [one for one in range(low + 1, high) if one not in skipped]:
         middle = (low + high) // 2
         at = min(untested, key=lambda one: ((one - middle).bit_count() > 1, abs(one - middle)))
         result = test(at)
         if result in (SKIPPED, FLAKY):
             skipped.add(at)
-        low, high = at if result == GOOD else low, at if result == BAD else high
+        low = at if result == GOOD else low
+        high = at if result == BAD else high
     return range(low + 1, high + 1)

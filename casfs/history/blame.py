@@ -84,11 +84,13 @@ class _Run:
         if older is not None:
             source: bytes | None = path
             if rest and content(older.entry(path)) is None and isinstance(entry, File):
-                source = find_source(self._store, older.version.root, place.version.root, path)
+                source = find_source(
+                    self._store, older.version.root, new=place.version.root, path=path
+                )
             if source is not None:
-                rest = self._pass(older, source, entry, rest)
+                rest = self._pass(older, source, entry=entry, rest=rest)
         for called in place.called() if rest else ():
-            rest = self._pass(called, path, entry, rest)
+            rest = self._pass(called, path, entry=entry, rest=rest)
         self.authors.update(dict.fromkeys(rest.values(), (place.version, path)))
 
     def _pass(self, to: Place, path: bytes, entry: Entry | None, rest: Rest) -> Rest:
@@ -98,13 +100,17 @@ class _Run:
             return rest
         passed = rest
         if content(there) != content(entry):
-            old, new = self.lines(there), self.lines(entry)
+            old = self.lines(there)
+            new = self.lines(entry)
             if old is None or new is None:
                 return rest
-            passed, i, j = {}, 0, 0
+            passed = {}
+            i = 0
+            j = 0
             for _, i2, j1, j2 in [*changed_blocks(old, new), (0, 0, len(new), 0)]:
                 passed |= {i + line - j: rest[line] for line in range(j, j1) if line in rest}
-                i, j = i2, j2
+                i = i2
+                j = j2
         self.todo.append((to, path, passed))
         gone = set(passed.values())
         return {line: index for line, index in rest.items() if index not in gone}
@@ -123,7 +129,7 @@ def find_source(
     file = None if new is None else tree.find(store, new, path)
     if old is None or not isinstance(file, File):
         return None
-    renamed = find_renamed(store, old, new, path)
+    renamed = find_renamed(store, old, new=new, path=path)
     if renamed is not None and content(tree.find(store, old, renamed)) == content(file):
         return renamed
     for source, entry in islice(tree.walk(store, old), MAX_COPY_ENTRIES):
@@ -157,7 +163,8 @@ def removal(place: Place, path: bytes, text: bytes) -> Line:
         data = store.get(entry.digest.hash) if isinstance(entry, File) else b""
         if (at := data.rfind(text)) < 0:
             return None
-        begin, number = data.rfind(b"\n", 0, at) + 1, data.count(b"\n", 0, at) + 1
+        begin = data.rfind(b"\n", 0, at) + 1
+        number = data.count(b"\n", 0, at) + 1
         return number, data[begin:].partition(b"\n")[0]
 
     if (found := last_line(place.entry(path))) is not None:
@@ -174,7 +181,7 @@ def _removal(newer: Place, path: bytes, find: Find, within: Chain | None = None)
         entry = older.entry(path)
         if content(entry) != content(newer.entry(path)) and (found := find(entry)) is not None:
             last = [one for one in newer.called() if find(one.entry(path)) is None]
-            inner = (_removal(one, path, find, one.chain) for one in last)
+            inner = (_removal(one, path, find=find, within=one.chain) for one in last)
             return next((one for one in inner if one), Line(*found, newer.version, path))
         newer = older
     return None

@@ -37,7 +37,8 @@ def lines(store: Store, found: Iterable[Line]) -> Iterator[dict[str, Any]]:
     path of the file and the text of the line."""
     known: dict[str, tuple[dict[str, Any], list[Any]]] = {}
     for one in found:
-        name, path = one.version.revision, os.fsdecode(one.path)
+        name = one.version.revision
+        path = os.fsdecode(one.path)
         if name not in known:
             known[name] = version(store, one.version), list(_calls(store, one.version.detail))
         text = None if one.text is None else os.fsdecode(one.text).rstrip("\r\n")
@@ -54,7 +55,8 @@ def _calls(store: Store, detail: str | None) -> Iterator[tuple[tuple[int, str], 
         for number, turn in reversed([*enumerate(session["turns"], 1)]):
             for hash in reversed(store.node(turn).payload["toolCalls"]):
                 call = store.node(hash).payload
-                given, diffs = json.loads(content_text(store, call["arguments"])), call.get("diffs")
+                given = json.loads(content_text(store, call["arguments"]))
+                diffs = call.get("diffs")
                 texts = [store.get(one["new"]).decode() for one in diffs or ()]
                 texts += [one for one in given.values() if isinstance(one, str)]
                 paths = [given.get("path"), *(one["path"] for one in diffs or ())]

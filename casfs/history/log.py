@@ -34,14 +34,17 @@ def log(place: Place | None, path: bytes, within: Chain | None = None) -> Iterat
         if within is not None and (older is None or older.chain is not within):
             return
         new_path = path
-        new, old = place.entry(path), older.entry(path) if older else None
+        new = place.entry(path)
+        old = older.entry(path) if older else None
         source = None
         if older is not None and old is None and isinstance(new, File):
-            source = find_renamed(place.chain.store, older.version.root, place.version.root, path)
+            source = find_renamed(
+                place.chain.store, older.version.root, new=place.version.root, path=path
+            )
             old = old if source is None else older.entry(source)
         if new != old or source is not None:
             before = older.version.root if older else None
-            yield Changed(place.version, Change(path, old, new, source), before)
+            yield Changed(place.version, Change(path, old, new=new, source=source), before)
         path = path if source is None else source
         for called in place.called():
             yield from log(called, new_path, called.chain)

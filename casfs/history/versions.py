@@ -132,9 +132,10 @@ class Place:
         # Tool calls record the work alone.
         if self.version.detail is not None and not self.chain.is_whole:
             if (self.index, 0) not in self.chain.calls:
-                store, step = self.chain.store, self.version
+                store = self.chain.store
+                step = self.version
                 turns = revisions.turns(store, step.detail)
-                self.chain.calls[self.index, 0] = _within(store, self.older, step, turns)
+                self.chain.calls[self.index, 0] = _within(store, self.older, step=step, turns=turns)
             if len(self.chain.calls[self.index, 0].versions) > 1:
                 yield Place(self.chain.calls[self.index, 0])
         ends = self.version.called
@@ -183,10 +184,11 @@ def _of_node(store: Store, found: node.Node, id: str = "") -> Place:
     start = found if is_start else store.node(found.payload["start"], "thread-start")
     last = found.payload["lastStep"] if found.type == "thread-end" else found.hash
     steps = [] if is_start else list(_steps(store, last))
-    id = id or _thread_of(store, start.hash, steps[0][1]["index"] if steps else 0, last)
+    id = id or _thread_of(store, start.hash, index=steps[0][1]["index"] if steps else 0, step=last)
     name = f"{id}@%d" if id else f"{start.hash[:12]}@%d"
     began = steps[-1][1]["startedAt"] if steps else created_ms(ThreadId(id))
-    root, caller = start.payload["workspace"], start.payload["parentState"]
+    root = start.payload["workspace"]
+    caller = start.payload["parentState"]
     versions = [_of_step(hash, step, name) for hash, step in steps]
 
     def older() -> Place | None:
@@ -194,22 +196,29 @@ def _of_node(store: Store, found: node.Node, id: str = "") -> Place:
             return _of_node(store, store.node(caller))
         return _recorded(store, root, began)
 
-    return Place(Chain(store, [*versions, Version(root, start.hash, began, name % 0, 0)], older))
+    return Place(
+        Chain(
+            store,
+            [*versions, Version(root, start.hash, at=began, revision=name % 0, index=0)],
+            older,
+        )
+    )
 
 
 def _of_step(hash: NodeHash, step: Any, name: str) -> Version:
-    index, called = step["index"], tuple(step["childThreads"])
+    index = step["index"]
+    called = tuple(step["childThreads"])
     recorded = step["workspace"], hash, step["completedAt"], name % index
     return Version(*recorded, index, step["role"], step["agent"], step["detail"], called)
 
 
 def _of_turn(store: Store, thread: Thread, index: int, turn: int) -> Place:
     """Returns the version of a turn, also of a step that is pending or has failed."""
-    step, turns, _ = revisions.turn_state(store, thread, index, turn)
+    step, turns, _ = revisions.turn_state(store, thread, index=index, turn=turn)
     older = at(store, revisions.resolve(store, f"{thread.id}@{index - 1}"))
     recorded = step.get("completedAt", step.get("since")), f"{thread.id}@{index}", index
     made = Version(None, turns[-1], *recorded, step["role"], step.get("agent"))
-    return Place(_within(store, older, made, turns))
+    return Place(_within(store, older, step=made, turns=turns))
 
 
 def _within(store: Store, older: Place | None, step: Version, turns: Sequence[NodeHash]) -> Chain:
@@ -233,8 +242,8 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
         Version(
             one.root,
             one.hash,
-            one.created_at,
-            f"{one.name}@{one.id}",
+            at=one.created_at,
+            revision=f"{one.name}@{one.id}",
             called=None,
             message=one.message,
         )
@@ -291,7 +300,8 @@ def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None)
 
 def _private_files(store: Store, version: Version) -> Collection[bytes]:
     """Returns the paths of the private files that a version recorded, as far as they are here."""
-    root, whole = version.root, _whole_root(store, version)
+    root = version.root
+    whole = _whole_root(store, version)
     if root is None or whole is None or version.call is not None:
         return ()
     return recorded_state.private_files(store, RecordedState(root, whole))

@@ -113,7 +113,8 @@ def export(
     if len(manifest) > MAX_MANIFEST_BYTES:
         raise Refused(f"{len(records)} heads are too many for one archive; export them in parts")
     substitutes = {one.hash: one.substitute for one in reached}
-    done, seal = Exported(), Seal(manifest)
+    done = Exported()
+    seal = Seal(manifest)
     done.purged = sorted(one.hash for one in reached if not one.substitute)
     compressed = zstd.compressed(target) if compress else nullcontext(target)
     with compressed as out, tarfile.open(fileobj=out, mode="w|", format=FORM) as tar:
@@ -127,7 +128,7 @@ def export(
             if hash in have:
                 done.skipped += 1
             else:
-                seal.add(_add_blob(store, tar, hash, done))
+                seal.add(_add_blob(store, tar, hash=hash, done=done))
                 progress(done.members, done.bytes)
         _add(tar, END, canonical.encode(seal.value()))
     return done
@@ -181,12 +182,14 @@ def load(
     Raises NotFound (the file), Failed (reading it), Corrupt (its content), Conflict (a head
     that has another value in this store).
     """
-    once = _import_pass(DryRunBackend(store.backend), source, progress, with_local)
+    once = _import_pass(
+        DryRunBackend(store.backend), source, progress=progress, with_local=with_local
+    )
 
     def again(members: int, size: int) -> None:
         progress(once.members + members, once.bytes + size)
 
-    return _import_pass(store.backend, source, again, with_local)
+    return _import_pass(store.backend, source, progress=again, with_local=with_local)
 
 
 def _import_pass(backend: Backend, source: Path, progress: Progress, with_local: bool) -> Imported:
@@ -199,13 +202,16 @@ def _import_pass(backend: Backend, source: Path, progress: Progress, with_local:
             purged = archive_purged.Taking(batch, manifest.tombstones)
             if with_local:
                 batch.begin_local()
-            nodes = _put_members(batch, found, manifest, purged, done, progress)
+            nodes = _put_members(
+                batch, found, manifest=manifest, purged=purged, done=done, progress=progress
+            )
             purged.finish()
-            done.purged, done.kept = purged.taken, purged.kept
+            done.purged = purged.taken
+            done.kept = purged.kept
             if with_local:
                 batch.commit()
                 batch.settle(filter(batch.require, _work_roots(manifest)))
-            _heads(backend, batch, manifest, purged, nodes, done)
+            _heads(backend, batch, manifest=manifest, purged=purged, nodes=nodes, done=done)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
             raise Corrupt(f"its root {min(absent)} is missing")
@@ -258,7 +264,7 @@ def _put_members(
         kind, _, hash = member.name.partition("/")
         if kind not in ("nodes", "blobs") or not is_hash(hash):
             raise Invalid(f"unexpected member {member.name!r}")
-        data = b"" if purged.refuses(hash) else _put(batch, kind, hash, member)
+        data = b"" if purged.refuses(hash) else _put(batch, kind, hash=hash, member=member)
         purged.note_stored(hash)
         if hash in nodes:
             nodes[hash] = data
@@ -304,7 +310,8 @@ def _heads(
 ) -> None:
     """Creates or moves the manifest's heads, as `casfs.arrivals` says. `nodes`: the nodes that they
     lead to, as far as they are in the archive."""
-    store, given = Store(backend), dict(manifest.heads)
+    store = Store(backend)
+    given = dict(manifest.heads)
     names = arrivals.Names(store, arrivals.Origin(IMPORT, others=()))
     replaced: dict[HeadName, tuple[Head, Head]] = {}
     for name, foreign in manifest.heads:

@@ -15,7 +15,8 @@ from casfs.maintenance.head_kinds import parse_foreign_head
 from casfs.tombstones import Tombstone
 
 FORMAT = "casfs export 1"
-MANIFEST, END = "manifest.json", "end.json"
+MANIFEST = "manifest.json"
+END = "end.json"
 MAX_MANIFEST_BYTES = 32 << 20  # parsed, it takes up to 25 times as much memory
 
 
@@ -39,7 +40,8 @@ def parse_manifest(member: Member | None) -> Manifest:
     value = canonical.parse(data)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise Invalid("unsupported archive format")
-    roots, heads = value.get("roots"), value.get("heads")
+    roots = value.get("roots")
+    heads = value.get("heads")
     if not isinstance(roots, list) or not all(map(is_hash, roots)) or not isinstance(heads, list):
         raise Invalid("invalid manifest: roots or heads missing")
     marks = [one for one in heads if is_tombstone(one)]

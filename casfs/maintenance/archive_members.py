@@ -23,7 +23,8 @@ class Member(io.RawIOBase):
     def __init__(self, stream: BinaryIO, name: str, size: int) -> None:
         self._stream = stream
         self._rest = size
-        self.name, self.size = name, size
+        self.name = name
+        self.size = size
 
     def readable(self) -> bool:
         return True

@@ -40,7 +40,9 @@ def is_tombstone(value: object) -> bool:
 
 def parse_tombstone(value: dict[str, Any]) -> Tombstone:
     """Parses {name, hash, record}. Raises Invalid."""
-    name, hash, record = value.get("name"), value.get("hash"), value.get("record")
+    name = value.get("name")
+    hash = value.get("hash")
+    record = value.get("record")
     if not is_hash(hash) or not isinstance(record, dict) or name != tombstones.head_name(hash):
         raise Invalid(f"the head {name} is not a tombstone")
     head = Head(NodeHash(BlobHash(hash)), record)

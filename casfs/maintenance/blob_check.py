@@ -104,7 +104,7 @@ def _decode_checked(store: Store, hash: NodeHash, type: str) -> Node:
     schema.check(payload)
     if name in CHECKS:
         CHECKS[name](payload)
-    return Node(hash, name, type_hash, payload)
+    return Node(hash, name, type_hash=type_hash, payload=payload)
 
 
 def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
@@ -113,7 +113,9 @@ def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
     known = store.blobs.info({ref.hash for ref in refs})
     subject = f"{found.type} {found.hash}"
     try:
-        check_targets(found.type, found.payload, lambda: known, partial(_type_name, store))
+        check_targets(
+            found.type, found.payload, info=lambda: known, type_name=partial(_type_name, store)
+        )
     except Invalid as error:
         if all(_is_intact(store, hash) for hash in known):  # else that is the fault
             yield Fault("wrong ref", found.hash, f"{subject}: {error}")
@@ -124,7 +126,7 @@ def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
             message = f"{subject} refers to {ref.hash}, which is missing"
             yield Fault("missing", ref.hash, message)
         elif ref.cas_type is not None and not has_type(store, known[ref.hash], (ref.cas_type,)):
-            if lost_type(store, ref.hash, known[ref.hash], (ref.cas_type,)):
+            if lost_type(store, ref.hash, info=known[ref.hash], names=(ref.cas_type,)):
                 message = f"{subject}: {ref.hash} has lost its type {ref.cas_type}"
                 yield Fault(LOST_TYPE, ref.hash, message)
             else:

@@ -68,7 +68,7 @@ def check(
     repairs = repairable(store.blobs)
     with _as_fault(report):
         lines = repairs.faults() if sample == 1 else ()
-        report.faults += [Fault("store", None, line) for line in lines]
+        report.faults += [Fault("store", hash=None, message=line) for line in lines]
     with _as_fault(report):
         for _, hash, info in store.blobs.iterate():
             if sample < 1 and random.random() >= sample:
@@ -98,29 +98,29 @@ def _as_fault(report: Report) -> Iterator[None]:
         yield
     except CasfsError as error:
         message = f"check is incomplete: {error.__cause__ or error}"
-        report.faults.append(Fault("store", None, message))
+        report.faults.append(Fault("store", hash=None, message=message))
 
 
 def _check_heads(store: Store) -> Iterator[Fault]:
     for one in tombstones.parted(store):
         message = f"{one.hash} has a tombstone, and its content is there"
-        yield Fault(NOT_PURGED, None, message)
+        yield Fault(NOT_PURGED, hash=None, message=message)
     for name, head in store.heads.list():
         fault = head_kinds.fault(name, head) or _mismatch(store, name, head)
         if isinstance(head, DamagedHead):
-            yield Fault("damaged head", None, f"head {name!r}: {fault}", [name])
+            yield Fault("damaged head", hash=None, message=f"head {name!r}: {fault}", takes=[name])
             continue
         wanted = dict.fromkeys(targets(head))
         known = store.blobs.info(wanted.keys())
         for hash in wanted:
             if hash not in known and store.heads.get(name) == head:
                 message = f"head {name} leads to {hash}, which is missing"
-                yield Fault("missing", hash, message, [name])
+                yield Fault("missing", hash, message=message, takes=[name])
         names = allowed_types(name)
         if names and head.hash in known and not has_type(store, known[head.hash], names):
-            yield _wrong_head(store, name, head.hash, known[head.hash], names)
+            yield _wrong_head(store, name, hash=head.hash, info=known[head.hash], names=names)
         elif fault:
-            yield Fault("damaged head", None, f"head {name!r}: {fault}", [name])
+            yield Fault("damaged head", hash=None, message=f"head {name!r}: {fault}", takes=[name])
 
 
 def _mismatch(store: Store, name: HeadName, head: Head) -> str | None:
@@ -133,9 +133,16 @@ def _mismatch(store: Store, name: HeadName, head: Head) -> str | None:
 def _wrong_head(
     store: Store, name: HeadName, hash: str, info: BlobInfo, names: tuple[str, ...]
 ) -> Fault:
-    if lost_type(store, hash, info, names):
-        return Fault(LOST_TYPE, hash, f"head {name}: {hash} has lost its type", [name])
-    return Fault("wrong head", None, f"head {name}: {hash} is not a {' or '.join(names)}", [name])
+    if lost_type(store, hash, info=info, names=names):
+        return Fault(
+            LOST_TYPE, hash, message=f"head {name}: {hash} has lost its type", takes=[name]
+        )
+    return Fault(
+        "wrong head",
+        hash=None,
+        message=f"head {name}: {hash} is not a {' or '.join(names)}",
+        takes=[name],
+    )
 
 
 def _merge_missing(report: Report) -> None:
@@ -205,7 +212,9 @@ def _complete_purges(store: Store, report: Report) -> None:
     for fault in report.faults:
         info = store.blobs.info([fault.hash]).get(fault.hash) if fault.hash else None
         if fault.kind == NO_TOMBSTONE and info is not None and fault.hash is not None:
-            tombstone = Tombstone(fault.hash, info.size, now_ms(), "", info.substitute)
+            tombstone = Tombstone(
+                fault.hash, info.size, purged_at=now_ms(), why="", substitute=info.substitute
+            )
             tombstones.add(store, [tombstone])
     if any(fault.kind == NOT_PURGED for fault in report.faults):
         tombstones.complete(store)

@@ -94,13 +94,22 @@ def collect(
         files = total_stored(store.blobs).files
         final = [one for one in removals.listing(store) if one.removed_at < before * 1000]
         dropped = [head for one in final for head in removals.kept_heads(one)]
-        evicted = _mark_kept(store, collection, marker, before, limits, keep, dropped)
+        evicted = _mark_kept(
+            store,
+            collection,
+            marker=marker,
+            before=before,
+            limits=limits,
+            keep=keep,
+            dropped=dropped,
+        )
         result = Result(collection.marked, removals=len(final))
         result.evicted = [name for name, _ in evicted]
         if not dry_run:
             _evict(store, dropped, marker)
             result.evicted = _evict(store, evicted, marker)
-        trees, gone = images.roots(store), set()
+        trees = images.roots(store)
+        gone = set()
         for hash, info in collection.sweep(before, marker.follow, dry_run=dry_run):
             result.freed.blobs += 1
             result.freed.bytes += info.size
@@ -108,7 +117,7 @@ def collect(
                 gone.add(hash)
         result.freed.files = max(0, files - collection.marked.files)
         result.evicted += images.evict(
-            store, limits.exceeded, collection.marked, gone, dry_run=dry_run
+            store, limits.exceeded, kept=collection.marked, gone=gone, dry_run=dry_run
         )
         if not dry_run and isinstance(store.backend, Tiered):
             store.backend.tiers.tidy()  # no image shows a range that it frees
@@ -125,7 +134,7 @@ def _drop_local_trees(store: Store) -> None:
     nodes = {local_trees.node_of(name): name for name in heads}
     for node in find_missing(store.blobs, nodes):
         with suppress(Conflict):  # it is put anew
-            store.backend.publish([], [Swap(nodes[node], heads[nodes[node]], None)])
+            store.backend.publish([], [Swap(nodes[node], heads[nodes[node]], new=None)])
 
 
 def _compress(store: Store) -> None:
@@ -181,7 +190,8 @@ class Marker:
         stack = self._mark(set(hashes))
         while stack:
             interruption.check()
-            batch, stack = stack[-MARK_BATCH_NODES:], stack[:-MARK_BATCH_NODES]
+            batch = stack[-MARK_BATCH_NODES:]
+            stack = stack[:-MARK_BATCH_NODES]
             refs: set[str] = set()
             for hash in batch:
                 refs.update(self._refs(hash))
@@ -217,12 +227,12 @@ def _mark_kept(
     """Marks the blobs to keep, but for the heads `dropped`; returns the cache heads to evict."""
     cache = _cache(store, keep)
     names = {name for name, _ in [*cache, *dropped]}
-    _mark_roots(store, collection, marker, before, names)
+    _mark_roots(store, collection, marker=marker, before=before, cache=names)
     for place, (_, head) in enumerate(cache):
         marker.follow(targets(head))
         if limits.exceeded(collection.marked):
             collection.reset()  # this head exceeds the limit, so it and all older ones are evicted
-            _mark_roots(store, collection, marker, before, names)
+            _mark_roots(store, collection, marker=marker, before=before, cache=names)
             for _, fitting in cache[:place]:
                 marker.follow(targets(fitting))
             return cache[place:]
@@ -264,7 +274,7 @@ def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: Marker) -> 
     dropped: list[str] = []
     for name, head in heads:
         try:
-            store.backend.publish([], [Swap(name, head, None)])
+            store.backend.publish([], [Swap(name, head, new=None)])
             dropped.append(name)
         except Conflict:
             now = store.heads.get(name)

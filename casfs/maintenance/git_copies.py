@@ -209,7 +209,7 @@ def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tom
 
     def add(hash: str, substitute: str | None = None) -> None:
         size = store.blobs.info([hash])[hash].size
-        made.append(Tombstone(hash, size, now_ms(), why, substitute))
+        made.append(Tombstone(hash, size, purged_at=now_ms(), why=why, substitute=substitute))
 
     packs: dict[tuple[str, str, tuple[str, ...]], set[bytes]] = {}
     for copy in copies:

@@ -80,7 +80,7 @@ class Found:
 
 def search(store: Store, needle: Needle, progress: Progress = lambda blobs, bytes: None) -> Found:
     found = Found()
-    search_blobs(store, needle, found, progress)
+    search_blobs(store, needle, found=found, progress=progress)
     found.heads = list(_heads(store, needle))
     found.files = list(files(store, needle))
     if found.blobs or found.heads:  # that is where the database has it
@@ -101,7 +101,7 @@ def search_blobs(
         found.remote += sum(1 for info in infos.values() if info.remote)
         for hash, data in _contents(store, list(here)):
             try:
-                if hit := _look(store, needle, hash, here[hash], data):
+                if hit := _look(store, needle, hash=hash, info=here[hash], data=data):
                     found.blobs.append(hit)
             except NotFound:  # gc deleted it meanwhile
                 continue
@@ -133,14 +133,14 @@ def _look(
     elif not needle.is_in(data):
         return None
     if info.type is None:
-        return FoundBlob(hash, info, None, needle.lines(data))
+        return FoundBlob(hash, info, type=None, lines=needle.lines(data))
     type_hash, payload = node.decode(hash, data)
     type = META if type_hash == META else store.registry.name(type_hash)
     strings = list(needle.strings_in(payload))
     if not strings:  # in the form of the JSON, not in its strings
         return None
     lines = sorted({line for one in strings for line in needle.lines(_bytes(one))})
-    return FoundBlob(hash, info, type, lines)
+    return FoundBlob(hash, info, type=type, lines=lines)
 
 
 def _heads(store: Store, needle: Needle) -> Iterator[HeadName]:

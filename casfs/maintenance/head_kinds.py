@@ -41,7 +41,9 @@ def parse_foreign_head(value: object) -> tuple[HeadName, Head]:
     """
     if not isinstance(value, dict) or value.keys() != {"name", "hash", "record"}:
         raise Invalid("a head is an object of name, hash and record")
-    name, hash, record = value["name"], value["hash"], value["record"]
+    name = value["name"]
+    hash = value["hash"]
+    record = value["record"]
     if not isinstance(name, str) or not name.startswith((*PORTABLE, local_trees.HEADS)):
         raise Invalid(f"an export cannot bring in the head {name!r}")
     if not is_hash(hash) or not isinstance(record, dict):
@@ -99,7 +101,9 @@ def mismatch(name: HeadName, head: Head, data: bytes) -> str | None:
     """Returns how the name or record of a sound head contradicts its node, of which these are the
     bytes; None where it does not, and where the node is not of a type that it may lead to."""
     try:
-        return _mismatch(name, head.hash, head.record, node.decode(head.hash, data)[1])
+        return _mismatch(
+            name, head.hash, record=head.record, payload=node.decode(head.hash, data)[1]
+        )
     except (Corrupt, KeyError, TypeError, AttributeError):  # found by the check of its type
         return None
 

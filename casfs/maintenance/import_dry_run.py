@@ -56,7 +56,8 @@ class DryRunBackend:
         for hash in targets(head):
             if hash not in known:
                 raise Corrupt(f"the head {name} leads to {hash}, which is not in the file")
-        type_hash, names = known[head.hash].type, allowed_types(name)
+        type_hash = known[head.hash].type
+        names = allowed_types(name)
         if type_hash is None or Registry(self).name(type_hash) not in names:
             raise Corrupt(f"the head {name} leads to {head.hash}: not a {' or '.join(names)}")
         for ref in head_kinds.refs(name, head):
@@ -76,7 +77,7 @@ class DryRunBlobs:
         self._schemas: dict[str, bytes] = {}
 
     def stage(self, source: BinaryIO) -> Staged:
-        return Staged(hash_stream(source), None)
+        return Staged(hash_stream(source), data=None)
 
     def note(self, staged: Iterable[Staged]) -> None:
         for one in staged:

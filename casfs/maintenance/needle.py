@@ -29,7 +29,9 @@ class Needle:
 
     def lines(self, data: bytes) -> list[int]:
         """Returns the numbers of the lines in which it begins, from 1."""
-        found, line, end = [], 1, 0
+        found = []
+        line = 1
+        end = 0
         for spans in self._matches(data):
             start = spans[0][0]
             line += data.count(b"\n", end, start)
@@ -120,7 +122,8 @@ class Needle:
         return [span for spans in self._matches(data) for span in spans]
 
     def _marked(self, data: bytes) -> bytes:
-        pieces, end = [], 0
+        pieces = []
+        end = 0
         for start, stop in self._spans(data):
             pieces += [data[end:start], MARK.encode()]
             end = stop

@@ -28,7 +28,8 @@ SEARCH_INDEX = "search.db"
 def users(store: Store, hash: str) -> tuple[list[str], list[str]]:
     """Returns what leads to a blob: the nodes that refer to it, and the heads that reach it."""
     with Referrers(store) as index:
-        nodes, reaching = index.of(hash), {hash, *index.walk_up(hash)}
+        nodes = index.of(hash)
+        reaching = {hash, *index.walk_up(hash)}
     heads = [name for name, head in store.heads.list() if not reaching.isdisjoint(targets(head))]
     return nodes, [name for name in heads if not name.startswith(local_trees.HEADS)]
 
@@ -52,7 +53,7 @@ def check(store: Store, hash: str) -> int:
 def purge(store: Store, hash: str, why: str = "") -> bool:
     """Purges a blob whole. Returns as `purge_all`. Raises NotFound, Refused."""
     size = check(store, hash)
-    return purge_whole(store, [Tombstone(hash, size, now_ms(), why)], why)
+    return purge_whole(store, [Tombstone(hash, size, purged_at=now_ms(), why=why)], why)
 
 
 def purge_whole(store: Store, purged: Sequence[Tombstone], why: str) -> bool:

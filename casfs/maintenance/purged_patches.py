@@ -33,7 +33,9 @@ def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombs
             before = tombstones.get(store, patch)
             shown = patch if before is None else before.substitute or patch
             size = store.blobs.info([shown])[shown].size
-            made[shown] = Tombstone(shown, size, now_ms(), why, store.put(left).hash)
+            made[shown] = Tombstone(
+                shown, size, purged_at=now_ms(), why=why, substitute=store.put(left).hash
+            )
     return list(made.values())
 
 
@@ -50,7 +52,8 @@ def _steps_above(store: Store, hashes: Collection[str]) -> Iterator[Node]:
 
 def _changes(store: Store, step: Node, hashes: Collection[str]) -> list[tree.Change]:
     """Returns the changes of a step that show one of the blobs."""
-    previous, start = step.payload["previous"], step.payload["start"]
+    previous = step.payload["previous"]
+    start = step.payload["start"]
     before: TreeHash | None = store.node(previous or start).payload["workspace"]
     changes = tree.changes(store, before, step.payload["workspace"])
     found = list(renames.detect(store, list(changes)))

@@ -56,16 +56,16 @@ def redact(store: Store, needle: Needle, found: Found, why: str) -> Redacted:
         while found.blobs:
             group = found.blobs[:SUBSTITUTES_AT_ONCE]
             found.blobs = found.blobs[SUBSTITUTES_AT_ONCE:]
-            _purge(store, needle, group, why, done)
+            _purge(store, needle, group=group, why=why, done=done)
         for name in found.heads:
-            _redact_head(store, needle, name, done)
+            _redact_head(store, needle, name=name, done=done)
         found.heads = []
         before = found.position
         grep.search_blobs(store, needle, found)
         if found.position == before:
             break
     for file in found.files:
-        _erase_file(store, needle, file, done)
+        _erase_file(store, needle, file=file, done=done)
     _remove_derived(store, found)
     done.is_erased &= tombstones.purgeable(store).erase_remains(needle.is_in_stream)
     done.left += [f"{file.path}: {file.kind}" for file in grep.files(store, needle)]
@@ -86,7 +86,9 @@ def _purge(store: Store, needle: Needle, group: list[FoundBlob], why: str, done:
         except CasfsError as error:
             done.left.append(f"{one.hash}: {error}")
             continue
-        purged.append(Tombstone(one.hash, one.info.size, now_ms(), why, substitute))
+        purged.append(
+            Tombstone(one.hash, one.info.size, purged_at=now_ms(), why=why, substitute=substitute)
+        )
     if purged:
         done.is_erased &= purge.purge_all(store, purged)
         done.purged += purged

@@ -47,7 +47,8 @@ MAX_STREAM_BYTES = 64 << 10  # of a program's output, its end
 READ_NODES = 500  # at once
 # Of a transaction: many small ones are merged many times over, and a large one is lost as a whole
 # where the caller's time ends.
-INDEX_BATCH_NODES, INDEX_BATCH_BYTES = 20_000, 16 << 20
+INDEX_BATCH_NODES = 20_000
+INDEX_BATCH_BYTES = 16 << 20
 INDEX_MEMORY_BYTES = 32 << 20  # of words, before FTS5 writes them: its default, 1 MiB, is slower
 SNIPPET_CONTEXT_CHARS = 60  # on either side
 WORD = re.compile(r"\w+")
@@ -121,7 +122,9 @@ class Index:
         if row is None:
             size = (INDEX_MEMORY_BYTES,)
             db.execute("INSERT INTO words (words, rank) VALUES ('hashsize', ?)", size)
-        position, count, left = row[0] if row else 0, 0, INDEX_BATCH_BYTES
+        position = row[0] if row else 0
+        count = 0
+        left = INDEX_BATCH_BYTES
         arrivals = self._store.blobs.iterate(position)
         while left > 0 and count < INDEX_BATCH_NODES:
             if not (arrived := list(islice(arrivals, READ_NODES))):
@@ -216,10 +219,18 @@ class Index:
         except CasfsError:
             return []
         found = [
-            Hit(hash, kind, f"threads/{owner.id}/{path}", snippet, owner.id, index, role)
+            Hit(
+                hash,
+                kind,
+                path=f"threads/{owner.id}/{path}",
+                snippet=snippet,
+                thread=owner.id,
+                step=index,
+                role=role,
+            )
             for owner, index, role, path in self._places(hash)
         ]
-        return found or [Hit(hash, kind, f"nodes/{hash}/", snippet)]
+        return found or [Hit(hash, kind, path=f"nodes/{hash}/", snippet=snippet)]
 
     def _places(self, hash: str) -> Iterator[Place]:
         """Yields every step that shows this node, and every failed attempt at a pending one."""
@@ -256,7 +267,8 @@ def _add_step(db: Connection, node: Node) -> None:
     shown = [(step["detail"], "detail/")] if step["detail"] != step["content"] else []
     shown += [(step["content"], "output.md")]
     shown += [(hash, f"attempts/{place:04}/") for place, hash in enumerate(step["attempts"])]
-    key, start = bytes.fromhex(node.hash), bytes.fromhex(step["start"])
+    key = bytes.fromhex(node.hash)
+    start = bytes.fromhex(step["start"])
     db.executemany(
         "INSERT INTO places (node, path, step, start, idx, role) VALUES (?, ?, ?, ?, ?, ?)",
         [
@@ -282,11 +294,15 @@ def _strings(value: Any) -> Iterator[str]:
 def _snippet(text: str, words: list[str]) -> str:
     """Returns the line that has most of the words, cut around the first of them."""
     wanted = {_folded(token) for word in words for token in TOKEN.findall(word)}
-    best, most, at = "", -1, 0
+    best = ""
+    most = -1
+    at = 0
     for line in text.splitlines():
         found = [one for one in TOKEN.finditer(line) if _folded(one[0]) in wanted]
         if (count := len({_folded(one[0]) for one in found})) > most:
-            best, most, at = line, count, found[0].start() if found else 0
+            best = line
+            most = count
+            at = found[0].start() if found else 0
     cut = best[max(at - SNIPPET_CONTEXT_CHARS, 0) : at + SNIPPET_CONTEXT_CHARS]
     return " ".join(cut.split())
 

@@ -45,12 +45,14 @@ def catch_up(store: Store, database: Database) -> None:
 
 def began_with(store: Store, db: Connection, start: str) -> list[Thread]:
     """Returns the threads with this thread-start, oldest first."""
-    return _threads(store, db, "SELECT thread FROM starts WHERE start = ?", start)
+    return _threads(store, db, query="SELECT thread FROM starts WHERE start = ?", hash=start)
 
 
 def failed_with(store: Store, db: Connection, attempt: str) -> list[Thread]:
     """Returns the threads at whose pending step this attempt failed, oldest first."""
-    return _threads(store, db, "SELECT DISTINCT thread FROM attempts WHERE attempt = ?", attempt)
+    return _threads(
+        store, db, query="SELECT DISTINCT thread FROM attempts WHERE attempt = ?", hash=attempt
+    )
 
 
 def _threads(store: Store, db: Connection, query: str, hash: str) -> list[Thread]:

@@ -29,12 +29,14 @@ BACKSLASHES = rb"\\{1,%d}" % MAX_BACKSLASHES
 BASE64_BREAK = rb"(?:(?:\\{1,7}r|\r)?(?:\\{1,7}n|\n)[ \t>|+-]{0,8})?"
 COLOUR = rb"(?:\x1b|\\{1,7}(?:u001[bB]|x1[bB]|033|e))\[[0-?]{0,16}[@-~]"
 COLOURS = rb"(?:%s){0,%d}" % (COLOUR, MAX_COLOURS)
-COLOURED, COLOUR_SIGNS = re.compile(COLOUR), (b"\x1b[", b"\\033[", b"\\e[")
+COLOURED = re.compile(COLOUR)
+COLOUR_SIGNS = (b"\x1b[", b"\\033[", b"\\e[")
 # Each begins with a literal byte: the search is ten times faster then.
 BACKSLASHED = re.compile(rb"\\\\{0,6}(?:u00|x)([0-9A-Fa-f]{2})")
 PERCENT = re.compile(rb"%(?:25)?([0-9A-Fa-f]{2})")
 PLAIN = re.compile("[A-Za-z0-9]+")
-MIN_FRAGMENT_CHARS, MAX_FRAGMENT_CHARS = 3, 32  # of a part that is searched for first
+MIN_FRAGMENT_CHARS = 3  # of a part that is searched for first
+MAX_FRAGMENT_CHARS = 32
 LINE_BREAK = re.compile(r"\r?\n|\r")
 Pattern = re.Pattern[bytes]
 
@@ -64,7 +66,8 @@ class Spelling:
 
 
 def spellings(text: str) -> list[Spelling]:
-    plain, found = _fragment(text), []
+    plain = _fragment(text)
+    found = []
     for codec in CODECS:
         try:
             pattern = _lines(text, codec, is_escaped=False)
@@ -118,7 +121,8 @@ def longest(text: str) -> int:
 
 def _lines(text: str, codec: str, *, is_escaped: bool) -> Pattern:
     between = COLOURS if is_escaped else b""
-    pattern, blank = b"", 0
+    pattern = b""
+    blank = 0
     for line in split_lines(text):
         if not line.strip():
             blank += 1
@@ -187,7 +191,8 @@ def _between(newline: bytes, blank: int) -> bytes:
     suffix = rb"(?:(?!%s)(?:[^\nA-Za-z0-9]|\\[rn]|%%0[dD]|\\u000[dD]|%s)){0,%d}?" % (
         newline, COLOUR, MAX_SUFFIX_CHARS
     )  # fmt: skip
-    prefix, short = b"%s{0,%d}?" % (char, MAX_PREFIX_CHARS), b"%s{0,%d}?" % (char, MAX_BLANK_CHARS)
+    prefix = b"%s{0,%d}?" % (char, MAX_PREFIX_CHARS)
+    short = b"%s{0,%d}?" % (char, MAX_BLANK_CHARS)
     return suffix + newline + b"(?:%s%s){0,%d}" % (short, newline, blank) + prefix
 
 

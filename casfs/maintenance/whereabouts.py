@@ -48,7 +48,11 @@ class Whereabouts:
             plain = head_kinds.removed_name(name)
             if plain.startswith(checkpoint.HEADS):
                 root = self._root(head.hash, "root")
-                found += self._in_tree(label(name), root, hash, above) if root else [label(name)]
+                found += (
+                    self._in_tree(label(name), root, hash=hash, above=above)
+                    if root
+                    else [label(name)]
+                )
             elif name.startswith(threads.HEADS):
                 found += self._in_thread(name.removeprefix(threads.HEADS), hash, above)
             else:
@@ -58,13 +62,15 @@ class Whereabouts:
     def _root(self, node: str, field: str) -> TreeHash | None:
         """Returns the root of the whole directory that a node has; None where it is damaged."""
         try:
-            state = recorded_state.of_node(self._store, node, self._store.node(node).payload, field)
+            state = recorded_state.of_node(
+                self._store, node, payload=self._store.node(node).payload, field=field
+            )
         except (CasfsError, KeyError):  # fsck's business
             return None
         return None if state is None else state.full
 
     def _in_tree(self, name: str, root: TreeHash, hash: str, above: set[str]) -> list[str]:
-        paths = list(_paths(self._store, root, hash, above, b""))
+        paths = list(_paths(self._store, root, hash=hash, above=above, prefix=b""))
         return [f"{name}:{os.fsdecode(path)}" for path in paths[:MAX_PATHS]] or [name]
 
     def _in_thread(self, id: str, hash: str, above: set[str]) -> list[str]:
@@ -73,7 +79,7 @@ class Whereabouts:
             thread = threads.get(self._store, threads.ThreadId(id))
             for step in threads.steps(self._store, thread):
                 if step.hash in above:
-                    return self._in_step(f"{id}@{step.index}", step.hash, hash, above)
+                    return self._in_step(f"{id}@{step.index}", step.hash, hash=hash, above=above)
         except CasfsError:  # fsck's business
             pass
         return [id]
@@ -87,7 +93,7 @@ class Whereabouts:
         for holder in (payload["start"], step):
             root = self._root(holder, "workspace")
             if root is not None and root in above and not found:
-                found += self._in_tree(name, root, hash, above)
+                found += self._in_tree(name, root, hash=hash, above=above)
         parts = [part for field, part in STEP_FIELDS.items() if payload.get(field) in above]
         found += [f"{name}, {part}" for part in parts]
         if not above.isdisjoint(targets_of(payload.get("prompt"))):
@@ -117,4 +123,6 @@ def _paths(
         if isinstance(entry, File) and entry.digest.hash == hash:
             yield prefix + name
         elif isinstance(entry, Subdirectory) and entry.digest.hash in above:
-            yield from _paths(store, entry.digest.hash, hash, above, prefix + name + b"/")
+            yield from _paths(
+                store, entry.digest.hash, hash=hash, above=above, prefix=prefix + name + b"/"
+            )

@@ -36,7 +36,8 @@ from casfs.trees.diff import unified_diff
 
 MAX_HITS = 10_000
 MAX_SHOWN = 100  # artifacts, and failed attempts, of a step
-SIZE, MAX_SIZE = 64 << 10, 1 << 20  # bytes of one result: by default, on request
+SIZE = 64 << 10  # bytes of one result: by default, on request
+MAX_SIZE = 1 << 20
 MAX_ROW_CHARS = 1000  # of a text in a list
 Value = dict[str, Any]
 
@@ -82,7 +83,7 @@ class Reading:
         id = thread_lookup.find(self.store, thread).id if thread else None
         with Index(self.store) as index:
             hits = index.search(text, type=type or None, thread=id, limit=MAX_HITS)
-            return rows("hits", map(asdict, hits), offset, limit)
+            return rows("hits", map(asdict, hits), first=offset, limit=limit)
 
     def list_threads(
         self, status: State = "", workflow: Text = "", offset: Offset = 0, limit: Limit = 50
@@ -93,14 +94,14 @@ class Reading:
             for one in threads.newest_first(self.store)
             if status in ("", state(one)) and workflow in ("", one.fields.get("workflow"))
         )
-        return rows("threads", found, offset, limit)
+        return rows("threads", found, first=offset, limit=limit)
 
     def list_checkpoints(self, name: Text = "", offset: Offset = 0, limit: Limit = 50) -> Value:
         """The checkpoints (directories recorded under a name), the newest first."""
         found = checkpoint.listing(self.store, name or None)
         found.sort(key=lambda one: one.created_at, reverse=True)
         values = ({"revision": f"{one.name}@{one.id}", "message": one.message} for one in found)
-        return rows("checkpoints", values, offset, limit)
+        return rows("checkpoints", values, first=offset, limit=limit)
 
     def read_thread(self, thread: Name = "", offset: Offset = 0, limit: Limit = 50) -> Value:
         """A thread: its state, task, question for a person, and its steps, the newest first."""
@@ -109,7 +110,7 @@ class Reading:
         if (question := found.record.get("question")) is not None:
             value["question"] = content_text(self.store, question)[:SIZE]
         lines = map(self._line, threads.backwards(self.store, found))
-        return {**times(value), **rows("steps", lines, offset, limit)}
+        return {**times(value), **rows("steps", lines, first=offset, limit=limit)}
 
     def _line(self, node: Node) -> Value:
         step = node.payload
@@ -123,9 +124,11 @@ class Reading:
         """A step, by default the last: what its agent said (`text`), its meta, artifacts, failed
         attempts. `diff` shows what it changed, from THREAD@STEP~1 to THREAD@STEP; cas_get of `hash`
         all that is recorded."""
-        store, found = self.store, self.find(thread)
+        store = self.store
+        found = self.find(thread)
         node = threads.step_at(store, found, step or threads.length(store, found) or 1)
-        meta, output = node.payload["meta"], store.node(node.payload["content"], "content").payload
+        meta = node.payload["meta"]
+        output = store.node(node.payload["content"], "content").payload
         failed = [attempt_details.read(store, one) for one in node.payload["attempts"]]
         return {
             "thread": found.id,
@@ -164,7 +167,7 @@ class Reading:
     ) -> Value:
         """The entries of a directory in a tree, with sizes and hashes."""
         found = revisions.entries(self.store, tree, recursive=recursive)
-        return rows("entries", (trees.entry_json(*one) for one in found), offset, limit)
+        return rows("entries", (trees.entry_json(*one) for one in found), first=offset, limit=limit)
 
     def read_file(self, file: Revision, offset: Offset = 0, limit: Size = SIZE) -> Value:
         """The text of a file in a tree (REV:PATH), or of a blob (its hash)."""
@@ -184,7 +187,9 @@ class Reading:
         """Each line of a file (REV:PATH) with the step or checkpoint that wrote it: role, agent,
         model, time, and turn and tool where they are known."""
         found = blames.blame(*versions.find(self.store, file))
-        return rows("lines", map(times, details.lines(self.store, found)), offset, limit)
+        return rows(
+            "lines", map(times, details.lines(self.store, found)), first=offset, limit=limit
+        )
 
     def log(self, path: Revision, offset: Offset = 0, limit: Limit = 50) -> Value:
         """The steps and checkpoints that changed a file or directory (REV:PATH), or anything in a
@@ -195,7 +200,7 @@ class Reading:
             {**details.version(self.store, one.version), "letter": one.change.letter}
             for one in found
         )
-        return rows("changes", map(times, values), offset, limit)
+        return rows("changes", map(times, values), first=offset, limit=limit)
 
     def cas_get(self, hash: Text, offset: Offset = 0, limit: Size = SIZE) -> Value:
         """What the store has under a hash, or its first 8 characters or more: the type of a node

@@ -22,7 +22,8 @@ from casfs.system import interruption
 from casfs.system.safe_text import UNSAFE, escape
 from casfs.version import VERSION
 
-READ_LIMIT_S, WRITE_LIMIT_S = 30.0, 600.0  # of one call
+READ_LIMIT_S = 30.0  # of one call
+WRITE_LIMIT_S = 600.0
 WORKERS = 8  # calls that run at once
 MAX_LISTED = 20  # threads, and checkpoints
 ABOUT = (

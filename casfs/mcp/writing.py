@@ -37,7 +37,9 @@ class Writing(Reading):
         .casfsignore names."""
         about = self.secrets.redact(message)
         with self._opened(directory) as place:
-            made = create.create(self.store.whole, name, place.here, about).checkpoint
+            made = create.create(
+                self.store.whole, name, directory=place.here, message=about
+            ).checkpoint
         return {"revision": f"{made.name}@{made.id}", "tree": made.root}
 
     def restore(self, tree: Revision, directory: Directory, force: bool = False) -> Value:
@@ -45,7 +47,8 @@ class Writing(Reading):
         before. Files that are in neither tree stay, and so do private ones. `force`: also
         overwrites local changes, which a checkpoint records first (`savedAs`)."""
         shown = revisions.resolve(self.store, tree).state
-        store, saved = self.store.whole, []
+        store = self.store.whole
+        saved = []
         with self._opened(directory, make=True) as place:
 
             def save(before: RecordedState, _: object) -> None:
@@ -120,7 +123,7 @@ class Writing(Reading):
             if not wanted.is_relative_to(allowed):
                 continue
             try:
-                fd = self._open(allowed, root, wanted.relative_to(allowed), make)
+                fd = self._open(allowed, root, below=wanted.relative_to(allowed), make=make)
             except OSError as error:
                 if error.errno in (errno.EXDEV, errno.ELOOP):  # a link was put there meanwhile
                     continue

@@ -47,7 +47,7 @@ def attach(source: str, point: Path, *, allow_other: bool) -> int:
     except OSError as error:
         if error.errno not in DENIED:
             raise Failed(f"cannot mount at {point}: {error.strerror}") from None
-        return _mount_by_helper(source, point, options, error.strerror)
+        return _mount_by_helper(source, point, options=options, reason=error.strerror)
 
 
 def check_machine(*, allow_other: bool) -> None:
@@ -93,7 +93,9 @@ def _mount_directly(source: str, point: Path, options: list[str]) -> int:
     fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     identity = [f"fd={fd}", "rootmode=40000", f"user_id={os.geteuid()}", f"group_id={os.getegid()}"]
     try:
-        mounts.mount(source, point, TYPE, FLAGS, ",".join(identity + options).encode())
+        mounts.mount(
+            source, point, type=TYPE, flags=FLAGS, options=",".join(identity + options).encode()
+        )
     except BaseException:
         os.close(fd)
         raise

@@ -41,7 +41,8 @@ class MountStateFile:
     """The state file of one mount, locked by its supervisor."""
 
     def __init__(self, path: Path, fd: int, log: Log) -> None:
-        self.path, self.fd = path, fd
+        self.path = path
+        self.fd = fd
         self._log = log
 
     @classmethod

@@ -48,7 +48,8 @@ from casfs.version import VERSION
 END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 REPLACE_SIGNAL = signal.SIGUSR1
 EARLY_EXIT_S = 1.0  # a worker that lived longer has served
-RESTARTS, RESTART_WINDOW_S = 5, 60.0
+RESTARTS = 5
+RESTART_WINDOW_S = 60.0
 
 
 def _no_op() -> None:
@@ -79,7 +80,7 @@ def supervise(options: MountOptions, hooks: SupervisorHooks, log: Log = silent) 
 def resume(options: MountOptions, hooks: SupervisorHooks, state: str, log: Log = silent) -> None:
     """The same, in a program that was executed anew; `state` is JSON of its predecessor."""
     inherited: dict[str, Any] = json.loads(state)
-    supervisor = Supervisor(options, hooks, log, inherited)
+    supervisor = Supervisor(options, hooks, log=log, inherited=inherited)
     supervisor.run(lambda: MountStateFile.inherit(inherited["record"], log))
 
 
@@ -94,7 +95,9 @@ class Supervisor:
         fallback: bool = False,
     ) -> None:
         """`fallback`: if the built-in transport is unsupported, pyfuse3 is used."""
-        self._options, self._hooks, self._log = options, hooks, log
+        self._options = options
+        self._hooks = hooks
+        self._log = log
         self._fallback = fallback
         self._pid = os.getpid()
         self._transport = _transport(options, None if inherited is None else inherited["fds"])
@@ -219,7 +222,7 @@ class Supervisor:
         self._transport.close()
         self._fallback = False
         self._options = replace(self._options, transport=LIBFUSE)
-        self._transport = _transport(self._options, None)
+        self._transport = _transport(self._options, fds=None)
         try:
             self._transport.prepare()
         except Failed as error:
@@ -236,7 +239,8 @@ class Supervisor:
 
     def _exec_program(self) -> None:
         """Executes the program anew; returns only if that is not possible."""
-        worker, state_file = self._worker, self._state_file
+        worker = self._worker
+        state_file = self._state_file
         if self._hooks.command is None or worker is None or state_file is None:
             self._log("not replaced", mount=self._options.point)
             return

@@ -62,7 +62,8 @@ class BuiltinTransport:
         self._options = options
         self._fd = -1
         if inherited is not None:
-            self._fd, self._table = inherited["fuse"], InodeTable(inherited["table"])
+            self._fd = inherited["fuse"]
+            self._table = InodeTable(inherited["table"])
             for fd in inherited.values():
                 os.set_inheritable(fd, False)
         self._device = _device(options)
@@ -86,7 +87,12 @@ class BuiltinTransport:
 
     def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
         return worker.serve_builtin(
-            self._options, self._fd, self._table.fd, answered, on_ready, log
+            self._options,
+            self._fd,
+            table=self._table.fd,
+            answered=answered,
+            on_ready=on_ready,
+            log=log,
         )
 
     def device(self) -> str:
@@ -126,7 +132,7 @@ class Pyfuse3Transport:
             self.device()
             on_ready()
 
-        return worker.serve_pyfuse3(self._options, answered, ready, log)
+        return worker.serve_pyfuse3(self._options, answered, on_ready=ready, log=log)
 
     def device(self) -> str:
         self._device = _device(self._options)

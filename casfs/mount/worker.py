@@ -34,7 +34,9 @@ from casfs.fuse.views.vnode import Directory
 from casfs.store import Store
 from casfs.system.log import Log
 
-BUILTIN, LIBFUSE, AUTO = "builtin", "libfuse", "auto"
+BUILTIN = "builtin"
+LIBFUSE = "libfuse"
+AUTO = "auto"
 MODULES = {BUILTIN: "kernel.server", LIBFUSE: "pyfuse3.operations"}
 USES_INTERVAL_S = 30
 GC_GEN0_THRESHOLD = 50_000  # objects; a request allocates many, and no cycles
@@ -75,8 +77,11 @@ def serve_builtin(
     from casfs.fuse.kernel.server import FuseServer
 
     stopped = False
-    with _session(options, log, answered, InodeTable(table)) as (session, invalidated):
-        server = FuseServer(session, fd, log, invalidated)
+    with _session(options, log, answered=answered, table=InodeTable(table)) as (
+        session,
+        invalidated,
+    ):
+        server = FuseServer(session, fd, log=log, invalidated=invalidated)
 
         def stop(*_: object) -> None:
             nonlocal stopped
@@ -103,8 +108,8 @@ def serve_pyfuse3(
     flags.add(f"fsname={options.source}")
     if options.allow_other:
         flags.add("allow_other")
-    with _session(options, log, answered, None) as (session, _):
-        return operations.serve(session, str(options.point), flags, on_ready)
+    with _session(options, log, answered=answered, table=None) as (session, _):
+        return operations.serve(session, str(options.point), options=flags, on_ready=on_ready)
 
 
 @contextmanager
@@ -158,7 +163,8 @@ def _sigterm_after(seconds: float) -> Iterator[None]:
 @contextmanager
 def _reader(store: Store, log: Log, with_local: bool) -> Iterator[StoreReader]:
     """Yields a reader whose uses a worker thread writes to the store."""
-    reader, over = StoreReader(store, with_local=with_local), threading.Event()
+    reader = StoreReader(store, with_local=with_local)
+    over = threading.Event()
 
     def write_periodically() -> None:
         while not over.wait(USES_INTERVAL_S):

@@ -21,7 +21,10 @@ from casfs.fuse.kernel.init_handshake import Unsupported
 from casfs.system.signals import Signals, blocked
 
 READY = "ready"
-UNMOUNTED, STOPPED, UNSUPPORTED, FAILED = 0, 10, 11, 12
+UNMOUNTED = 0
+STOPPED = 10
+UNSUPPORTED = 11
+FAILED = 12
 ENDED_FROM_OUTSIDE = (STOPPED, -signal.SIGKILL, -signal.SIGTERM)
 STOP_TIMEOUT_S = 5.0  # from SIGTERM to SIGKILL
 IGNORED = {signal.SIGINT: signal.SIG_IGN, signal.SIGHUP: signal.SIG_IGN}  # for the supervisor
@@ -48,7 +51,7 @@ class WorkerProcess:
             pid = os.fork()
             if pid == 0:
                 os.close(ours)
-                _run_worker(signals, theirs, serve, finish)
+                _run_worker(signals, theirs, serve=serve, finish=finish)
         os.close(theirs)
         os.set_blocking(ours, False)
         return cls(pid, ours)
@@ -74,14 +77,16 @@ class WorkerProcess:
 
     def stop(self, signals: Signals) -> None:
         """Ends it by SIGTERM, after STOP_TIMEOUT_S by SIGKILL, and waits for that."""
-        number, deadline = signal.SIGTERM, time.monotonic() + STOP_TIMEOUT_S
+        number = signal.SIGTERM
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         self.poll()
         while self.exit_code is None:
             os.kill(self.pid, number)
             while self.exit_code is None and (left := deadline - time.monotonic()) > 0:
                 signals.wait([], left)
                 self.poll()
-            number, deadline = signal.SIGKILL, time.monotonic() + STOP_TIMEOUT_S
+            number = signal.SIGKILL
+            deadline = time.monotonic() + STOP_TIMEOUT_S
 
     def age_s(self) -> float:
         return time.monotonic() - self.started
@@ -89,12 +94,14 @@ class WorkerProcess:
 
 def _run_worker(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str], None]) -> None:
     """The subprocess's main function; never returns."""
-    code, message = FAILED, ""
+    code = FAILED
+    message = ""
     try:
         signals.reset(IGNORED)
         code = STOPPED if serve(lambda: _write_line(pipe, READY)) else UNMOUNTED
     except Unsupported as error:
-        code, message = UNSUPPORTED, str(error)
+        code = UNSUPPORTED
+        message = str(error)
     except CasfsError as error:
         message = str(error)
     except BaseException as error:

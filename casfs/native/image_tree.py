@@ -87,7 +87,8 @@ class ImageTree:
         for name, entry in new.entries.items():
             last = old.entries.get(name)
             if isinstance(entry, Subdirectory) and isinstance(last, Subdirectory):
-                before, after = old.subtree(last), new.subtree(entry)
+                before = old.subtree(last)
+                after = new.subtree(entry)
                 if before != after:
                     yield name, self.changes(before, after)
             elif entry != last:
@@ -109,7 +110,8 @@ class ImageTree:
         for name, entry in entries.items():
             if isinstance(entry, directory.File):
                 attr = self._executable if entry.executable else self._regular
-                file, size = entry.digest.hash, entry.digest.size_bytes
+                file = entry.digest.hash
+                size = entry.digest.size_bytes
                 attr = self._with_properties(attr, entry.properties)
                 if extent := large.get(file):
                     yield name, File(attr, size, extent)
@@ -117,7 +119,10 @@ class ImageTree:
                     yield name, File(attr, size, b"")
                 elif file in large:
                     target = f"/{file[:2]}/{file[2:]}".encode()
-                    yield name, File(attr, size, None, (METACOPY, (REDIRECT, target)))
+                    yield (
+                        name,
+                        File(attr, size, content=None, xattrs=(METACOPY, (REDIRECT, target))),
+                    )
                 else:
                     yield name, File(attr, size, file)
             elif isinstance(entry, directory.Symlink):

@@ -96,7 +96,7 @@ def ensure(
     if not _is_usable(path):
         with locks.held(store.root, _lock(path.name), lambda: None):
             if not _is_usable(path):  # still, now under the lock
-                _hot(store, root, lambda: _make(store, root, owner, path))
+                _hot(store, root, lambda: _make(store, root, owner=owner, path=path))
     return path
 
 
@@ -130,14 +130,14 @@ def write_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int
     Raises as `ensure`."""
     _check_stored(store, old)
     _check_stored(store, new)
-    return _hot(store, new, lambda: _make_layer(store, old, new, path))
+    return _hot(store, new, lambda: _make_layer(store, old, new=new, path=path))
 
 
 def _make_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int:
     try:
         with path.open("wb") as out:
             found = ImageTree(store, (os.geteuid(), os.getegid()))
-            _write(store, found, found.changes(old, new), path.name, out)
+            _write(store, found, top=found.changes(old, new), name=path.name, out=out)
             os.fchmod(out.fileno(), 0o444)
             return out.tell()
     except OSError as error:
@@ -165,7 +165,9 @@ def evict(
     """Remove the images of trees that are not stored, or are in `gone`; then the least recently
     used ones, as long as they and the `kept` content together exceed the limit. Returns the names
     of the removed files."""
-    total, full, removed = replace(kept), False, []
+    total = replace(kept)
+    full = False
+    removed = []
     found = _list(store)
     stored = store.blobs.info({root_of(path) for path, _ in found}).keys() - set(gone)
     for path, size in found:
@@ -246,7 +248,7 @@ def _make(store: Store, root: DatedTree, owner: tuple[int, int], path: Path) -> 
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with replacing(path, durable=True, temp=path.with_name(f".{path.name}")) as out:
             found = ImageTree(store, owner)
-            _write(store, found, found.root(root), path.name, out)
+            _write(store, found, top=found.root(root), name=path.name, out=out)
             os.fchmod(out.fileno(), 0o444)
     except OSError as error:
         raise Failed(f"cannot write {path}: {error.strerror}") from None

@@ -185,9 +185,12 @@ def _preserved(properties: Properties) -> dict[str, Any]:
 def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
     if kind is Symlink:
         return Symlink(name, _bytes(item, "target", "$"), properties(item))
-    hash, size = item["digest"]["hash"], item["digest"]["size_bytes"]
+    hash = item["digest"]["hash"]
+    size = item["digest"]["size_bytes"]
     if kind is File:
-        return File(name, Digest(hash, size), item["is_executable"], properties(item))
+        return File(
+            name, Digest(hash, size), executable=item["is_executable"], properties=properties(item)
+        )
     return Subdirectory(name, TreeDigest(hash, size))
 
 

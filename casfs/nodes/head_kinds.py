@@ -119,7 +119,10 @@ class HeadKind:
     def __init__(
         self, prefix: str, name: str, types: tuple[str, ...], document: dict[str, Any]
     ) -> None:
-        self.prefix, self.name, self.types, self.document = prefix, name, types, document
+        self.prefix = prefix
+        self.name = name
+        self.types = types
+        self.document = document
 
     @cached_property
     def record(self) -> Schema:
@@ -139,18 +142,22 @@ class HeadKind:
 
 
 KINDS = (
-    HeadKind("threads/", THREAD_ID, ("thread-start", "thread-step", "thread-end"), THREAD),
+    HeadKind(
+        "threads/", THREAD_ID, types=("thread-start", "thread-step", "thread-end"), document=THREAD
+    ),
     HeadKind(
         "checkpoints/",
         f"{NAME}/{CHECKPOINT_ID}",
-        ("checkpoint",),
-        _object({**TREE, "message": _text()}, times=_ref("times"), origin=_text(), name=_text()),
+        types=("checkpoint",),
+        document=_object(
+            {**TREE, "message": _text()}, times=_ref("times"), origin=_text(), name=_text()
+        ),
     ),
     HeadKind(
         "workflows/",
         NAME,
-        ("workflow",),
-        _object(
+        types=("workflow",),
+        document=_object(
             {},
             agents=_ref("thread-agents"),
             builtin=FLAG,
@@ -159,18 +166,20 @@ KINDS = (
             name=_text(),
         ),
     ),
-    HeadKind("schemas/", "[a-z][a-z0-9-]{0,63}", ("schema",), _object({}, builtin=FLAG)),
+    HeadKind(
+        "schemas/", "[a-z][a-z0-9-]{0,63}", types=("schema",), document=_object({}, builtin=FLAG)
+    ),
     HeadKind(
         "plugins/",
         f"{NAME}/{NAME}",
-        ("directory",),
-        _object({**TREE, "source": _text(), "commit": _text(null=True), "syncedAt": TIME}),
+        types=("directory",),
+        document=_object({**TREE, "source": _text(), "commit": _text(null=True), "syncedAt": TIME}),
     ),
     HeadKind(
         "workspaces/",
         "[0-9a-f]{16}([.][0-9]+)?",
-        ("directory",),
-        _object(
+        types=("directory",),
+        document=_object(
             {
                 "path": _text(),
                 "way": {"enum": ["native", "overlay", "namespace", "fuse-overlayfs", "copy"]},
@@ -192,18 +201,27 @@ KINDS = (
     HeadKind(
         "actions/",
         "[0-9a-f]{64}",
-        ("action-result",),
-        _object({"createdAt": TIME, "argv0": _text()}),
+        types=("action-result",),
+        document=_object({"createdAt": TIME, "argv0": _text()}),
     ),
-    HeadKind("dictionaries/", "[1-9][0-9]{0,8}", (), _object({"type": _text(), "nodes": _count()})),
+    HeadKind(
+        "dictionaries/",
+        "[1-9][0-9]{0,8}",
+        types=(),
+        document=_object({"type": _text(), "nodes": _count()}),
+    ),
     HeadKind(
         PURGED,
         "[0-9a-f]{64}",
-        (),
-        _object({"size": _count(), "at": TIME, "why": _text()}, substitute=_ref(null=True)),
+        types=(),
+        document=_object(
+            {"size": _count(), "at": TIME, "why": _text()}, substitute=_ref(null=True)
+        ),
     ),
-    HeadKind("local/", "[0-9a-f]{64}", ("directory",), _object({}, times=_ref("times"))),
-    HeadKind("keys/", "[0-9a-f]{32}", ("thread-start",), _object({"thread": _id()})),
+    HeadKind(
+        "local/", "[0-9a-f]{64}", types=("directory",), document=_object({}, times=_ref("times"))
+    ),
+    HeadKind("keys/", "[0-9a-f]{32}", types=("thread-start",), document=_object({"thread": _id()})),
 )
 BY_PREFIX = {kind.prefix: kind for kind in KINDS}
 

@@ -80,7 +80,8 @@ def decode(hash: str, data: bytes) -> tuple[str, Any]:
     """Returns (type hash, payload) of a stored node's bytes. Raises Corrupt."""
     try:
         value = canonical.decode(data)
-        type_hash, payload = value["type"], value["payload"]
+        type_hash = value["type"]
+        payload = value["payload"]
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"node {hash}: not a node ({error})") from None
     if not isinstance(type_hash, str):

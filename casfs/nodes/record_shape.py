@@ -60,7 +60,8 @@ def _listed(names: str | list[str]) -> list[str]:
 
 
 def _text_shape(document: dict[str, Any]) -> Shape:
-    shortest, is_reference = document.get("minLength", 0), document.get("format") == "cas_ref"
+    shortest = document.get("minLength", 0)
+    is_reference = document.get("format") == "cas_ref"
     pattern = document.get("pattern")
     search = None if pattern is None else re.compile(pattern).search
 
@@ -74,7 +75,8 @@ def _text_shape(document: dict[str, Any]) -> Shape:
 
 
 def _number_shape(document: dict[str, Any]) -> Shape:
-    least, most = document.get("minimum", -inf), document.get("maximum", inf)
+    least = document.get("minimum", -inf)
+    most = document.get("maximum", inf)
     return lambda number: least <= number <= most
 
 

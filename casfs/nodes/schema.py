@@ -77,7 +77,8 @@ class Schema:
         canonical.encode(document)  # valid JSON of bounded depth, or Invalid
         self.document = document
         root = {key: value for key, value in document.items() if key not in extra}
-        self._places, self.has_refs = dict(walk(root, ())), has_refs(root)
+        self._places = dict(walk(root, ()))
+        self.has_refs = has_refs(root)
         self._cost = Cost(self._places)
         try:
             self._library = jsonschema_rs
@@ -146,7 +147,8 @@ class Schema:
         return in_turn(parts)
 
     def _follow(self, target: str) -> Collect:
-        pointer, place = target[1:], ref_target(target)
+        pointer = target[1:]
+        place = ref_target(target)
 
         def follow(values: Iterable[Any], refs: list[Ref]) -> None:
             if pointer not in self._collectors:

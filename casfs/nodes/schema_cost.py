@@ -117,12 +117,15 @@ class Cost:
             return known
         if len(trail) > MAX_CHAIN:
             raise Invalid(_too_costly(place))
-        schema, found, chain = self._places[place], Counter([place]), 1
+        schema = self._places[place]
+        found = Counter([place])
+        chain = 1
         for target in _in_place(schema, place):
             if target not in self._places:
                 raise Invalid(f"{spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
             more, length = self._closure(target, (*trail, place))
-            found, chain = found + more, max(chain, length + 1)
+            found = found + more
+            chain = max(chain, length + 1)
             if found.total() > MAX_IN_PLACE or chain > MAX_CHAIN:
                 raise Invalid(_too_costly(place))
         return self._closures.setdefault(place, (found, chain))

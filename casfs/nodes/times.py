@@ -35,7 +35,7 @@ class TimesRef(NamedTuple):
     newest: int | None
 
 
-UNKNOWN = Times(None, None, {}, {})
+UNKNOWN = Times(None, newest=None, entries={}, below={})
 
 
 def newest_of(times: Iterable[int | None]) -> int | None:
@@ -72,7 +72,7 @@ def decode(names: Names, payload: Mapping[str, Any]) -> Times:
                 below[name] = cast(TimesHash, value)
             else:
                 entries[name] = int(value)
-    return Times(_number(payload["own"]), _number(payload["newest"]), entries, below)
+    return Times(_number(payload["own"]), _number(payload["newest"]), entries=entries, below=below)
 
 
 def _number(text: str | None) -> int | None:

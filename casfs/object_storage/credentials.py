@@ -16,7 +16,9 @@ from typing import Any
 from casfs.errors import AccessDenied, Failed, Invalid
 
 REREAD = timedelta(minutes=5)  # temporary credentials are replaced in the files
-KEY_ID, SECRET, TOKEN = "aws_access_key_id", "aws_secret_access_key", "aws_session_token"
+KEY_ID = "aws_access_key_id"
+SECRET = "aws_secret_access_key"
+TOKEN = "aws_session_token"
 ELSEWHERE = (  # credentials that the client finds
     "AWS_ACCESS_KEY_ID AWS_SKIP_SIGNATURE AWS_WEB_IDENTITY_TOKEN_FILE "
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI"
@@ -31,7 +33,8 @@ def access() -> tuple[dict[str, Any], Callable[[], Any] | None]:
     """Returns region and endpoint where they are set, and what provides credentials, None where
     the client finds them. Raises AccessDenied where AWS_PROFILE names a profile without
     credentials; Invalid for a file that cannot be parsed."""
-    profile, settings = _profile(), {}
+    profile = _profile()
+    settings = {}
     for name, (variables, option) in SETTINGS.items():
         found = [os.environ[one] for one in variables.split() if os.environ.get(one)]
         if value := [*found, profile.get(option)][0]:

@@ -47,7 +47,14 @@ def open_storage(
         from casfs.object_storage.s3 import S3Storage
     except ImportError as error:
         raise Failed(f"{url} needs an extra: {install_line('s3')} ({error})") from None
-    return S3Storage(plain, parts.netloc, prefix[1:], endpoint or "", region or "", patience_s)
+    return S3Storage(
+        plain,
+        parts.netloc,
+        prefix=prefix[1:],
+        endpoint=endpoint or "",
+        region=region or "",
+        patience_s=patience_s,
+    )
 
 
 def _split(url: str, form: str) -> SplitResult:

@@ -14,13 +14,15 @@ from casfs.errors import Refused
 from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.retrying import parallel
 
-WRITERS, ROUNDS = 16, 2  # the second finds connections that are open
+WRITERS = 16  # the second finds connections that are open
+ROUNDS = 2
 
 
 def probe(storage: ObjectStorage) -> None:
     """Raises Refused, naming the server, where not one writer wins each of several races."""
     for _ in range(ROUNDS):
-        key, start = f"probe/{secrets.token_hex(8)}", Barrier(WRITERS)
+        key = f"probe/{secrets.token_hex(8)}"
+        start = Barrier(WRITERS)
 
         def write(content: bytes, key: str = key, start: Barrier = start) -> bool:
             start.wait(timeout=60)

@@ -15,7 +15,8 @@ from casfs.errors import CasfsError
 from casfs.system import interruption
 
 T = TypeVar("T")
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 8.0
+FIRST_PAUSE_S = 0.1
+MAX_PAUSE_S = 8.0
 SLICE_S = 0.1  # of a pause: how soon an interruption is seen
 CONCURRENCY = 8
 
@@ -25,7 +26,9 @@ class Passing(Exception):
 
     def __init__(self, error: CasfsError, after_s: float = 0, patience_s: float = 1e9) -> None:
         super().__init__(str(error))
-        self.error, self.after_s, self.patience_s = error, after_s, patience_s
+        self.error = error
+        self.after_s = after_s
+        self.patience_s = patience_s
 
 
 def retry(request: Callable[[], T], patience_s: float) -> T:

@@ -36,11 +36,15 @@ if TYPE_CHECKING:  # types only
 T = TypeVar("T")
 CONNECT_PATIENCE_S = 5.0  # a server that is not there at all is soon given up
 MIN_READ_TIMEOUT_S = 5.0
-READ_TIMEOUT, TIMEOUT = timedelta(seconds=30), timedelta(minutes=15)  # without a byte; in all
-MULTIPART_BYTES, PART_BYTES, PARTS_AT_ONCE = 32 << 20, 16 << 20, 3  # larger files go in parts
+READ_TIMEOUT = timedelta(seconds=30)  # without a byte; in all
+TIMEOUT = timedelta(minutes=15)
+MULTIPART_BYTES = 32 << 20  # larger files go in parts
+PART_BYTES = 16 << 20
+PARTS_AT_ONCE = 3
 PROBE_KEY = "casfs-probe"  # asked for where only the header of the answer matters
 
-STATUS, CODE = re.compile(r"status code: (\d{3})"), re.compile(r"<Code>(\w{1,64})</Code>")
+STATUS = re.compile(r"status code: (\d{3})")
+CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 TRY_AGAIN = {"408", "409", "425", "429", "500", "502", "503", "504", "RequestTimeout", "SlowDown"}
 NO_ACCESS = {"401", "403", "ExpiredToken", "InvalidToken", "InvalidAccessKeyId"}
 OTHER_REGION = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
@@ -83,7 +87,7 @@ class S3Storage(ObjectStorage):
         self._writes = client(TIMEOUT)  # no byte comes until all of an upload is sent
 
     def get(self, key: str, max_size: int = MAX_OBJECT_BYTES) -> bytes:
-        return self._read(key, None, max_size)[0]
+        return self._read(key, options=None, max_size=max_size)[0]
 
     def get_range(self, key: str, offset: int, size: int) -> bytes:
         if size == 0:
@@ -136,7 +140,8 @@ class S3Storage(ObjectStorage):
             self._done(key, lambda: obstore.delete(self._writes, key))
 
     def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
-        last, pages = None, None
+        last = None
+        pages = None
 
         def request() -> list[tuple[str, Found]]:
             nonlocal pages
@@ -189,7 +194,9 @@ class S3Storage(ObjectStorage):
 
     def _judged(self, place: str, error: Exception) -> Exception:
         """What to raise for an error of obstore."""
-        text, said, where = str(error), _answer(error), self._where
+        text = str(error)
+        said = _answer(error)
+        where = self._where
         answer = " ".join(said)
         if NO_CREDENTIALS in text:
             return AccessDenied(f"{where}: no credentials; {SET_CREDENTIALS}")

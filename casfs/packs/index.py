@@ -77,12 +77,13 @@ class PackIndex:
         hash, size, frame, offset, type = MEMBER.unpack_from(self.data, at)
         if type >= len(self._types):
             raise self._corrupt(f"member {number} has no type {type}")
-        return Member(hash.hex(), size, frame, offset, self._types[type])
+        return Member(hash.hex(), size, frame=frame, offset=offset, type=self._types[type])
 
     def frames_of(self, number: int) -> Iterator[int]:
         """Yields the frames in which a member lies. Raises Corrupt."""
         member = self.member(number)
-        at, left = member.frame, member.offset + member.size
+        at = member.frame
+        left = member.offset + member.size
         while left > 0 and at < self.frames:
             yield at
             at, left = at + 1, left - self.frame(at).size

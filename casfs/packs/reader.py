@@ -43,18 +43,22 @@ class PackReader:
     def pieces(self, number: int) -> Iterator[bytes]:
         """Yields the bytes of a member, a frame at a time, not verified. Raises as `read`."""
         member = self.index.member(number)
-        at, offset, left = member.frame, member.offset, member.size
+        at = member.frame
+        offset = member.offset
+        left = member.size
         while left:
             try:
                 frame = self.index.frame(at)
                 count = min(left, frame.size - offset)
                 if count <= 0:
                     raise Corrupt(f"frame {at} ends before it")
-                piece = self._part(at, frame, offset, count)
+                piece = self._part(at, frame, offset=offset, count=count)
             except Corrupt as error:
                 raise self._damaged(number, str(error)) from None
             yield piece
-            at, offset, left = at + 1, 0, left - count
+            at = at + 1
+            offset = 0
+            left = left - count
 
     def frame(self, number: int) -> bytes:
         """Returns the decompressed bytes of a frame, not verified. Raises Corrupt."""

@@ -79,7 +79,7 @@ class PackWriter:
         """Appends a blob of `size` bytes in frames of its own, in constant memory. Raises Corrupt
         where `source` has another length."""
         self._flush()
-        number = self._add_member(hash, size, None)
+        number = self._add_member(hash, size, type=None)
         left = size
         while piece := read_up_to(source, min(left, MAX_FRAME_BYTES)):
             self._pending.append(piece)
@@ -124,13 +124,16 @@ class PackWriter:
         if not self._pending:
             return
         data = b"".join(self._pending) if len(self._pending) > 1 else self._pending[0]
-        stored, codec = data, RAW
+        stored = data
+        codec = RAW
         self._align()
         if not self._aligned:
             compressed = self._plain.compress(data)
             if len(compressed) < len(data):
-                stored, codec = compressed, ZSTD
+                stored = compressed
+                codec = ZSTD
         self._frames.append(FRAME.pack(self._at, len(stored), len(data), codec, 0))
         self._out.write(stored)
         self._at += len(stored)
-        self._pending, self._pending_bytes = [], 0
+        self._pending = []
+        self._pending_bytes = 0

@@ -62,4 +62,11 @@ def of_head(key: HeadName, head: Head) -> Plugin:
     name, _, version = key[len(HEADS) :].partition("/")
     record = head.record
     commit = record["commit"] and str(record["commit"]).removeprefix("git:")
-    return Plugin(name, version, TreeHash(head.hash), record["source"], commit, record["syncedAt"])
+    return Plugin(
+        name,
+        version,
+        root=TreeHash(head.hash),
+        source=record["source"],
+        commit=commit,
+        synced_at=record["syncedAt"],
+    )

@@ -72,8 +72,10 @@ def store_source(
     batch is committed. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
         options.scanner = policy.load(store).scanner()
-        full = walker.snapshot(batch, source, WITHOUT_GIT, report, options=options)
-        return working_tree.divide(store, batch, full.dated, source, report, None).tree
+        full = walker.snapshot(batch, source, rules=WITHOUT_GIT, report=report, options=options)
+        return working_tree.divide(
+            store, batch, full=full.dated, directory=source, report=report, base=None
+        ).tree
     if not source.exists():
         raise NotFound(f"{source} is not a directory, a tarball or the URL of a git repository")
     return _tarball(batch, source).hash
@@ -93,7 +95,8 @@ def without_credentials(source: str) -> str:
 def upstream(url: str, version: str, env: Mapping[str, str]) -> tuple[str, str]:
     """Returns (ref to fetch, its commit) for a tag, a branch or a full commit hash. Raises NotFound
     where the repository has no such version, Failed on git errors."""
-    tag, branch = f"refs/tags/{version}", f"refs/heads/{version}"
+    tag = f"refs/tags/{version}"
+    branch = f"refs/heads/{version}"
     output = _git(["ls-remote", "--", url, tag, f"{tag}^{{}}", branch], env, GIT_QUERY_TIMEOUT_S)
     refs = {name: commit for commit, name in (line.split("\t") for line in output.splitlines())}
     if tag in refs:
@@ -155,7 +158,7 @@ def _tarball(batch: Batch, path: Path) -> TreeDigest:
     try:
         with _opened(path) as tar:
             for member in tar:
-                _add(batch, tar, member, top)
+                _add(batch, tar, member=member, top=top)
             tarballs.read_to_end(tar)
     except Invalid as error:
         raise Invalid(f"{path}: {error}; nothing was stored") from None
@@ -211,7 +214,9 @@ def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level
         assert content is not None
         digest = batch.put_stream(cast(BinaryIO, content))
         own = mode_properties(stat.S_IFREG | member.mode)
-        level[parts[-1]] = File(parts[-1], digest, bool(member.mode & 0o100), own)
+        level[parts[-1]] = File(
+            parts[-1], digest, executable=bool(member.mode & 0o100), properties=own
+        )
 
 
 def _check(member: tarfile.TarInfo) -> None:
@@ -248,7 +253,7 @@ def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
         raise Invalid(
             f"the member {member.name!r} links to {member.linkname!r}, which is not an earlier file"
         )
-    return File(name, found.digest, found.executable, found.properties)
+    return File(name, found.digest, executable=found.executable, properties=found.properties)
 
 
 def _encode(batch: Batch, level: Level) -> TreeDigest:

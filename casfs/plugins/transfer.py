@@ -61,10 +61,26 @@ def sync(
         note_use(store.heads, [head_name(name, version)])
         return Synced(old, stored=False, warning=_upstream_warning(old, source, env))
     if not sources.is_git(source):
-        return _store(store, name, version, source, Path(source), None, progress)
+        return _store(
+            store,
+            name,
+            version=version,
+            source=source,
+            path=Path(source),
+            commit=None,
+            progress=progress,
+        )
     ref, _ = sources.upstream(source, version, env)
     with sources.checkout(source, ref, env) as (folder, commit):
-        return _store(store, name, version, source, folder, commit, progress)
+        return _store(
+            store,
+            name,
+            version=version,
+            source=source,
+            path=folder,
+            commit=commit,
+            progress=progress,
+        )
 
 
 def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
@@ -98,10 +114,11 @@ def _store(
     commit: str | None,
     progress: Progress,
 ) -> Synced:
-    now, report = now_ms(), SnapshotReport()
+    now = now_ms()
+    report = SnapshotReport()
     options = SnapshotOptions(progress=progress, times=False)
     with store.batch() as batch:
-        root = sources.store_source(store, batch, path, options, report)
+        root = sources.store_source(store, batch, source=path, options=options, report=report)
         key = head_name(name, version)
         old = store.heads.get(key)
         record: dict[str, Any] = {

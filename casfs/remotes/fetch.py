@@ -45,7 +45,8 @@ class Missing:
     most of what the remote has."""
 
     def __init__(self, store: Store, remote: Remote, *, whole: bool) -> None:
-        self._store, self._remote = store, remote
+        self._store = store
+        self._remote = remote
         self.purged = purged.of_remote(remote)
         self._tombstones: dict[str, Tombstone] = {}  # of what is not here
         self._nodes: dict[str, set[int]] = defaultdict(set)
@@ -58,14 +59,15 @@ class Missing:
         self._lock = threading.Lock()
         self._batch = store.batch()
         assert store.root is not None
-        self._lazy = LazyRemote(store.root, remote.name, 0, lambda: remote.storage)
+        self._lazy = LazyRemote(store.root, remote.name, limit=0, connect=lambda: remote.storage)
         if whole:
             self._prefetch([one.name for one in self._packs.values() if one.kind == NODES])
 
     def close(self) -> None:
         """Drops what was fetched and is in the store now, also by a pull that was killed."""
         self._lazy.close()
-        root, remote = self._lazy.root, self._lazy.name
+        root = self._lazy.root
+        remote = self._lazy.name
         needed = {pack for _, pack in derived.in_remote(self._store.blobs, remote)}
         for path in mirror_path(root, remote, "").parent.glob("*.pack"):
             if path.stem not in needed:
@@ -80,9 +82,11 @@ class Missing:
 
     def find(self, roots: set[str]) -> None:
         """Walks from the roots, some nodes at a time, and stops at what is stored."""
-        seen, waiting = set(roots), list(roots)
+        seen = set(roots)
+        waiting = list(roots)
         while waiting:
-            part, waiting = waiting[-NODES_AT_ONCE:], waiting[:-NODES_AT_ONCE]
+            part = waiting[-NODES_AT_ONCE:]
+            waiting = waiting[:-NODES_AT_ONCE]
             part, substitutes = self._without_purged(part)
             new = [hash for hash in substitutes if hash not in seen]
             seen.update(new)
@@ -140,7 +144,8 @@ class Missing:
         return nodes
 
     def _refs(self, place: Place) -> list[str]:
-        data, member = self._node(place), self._member(place.pack, place.number)
+        data = self._node(place)
+        member = self._member(place.pack, place.number)
         try:
             if member.type in (None, META):
                 return []
@@ -187,9 +192,10 @@ class Missing:
     def _mirror(self, pack: str) -> None:
         """Begins a mirror with the index, which is here already."""
         self._mirrored.add(pack)
-        root, name = self._lazy.root, self._lazy.name
+        root = self._lazy.root
+        name = self._lazy.name
         if not mirror_path(root, name, pack).exists():
-            create_mirror(root, name, self._packs[pack].size, self._index(pack))
+            create_mirror(root, name, size=self._packs[pack].size, index=self._index(pack))
 
     def _prefetch(self, packs: list[str]) -> None:
         """Fetches the first frames of packs that were not read yet, at the same time."""
@@ -225,7 +231,8 @@ class Missing:
             Place(name, NODES, number) for name in packs for number in sorted(self._nodes[name])
         ]
         while waiting:
-            again, why = [], None
+            again = []
+            why = None
             for place in waiting:
                 try:
                     self._put(self._batch, place)
@@ -287,14 +294,17 @@ class Missing:
             for staged in parallel(groups, FETCHERS, FETCHERS):
                 for one in staged:
                     batch.put_staged(one)
-                    count, size = count + 1, size + one.digest.size_bytes
+                    count = count + 1
+                    size = size + one.digest.size_bytes
                 progress(count, size)
                 if size - held >= COMMIT_BYTES:
                     batch.commit()
                     held = size
 
     def _stage(self, pack: str, numbers: list[int]) -> list[Staged]:
-        reader, stage, found = self._reader(pack), derived.stager(self._store.blobs), []
+        reader = self._reader(pack)
+        stage = derived.stager(self._store.blobs)
+        found = []
         for number in numbers:
             member = self._member(pack, number)
             if member.size <= FILE_MIN_BYTES:

@@ -65,7 +65,7 @@ def collect(remote: Remote, *, dry_run: bool = False) -> Collected:
     for _ in range(MAX_TRIES):
         with opened(remote) as (store, blobs):
             try:
-                done = _collect(remote, store, blobs, dry_run)
+                done = _collect(remote, store, blobs=blobs, dry_run=dry_run)
             except _Moved:
                 continue
         done.strays = [key for key in strays(remote) if Path(key).stem not in done.deleted]
@@ -83,7 +83,7 @@ def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) ->
     position = remote.state.position()
     packs = {one.name: one for one in remote.state.packs(LIVE)}
     doomed = purged.packs_with(remote, blobs.purged)
-    reached, kept = _mark(remote, store, blobs, packs, doomed)
+    reached, kept = _mark(remote, store, blobs=blobs, packs=packs, doomed=doomed)
     done = Collected(len(packs), purged=sorted(doomed))
     done.copied = sorted(doomed & reached.keys())
     for name in packs.keys() - kept - doomed:
@@ -99,7 +99,7 @@ def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) ->
     if dry_run or not (done.orphaned or done.live or done.deleted):
         return done
     copied = [pack for pack in known if pack.name in done.copied]
-    new = _copy(remote, store, blobs, copied, reached)
+    new = _copy(remote, store, blobs=blobs, packs=copied, reached=reached)
 
     def fill(entry: Entry) -> None:
         if remote.state.position() != position:
@@ -140,7 +140,8 @@ def _mark(
 
 def _garbage(blobs: RemoteBlobs, pack: str, reached: Reached) -> float:
     """Returns the share of a pack's bytes that is not reached; its random member does not count."""
-    index, live = blobs.index(pack), reached.get(pack, set())
+    index = blobs.index(pack)
+    live = reached.get(pack, set())
     if not live:
         return 1
     sizes = [index.member(number).size for number in range(index.members)]
@@ -150,7 +151,8 @@ def _garbage(blobs: RemoteBlobs, pack: str, reached: Reached) -> float:
 
 def _expired(remote: Remote, live: set[str]) -> list[str]:
     """Returns the packs that were orphaned long enough ago."""
-    now, found = remote.storage.now(), []
+    now = remote.storage.now()
+    found = []
     for name, number in remote.state.since(ORPHANED).items():
         entry = remote.storage.head(log.key(number))
         if name not in live and entry is not None and entry.modified <= now - GRACE:

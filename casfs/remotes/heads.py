@@ -17,7 +17,8 @@ from casfs.removals import label
 from casfs.store import Store
 
 RUNNING = "it was running in another store when it was pushed from there"
-UNKNOWN, CALLER = "unknown", "caller"  # causes, see `casfs.threads`
+UNKNOWN = "unknown"  # causes, see `casfs.threads`
+CALLER = "caller"
 MIN_PART_CHARS = 4
 
 
@@ -109,7 +110,7 @@ def may_replace(store: Store, name: str, new: str, old: str) -> bool:
         return True  # of equal nodes the newest local tree counts, as in a store
     if name.startswith(WORKFLOWS):
         return new == old or _was_before(store, name, old)
-    return arrivals.is_ahead(store, name, new, old)
+    return arrivals.is_ahead(store, name, new=new, old=old)
 
 
 def _was_before(store: Store, name: str, hash: str) -> bool:

@@ -42,7 +42,8 @@ SNAPSHOT_INTERVAL = 64
 HINT_INTERVAL = 16
 INLINE_INDEX_BYTES = 64 << 10
 MAX_ENTRY_BYTES = 256 << 20
-NODES, BLOBS = "nodes", "blobs"  # kinds of packs
+NODES = "nodes"  # kinds of packs
+BLOBS = "blobs"
 Entry: TypeAlias = dict[str, Any]
 
 

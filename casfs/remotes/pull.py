@@ -67,7 +67,8 @@ def pull(
         raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()
     remote.load_indexes()
-    done, origin = Pulled(), _origin(store, remote, replace, purge, asks)
+    done = Pulled()
+    origin = _origin(store, remote, replace=replace, purge=purge, asks=asks)
     wanted = _wanted(remote, texts, done)
     places = _placed(Names(store, origin), wanted, done, is_strict=bool(texts))
     with closing(Missing(store, remote, whole=bool(places) and not texts)) as missing:
@@ -88,9 +89,15 @@ def pull(
         done.purged = missing.marked + len(gone)
         done.kept = [] if purge else kept
     for name in places:
-        _check(store, remote.name, name, wanted[name])
+        _check(store, remote.name, name=name, new=wanted[name])
     names = Names(store, origin)  # as the store is now, after a long download
-    places = _placed(names, {one: wanted[one] for one in places}, done, bool(texts), is_stored=True)
+    places = _placed(
+        names,
+        {one: wanted[one] for one in places},
+        done=done,
+        is_strict=bool(texts),
+        is_stored=True,
+    )
     replaced: dict[HeadName, tuple[Head, Head]] = {}
     is_redacted = False
     newest = _newest(store, [place.name for place in places.values()])
@@ -128,7 +135,7 @@ def _pull_local(store: Store, remote: Remote, begin: Begin) -> None:
         missing.store_blobs(begin)
         missing.store_nodes()
     for name, head in local.items():
-        _check(store, remote.name, name, head)
+        _check(store, remote.name, name=name, new=head)
     with store.batch() as batch:
         for name, head in local.items():
             batch.swap(name, None, head)

@@ -130,7 +130,7 @@ def packs_with(remote: Remote, found: Tombstones) -> set[str]:
     for key, item in remote.storage.list("packs/"):
         name = key.removeprefix("packs/").removesuffix(".pack")
         if name not in known:
-            rest.append(Pack(name, "", item.size, 0))
+            rest.append(Pack(name, "", size=item.size, offset=0))
     keys = [bytes.fromhex(hash) for hash in found]
     for name, index in parallel([_reader(remote, pack) for pack in rest]):
         if index is not None and any(key in index.data for key in keys):

@@ -87,7 +87,9 @@ def push(
         total = sum(one.size for one in (*plan.nodes, *plan.blobs))
         done = Pushed([name for name in sorted(moves) if name in wanted])
         done.unchanged = len(wanted) - len(done.refs)
-        done.nodes, done.blobs, done.bytes = len(plan.nodes), len(plan.blobs), total
+        done.nodes = len(plan.nodes)
+        done.blobs = len(plan.blobs)
+        done.bytes = total
         done.tombstones = len(plan.tombstones)
         done.purged = sorted(hash for hash, substitute in plan.purged.items() if not substitute)
         if dry_run or not (moves or plan.nodes or plan.blobs or plan.reused or plan.tombstones):
@@ -97,8 +99,10 @@ def push(
             blobs = size = 0
             for pack, items in parallel(packers(store, remote, plan), PACKERS, PACKERS):
                 packs.append(pack)
-                done.packs, done.sent = done.packs + 1, done.sent + pack.size
-                blobs, size = blobs + len(items), size + sum(one.size for one in items)
+                done.packs = done.packs + 1
+                done.sent = done.sent + pack.size
+                blobs = blobs + len(items)
+                size = size + sum(one.size for one in items)
                 progress(blobs, size)
         try:
             remote.append(partial(_fill, store, remote, wanted | plan.local, plan, packs))
@@ -154,7 +158,9 @@ def _moves(store: Store, remote: Remote, wanted: dict[HeadName, Head]) -> dict[H
         there = remote.state.ref(name)
         if there is not None and (_is_known(head, there) or name.startswith(SCHEMAS)):
             continue
-        if there is not None and not heads.may_replace(store, name, head.hash, there["hash"]):
+        if there is not None and not heads.may_replace(
+            store, name, new=head.hash, old=there["hash"]
+        ):
             raise Conflict(
                 f"{label(name)} has moved in {remote.name} since; nothing was pushed."
                 f" `casfs pull {remote.name} {label(name)}` gets it"
@@ -186,7 +192,8 @@ def packers(store: Store, remote: Remote, plan: Plan) -> Iterator[Callable[[], A
         for one in items:
             if part and held + one.size > PLAIN_BYTES[kind]:
                 yield partial(_pack, store, remote, kind, part)
-                part, held = [], 0
+                part = []
+                held = 0
             part.append(one)
             held += one.size
         if part:
@@ -199,7 +206,7 @@ def _pack(store: Store, remote: Remote, kind: str, items: list[Item]) -> tuple[P
         size = out.seek(0, os.SEEK_END)
         index = read_index(partial(_read_at, out), size)
         offset = size - TRAILER.size - len(index.data)
-        pack = Pack(index.name, kind, size, offset, index.data)
+        pack = Pack(index.name, kind, size=size, offset=offset, data=index.data)
         remote.state.add_pending(pack)
         data = out.getvalue() if isinstance(out, io.BytesIO) else Path(out.name)
         remote.storage.put(pack_key(pack.name), data)

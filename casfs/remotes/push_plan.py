@@ -53,7 +53,7 @@ def make(store: Store, remote: Remote, roots: list[str], *, with_local: bool) ->
     that are there, as they may have come without what their local refs lead to; directories have
     no such refs."""
     plan = Plan({*remote.state.since(LIVE)}, purged_there={*purged.of_remote(remote)})
-    walk = _Walk(store, remote, plan, with_local)
+    walk = _Walk(store, remote, plan=plan, with_local=with_local)
     walk.follow(roots)
     while True:  # a substitute may reach other purged contents
         plan.tombstones = purged.to_push(store, remote, plan.purged)
@@ -97,13 +97,14 @@ class _Walk:
 
     def _below(self, hashes: list[str]) -> Iterator[str]:
         """Returns the nodes among them that are missing, once the blobs are noted."""
-        plan, state = self._plan, self._remote.state
+        plan = self._plan
+        state = self._remote.state
         infos: dict[str, BlobInfo] = {}
         new = self._without_purged(hashes, infos)
         blobs = [hash for hash in new if hash in infos and infos[hash].type is None]
         self.seen.update(blobs)
         there = state.locate(blobs).keys()
-        plan.blobs += [Item(one, infos[one].size, None) for one in blobs if one not in there]
+        plan.blobs += [Item(one, infos[one].size, type=None) for one in blobs if one not in there]
         nodes = [hash for hash in new if hash not in self.seen]
         known = state.locate(nodes, LIVE, NODES).keys()
         if self._with_local:

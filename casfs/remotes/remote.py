@@ -109,7 +109,9 @@ class Remote:
     def __init__(
         self, name: str, storage: ObjectStorage, directory: Path, *, is_trusted: bool = False
     ) -> None:
-        self.name, self.storage, self.is_trusted = name, storage, is_trusted
+        self.name = name
+        self.storage = storage
+        self.is_trusted = is_trusted
         self.state = State(directory / FILE)
 
     @classmethod
@@ -130,7 +132,8 @@ class Remote:
         where the last entry is gone or another one; `accept_rollback`: begins anew then. Raises
         Corrupt, NotFound."""
         number, id = self.state.position()
-        last, new = None, [*parallel(partial(self.entry, number + one) for one in range(2))]
+        last = None
+        new = [*parallel(partial(self.entry, number + one) for one in range(2))]
         if number:
             last, *new = new
         if number and (last is None or last["id"] != id):

@@ -41,7 +41,9 @@ CREATE TABLE IF NOT EXISTS members (
 CREATE INDEX IF NOT EXISTS members_by_pack ON members(pack);
 CREATE TABLE IF NOT EXISTS pushed (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-LIVE, ORPHANED, PENDING = "live", "orphaned", "pending"
+LIVE = "live"
+ORPHANED = "orphaned"
+PENDING = "pending"
 BATCH = 500  # parameters of a statement
 ADD_PACK = """
 INSERT INTO packs (name, kind, size, offset, state, since) VALUES (?, ?, ?, ?, ?, ?)
@@ -163,7 +165,7 @@ class State:
     def add_pending(self, pack: Pack) -> None:
         """Notes a pack that is about to be uploaded."""
         with self._db.write() as db:
-            _add_pack(db, pack, PENDING, int(time.time()))
+            _add_pack(db, pack, state=PENDING, since=int(time.time()))
 
     def drop_pending(self, name: str) -> None:
         with self._db.write() as db:
@@ -198,7 +200,7 @@ class State:
 
 def _apply(db: Connection, change: dict[str, Any], number: int) -> None:
     for name, value in change["packs"].items():
-        _add_pack(db, Pack.decode(name, value), LIVE, number)
+        _add_pack(db, Pack.decode(name, value), state=LIVE, since=number)
     for state, names in ((ORPHANED, change["orphaned"]), (LIVE, change.get("live", ()))):
         rows = [(state, number, name) for name in names]
         db.executemany("UPDATE packs SET state = ?, since = ? WHERE name = ?", rows)

@@ -37,7 +37,9 @@ class RemoteBlobs:
     """`read_data`: `verify` reads plain blobs, too; else it looks for their packs."""
 
     def __init__(self, remote: Remote, lazy: LazyRemote, *, read_data: bool) -> None:
-        self._remote, self._lazy, self._read_data = remote, lazy, read_data
+        self._remote = remote
+        self._lazy = lazy
+        self._read_data = read_data
         self.purged = purged.of_remote(remote)
         self._indexes = LruCache(OPEN_PACKS)
         self._readers = LruCache(OPEN_PACKS)
@@ -192,7 +194,8 @@ class RemoteHeads:
 
 class _RemoteBackend:
     def __init__(self, remote: Remote, blobs: RemoteBlobs) -> None:
-        self.blobs, self.heads = blobs, RemoteHeads(remote)
+        self.blobs = blobs
+        self.heads = RemoteHeads(remote)
 
     def close(self) -> None:
         pass
@@ -204,7 +207,9 @@ def opened(remote: Remote, *, read_data: bool = False) -> Iterator[tuple[Store, 
     remote.catch_up()
     remote.load_indexes()
     with TemporaryDirectory(prefix="casfs-") as folder:
-        lazy = LazyRemote(Path(folder), remote.name, MIRROR_BYTES, lambda: remote.storage)
+        lazy = LazyRemote(
+            Path(folder), remote.name, limit=MIRROR_BYTES, connect=lambda: remote.storage
+        )
         blobs = RemoteBlobs(remote, lazy, read_data=read_data)
         try:
             yield Store(cast(Any, _RemoteBackend(remote, blobs))), blobs

@@ -56,7 +56,8 @@ PUBLIC_NAME = re.compile(  # of a value that only looks like a secret
 )
 NAME_BYTES = 24  # of a name before the part that tells
 PASSWORD_NAME = re.compile(rb"(?i)pass|pwd")
-DIGIT, LETTER = re.compile(rb"\d"), re.compile(rb"[A-Za-z]")
+DIGIT = re.compile(rb"\d")
+LETTER = re.compile(rb"[A-Za-z]")
 PATTERN = re.compile(rb"[][(){}|\\^]")  # what a regular expression has, and no URL
 NAME_IN_CODE = re.compile(rb"[A-Za-z_][\w.]*(?:[(\[].*)?\Z")  # of a variable, a type, a function
 CLASSES = [re.compile(letters) for letters in (rb"[a-z]", rb"[A-Z]", rb"\d", rb"[^0-9A-Za-z]")]
@@ -154,7 +155,8 @@ def name_and_password(match: Match) -> bool:
 def yaml_password(match: Match) -> bool:
     """Returns whether a value without quotes that ends its line is a strong password, and neither a
     placeholder nor a name in code."""
-    value, after = secret(match), match.string[match.end() : match.end() + 1]
+    value = secret(match)
+    after = match.string[match.end() : match.end() + 1]
     if after not in (b"", b"\n", b"\r", b" ") or NAME_IN_CODE.match(value):
         return False
     return is_strong_password(value) and bool(DIGITS.search(value)) and not is_placeholder(value)

@@ -123,5 +123,5 @@ def _with_lines(data: bytes, spans: list[Span]) -> tuple[Finding, ...]:
     for start, end, kind, secret in spans:
         line += data.count(b"\n", counted, start)
         counted = start
-        findings.append(Finding(kind, line, start, end, secret))
+        findings.append(Finding(kind, line, start=start, end=end, secret=secret))
     return tuple(findings)

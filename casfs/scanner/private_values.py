@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MIN_SECRET_CHARS, MIN_CHARS = 4, 6
+MIN_SECRET_CHARS = 4
+MIN_CHARS = 6
 MIN_LINE_CHARS = 16  # of a value of several lines, as a key is: each counts
 MAX_VALUES = 1000  # of one file
 ASSIGNED = re.compile(

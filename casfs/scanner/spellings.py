@@ -90,11 +90,11 @@ class _Writer:
 def readings(data: bytes, signs: Collection[str]) -> Iterator[Reading]:
     """Yields the text without each of the spellings that it has signs of."""
     if "colour" in signs:
-        yield _replaced(data, COLOUR, lambda match: b"", [(0, len(data))])
+        yield _replaced(data, COLOUR, decode=lambda match: b"", places=[(0, len(data))])
     if "backslash" in signs and (lines := _lines(data, b"\\", TELLING["backslash"])):
-        yield _replaced(data, BACKSLASH, _without_backslash, lines)
+        yield _replaced(data, BACKSLASH, decode=_without_backslash, places=lines)
     if "percent" in signs and (lines := _lines(data, b"%", TELLING["percent"])):
-        yield _replaced(data, PERCENT, _without_percent, lines)
+        yield _replaced(data, PERCENT, decode=_without_percent, places=lines)
     for match in BASE64.finditer(data) if "base64" in signs else ():
         writer = _Writer()
         text = NOT_BASE64.sub(b"", match[0].translate(URL_SAFE))
@@ -132,7 +132,8 @@ def _lines(data: bytes, mark: bytes, telling: re.Pattern[bytes]) -> list[Span]:
     found = []
     at = data.find(mark)
     while at >= 0:
-        start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
         end = len(data) if end < 0 else end
         if telling.search(data, start, end):
             found.append((start, end))

@@ -18,8 +18,11 @@ from pathlib import Path
 
 PREFIX = "casfs-"
 OWN = f"{PREFIX}daemon"  # for a daemon whose group gives its controllers to groups below
-UNIFIED, MEMORY, PIDS = "unified", "memory", "pids"
-PROCS, CONTROL = "cgroup.procs", "cgroup.subtree_control"
+UNIFIED = "unified"
+MEMORY = "memory"
+PIDS = "pids"
+PROCS = "cgroup.procs"
+CONTROL = "cgroup.subtree_control"
 PROBE = "probe-"  # and the id of the process that tries
 END_TIMEOUT_S = 10.0
 MAX_PIDS = 1 << 22  # of the kernel, which refuses more

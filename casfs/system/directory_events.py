@@ -22,11 +22,15 @@ from casfs.system.syscalls import call
 
 ENTRIES = 0x3C0  # moved from, moved to, created, deleted
 CHANGES = 0x2 | 0x4 | 0x8 | ENTRIES  # content, attributes, closed after writing
-OVERFLOW, UNMOUNTED, IGNORED, DIRECTORY = 0x4000, 0x2000, 0x8000, 0x40000000
+OVERFLOW = 0x4000
+UNMOUNTED = 0x2000
+IGNORED = 0x8000
+DIRECTORY = 0x40000000
 EXCL_UNLINK = 0x04000000  # of inotify: not of files that are deleted and still open
 FANOTIFY_FLAGS = 0x1 | 0x2 | 0x10 | 0x400 | 0x800  # close-on-exec, non-blocking, no limit, names
 ADD_FILE_SYSTEM = 0x1 | 0x100
-HANDLE_BYTES, EMPTY_PATH = 128, 0x1000
+HANDLE_BYTES = 128
+EMPTY_PATH = 0x1000
 INOTIFY_HEADER = struct.Struct("=iIII")
 FANOTIFY_HEADER = struct.Struct("=IBxHQii")
 INFO_HEADER = struct.Struct("=BxHQI4x")  # type, length, file system, bytes of the handle
@@ -121,7 +125,8 @@ class Fanotify(EventSource):
         at = 0
         while at < len(data):
             length, _, start, mask, _, _ = FANOTIFY_HEADER.unpack_from(data, at)
-            info, at = data[at + start : at + length], at + length
+            info = data[at + start : at + length]
+            at = at + length
             if not info:
                 yield _event(None, mask, b"")
                 continue
@@ -141,4 +146,9 @@ def open_source(fd: int | None) -> EventSource:
 def _event(key: Key | None, mask: int, name: bytes) -> Event:
     directory = bool(mask & DIRECTORY)
     lost = mask & (OVERFLOW | UNMOUNTED)
-    return Event(None if lost else key, name, directory and bool(mask & ENTRIES), directory)
+    return Event(
+        None if lost else key,
+        name,
+        is_moved=directory and bool(mask & ENTRIES),
+        is_directory=directory,
+    )

@@ -16,17 +16,27 @@ from typing import NamedTuple
 
 from casfs.system.syscalls import call
 
-MS_RDONLY, MS_NOSUID, MS_NODEV = 1, 2, 4
-MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
-MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
-CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_REC = 1 << 14
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+UMOUNT_NOFOLLOW = 8
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
 TABLE = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
 MAX_OPTIONS_BYTES = 4095  # of mount(2)
-MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT = 429, 430, 431, 432  # system calls; libc had them late
+MOVE_MOUNT = 429  # system calls; libc had them late
+FSOPEN = 430
+FSCONFIG = 431
+FSMOUNT = 432
 CLOEXEC = 1  # of fsopen(2) and fsmount(2)
-SET_STRING, CREATE = 1, 6  # of fsconfig(2)
-AT_FDCWD, EMPTY_PATH = -100, 4  # of move_mount(2)
+SET_STRING = 1  # of fsconfig(2)
+CREATE = 6
+AT_FDCWD = -100  # of move_mount(2)
+EMPTY_PATH = 4
 
 
 class Mounted(NamedTuple):
@@ -100,8 +110,8 @@ def mounts(table: Path = TABLE) -> list[Mounted]:
         type, source, *_ = rest.split(b" ")
         found.append(
             Mounted(
-                Path(_unescaped(point)), _unescaped(type), _unescaped(source),
-                device.decode(), int(id),
+                Path(_unescaped(point)), _unescaped(type), source=_unescaped(source),
+                device=device.decode(), id=int(id),
             )
         )  # fmt: skip
     return found

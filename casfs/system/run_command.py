@@ -53,7 +53,7 @@ def run(
             process = _start(argv, cwd, env)
         started(Identity.of(process.pid))
         deadline = None if timeout is None else begin + timeout
-        timed_out = not _pump(process, stdout, stderr, deadline)
+        timed_out = not _pump(process, stdout, stderr=stderr, deadline=deadline)
         if timed_out:
             processes.send(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -113,7 +113,8 @@ def _pump(
                 for key, _ in ready:
                     if key.fd == watch:
                         processes.send(process.pid, signal.SIGKILL)
-                        over, deadline = True, time.monotonic() + DRAIN_TIMEOUT_S
+                        over = True
+                        deadline = time.monotonic() + DRAIN_TIMEOUT_S
                         waiting.unregister(watch)
                     elif not _copy(key.fd, key.data):
                         waiting.unregister(key.fileobj)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import ctypes
 
 RENAME_EXCHANGE = 2  # linux/fs.h
-KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
+KEEP_SIZE = 1  # linux/falloc.h
+PUNCH_HOLE = 2
 OPENAT2 = 437  # the same number on every architecture
 BENEATH = 0x08 | 0x02  # linux/openat2.h: RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS
 MAX_OPEN_TRIES = 100  # while others rename what is on the path

@@ -80,7 +80,8 @@ def is_complete(raw: BinaryIO) -> bool:
     """Returns True when a file ends with a complete frame. Raises ZstdError for an invalid one."""
     import zstandard
 
-    end, at = raw.seek(0, os.SEEK_END), 0
+    end = raw.seek(0, os.SEEK_END)
+    at = 0
     while at < end:
         head = _at(raw, at, MAX_HEADER_BYTES)
         if int.from_bytes(head[:4], "little") in SKIPPABLE:
@@ -91,7 +92,9 @@ def is_complete(raw: BinaryIO) -> bool:
         last = False
         while not last:
             block = int.from_bytes(_at(raw, at, 3), "little")
-            last, repeats, size = bool(block & 1), block >> 1 & 3 == 1, block >> 3
+            last = bool(block & 1)
+            repeats = block >> 1 & 3 == 1
+            size = block >> 3
             at += 3 + (1 if repeats else size)
             if at > end:
                 return False

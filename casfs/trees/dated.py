@@ -104,7 +104,7 @@ def walk_newer(
     for name, entry in loaded(store, root.tree).entries.items():
         if isinstance(entry, Subdirectory):
             below = DatedTree(entry.digest.hash, recorded.below.get(name))
-            yield from walk_newer(store, below, moment, above + name + b"/")
+            yield from walk_newer(store, below, moment=moment, above=above + name + b"/")
         elif recorded.entries.get(name, moment) > moment:
             yield above + name, entry, recorded.entries[name]
 
@@ -114,20 +114,21 @@ def times_for(store: Store, batch: Batch, tree: TreeHash, source: DatedTree) -> 
     None where nothing is known. What is equal is not read."""
     if tree == source.tree or source.times is None:
         return source.times
-    recorded, theirs = load_times(store, source), loaded(store, source.tree).entries
+    recorded = load_times(store, source)
+    theirs = loaded(store, source.tree).entries
     modified: dict[bytes, int] = {}
     below: dict[bytes, TimesHash] = {}
     for name, entry in loaded(store, tree).entries.items():
         their = theirs.get(name)
         if isinstance(entry, Subdirectory) and isinstance(their, Subdirectory):
             inner = DatedTree(their.digest.hash, recorded.below.get(name))
-            made = times_for(store, batch, entry.digest.hash, inner)
+            made = times_for(store, batch, tree=entry.digest.hash, source=inner)
             if made is not None:
                 below[name] = made
         elif entry == their and name in recorded.entries:
             modified[name] = recorded.entries[name]
     # An upper bound is enough: what it counts too much is only looked at in vain.
-    found = Times(recorded.own, recorded.newest, modified, below)
+    found = Times(recorded.own, recorded.newest, entries=modified, below=below)
     return batch.put_times(times.encode(_names(store, tree), found))
 
 

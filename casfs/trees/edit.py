@@ -24,7 +24,7 @@ def with_entries(
     """Puts the tree `root` (None: an empty one) with these entries at their paths; None deletes
     one, and, unless `keep_empty`, the directories that it leaves empty. A directory that `root`
     does not have gets the properties that it has in the tree `like`."""
-    return _edited(store, batch, root, changes, like, keep_empty)[0]
+    return _edited(store, batch, root=root, changes=changes, like=like, keep_empty=keep_empty)[0]
 
 
 def _edited(
@@ -48,8 +48,11 @@ def _edited(
         else:
             entries[name] = entry
     for name, inner in below.items():
-        here, there = tree.subtree(entries.get(name)), tree.subtree(theirs.get(name))
-        made, is_empty = _edited(store, batch, here, inner, there, keep_empty)
+        here = tree.subtree(entries.get(name))
+        there = tree.subtree(theirs.get(name))
+        made, is_empty = _edited(
+            store, batch, root=here, changes=inner, like=there, keep_empty=keep_empty
+        )
         stays = keep_empty and here is not None
         if not is_empty or stays or isinstance(changes.get(name), Subdirectory):
             entries[name] = Subdirectory(name, made)

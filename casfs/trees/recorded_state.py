@@ -24,7 +24,9 @@ from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.write_batch import Batch
 
-LOCAL, TIMES, LOCAL_TIMES = "local", "times", "localTimes"
+LOCAL = "local"
+TIMES = "times"
+LOCAL_TIMES = "localTimes"
 FIELDS = (LOCAL, TIMES, LOCAL_TIMES)  # of a request or a record; a node has TIMES alone
 HERE_ONLY = (LOCAL, LOCAL_TIMES)  # those that never travel
 
@@ -89,7 +91,7 @@ def put_turn(batch: Batch, payload: Mapping[str, Any]) -> NodeDigest:
     """Puts a `react-turn`, whose payload has the tree and `fields` of its state, if any."""
     tree = payload.get("workspace")
     state = None if tree is None else RecordedState.of_fields(tree, payload)
-    return put_node(batch, "react-turn", payload, state)
+    return put_node(batch, "react-turn", payload=payload, state=state)
 
 
 def of_node(
@@ -102,7 +104,7 @@ def of_node(
         return None
     local = local_trees.get(store, hash)
     whole = (None, None) if local is None else local
-    return RecordedState(root, whole[0], payload.get(TIMES), whole[1])
+    return RecordedState(root, whole[0], times=payload.get(TIMES), local_times=whole[1])
 
 
 def divide(
@@ -127,12 +129,12 @@ def divide(
         if isinstance(before, File):
             changes[path] = before
     # A directory that holds private files alone is kept in the work, empty.
-    work = edit.with_entries(store, batch, full.tree, changes, keep_empty=True).hash
+    work = edit.with_entries(store, batch, root=full.tree, changes=changes, keep_empty=True).hash
     if work == full.tree:
         return RecordedState(work, times=full.times)
     batch.commit()  # the work can be read from here on
-    times = dated.times_for(store, batch, work, full)
-    return RecordedState(work, full.tree, times, full.times)
+    times = dated.times_for(store, batch, tree=work, source=full)
+    return RecordedState(work, full.tree, times=times, local_times=full.times)
 
 
 def private_files(store: Store, state: RecordedState) -> dict[bytes, Entry]:
@@ -152,7 +154,7 @@ def with_private(store: Store, state: RecordedState) -> TreeHash:
         return state.tree
     private: dict[bytes, Entry | None] = {**private_files(store, state)}
     with store.local_writes().batch() as batch:
-        return edit.with_entries(store, batch, state.tree, private).hash
+        return edit.with_entries(store, batch, root=state.tree, changes=private).hash
 
 
 def with_local_of(store: Store, state: RecordedState, known: RecordedState | None) -> RecordedState:
@@ -166,7 +168,7 @@ def with_local_of(store: Store, state: RecordedState, known: RecordedState | Non
         if tree.find(store, state.tree, path) is None
     }
     with store.local_writes().batch() as batch:
-        full = edit.with_entries(store, batch, state.tree, kept).hash
+        full = edit.with_entries(store, batch, root=state.tree, changes=kept).hash
     return state if full == state.tree else state._replace(local=full)
 
 

@@ -88,7 +88,7 @@ class ScratchBlobs:
         if staged is not None and staged.data is not None:
             return Blob(staged.data, staged.type)
         if hash in self.paths:
-            return Blob(self._read(hash), None)
+            return Blob(self._read(hash), type=None)
         return self._blobs.get(hash)
 
     def open(self, hash: str) -> BinaryIO:

@@ -47,7 +47,8 @@ def _header(store: Store, path: bytes, entry: Entry) -> bytes:
         member.mode = tree.directory_mode(store, entry.digest.hash)
         kept = tree.directory_properties(store, entry.digest.hash)
     elif isinstance(entry, Symlink):
-        member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(entry.target)
+        member.type = tarfile.SYMTYPE
+        member.linkname = os.fsdecode(entry.target)
         member.mode = PERMISSIONS
     else:
         member.size = entry.digest.size_bytes

@@ -118,7 +118,7 @@ def changes(
 ) -> Iterator[Change]:
     """Yields the differences as a person reads them: `diff` without added and deleted directories,
     whose entries are changes too, unless they are empty."""
-    for change in diff(store, old, new, paths):
+    for change in diff(store, old, new=new, paths=paths):
         entry = change.new or change.old
         one_sided = change.old is None or change.new is None
         if one_sided and isinstance(entry, Subdirectory) and load(store, entry.digest.hash):
@@ -137,7 +137,7 @@ def diff(
     if (not wanted or b"" in wanted) and _differ_in_mode(store, old, new):
         old_top, new_top = (Subdirectory(b".", TreeDigest(hash, 0)) for hash in (old, new) if hash)
         yield Change(b".", old_top, new_top)
-    yield from _diff(store, old, new, b"", [] if b"" in wanted else wanted)
+    yield from _diff(store, old, new=new, prefix=b"", paths=[] if b"" in wanted else wanted)
 
 
 def _diff(
@@ -148,19 +148,23 @@ def _diff(
     before = load(store, old) if old else {}
     after = load(store, new) if new else {}
     for name in sorted(before.keys() | after.keys()):
-        a, b = before.get(name), after.get(name)
+        a = before.get(name)
+        b = after.get(name)
         if a == b:
             continue
         path = prefix + name
         below = [one for one in paths if one.startswith(path + b"/")]
         is_wanted = not paths or path in paths
-        below_a, below_b = subtree(a), subtree(b)
+        below_a = subtree(a)
+        below_b = subtree(b)
         if is_wanted and (
             below_a is None or below_b is None or _differ_in_mode(store, below_a, below_b)
         ):
             yield Change(path, a, b)
         if (is_wanted or below) and (below_a or below_b):
-            yield from _diff(store, below_a, below_b, path + b"/", [] if is_wanted else below)
+            yield from _diff(
+                store, below_a, new=below_b, prefix=path + b"/", paths=[] if is_wanted else below
+            )
 
 
 def _differ_in_mode(store: Store, old: TreeHash | None, new: TreeHash | None) -> bool:

@@ -89,7 +89,8 @@ def _page(call: Call, found: Question, fault: CasfsError | None = None) -> Respo
 
 def question(store: Store, thread: Thread) -> Question:
     """Returns the open question of a thread. Raises Conflict where it has none."""
-    record, agents = thread.record, threads.agents(store, thread)
+    record = thread.record
+    agents = threads.agents(store, thread)
     role = str((record.get("intent") or {}).get("role"))
     if thread.status != SUSPENDED or not record.get("question") or role not in agents:
         raise Conflict(f"thread {thread.id} {says(thread)}, and asks nothing")
@@ -106,16 +107,18 @@ def question(store: Store, thread: Thread) -> Question:
     files: list[FilePatch] = []
     if last is not None and start["workspace"] is not None:
         after = store.node(last, "thread-step").payload["workspace"]
-        files = patch.parse(unified_diff.patch(store, start["workspace"], after, MAX_DIFF_BYTES))
+        files = patch.parse(
+            unified_diff.patch(store, start["workspace"], new=after, limit=MAX_DIFF_BYTES)
+        )
     return Question(
         thread,
         role,
-        str(record["reason"]).removeprefix(f"{role}: "),
-        texts.content(store, record["question"]),
-        texts.content(store, start["input"]),
-        files,
-        form(schema),
-        schema,
+        reason=str(record["reason"]).removeprefix(f"{role}: "),
+        prompt=texts.content(store, record["question"]),
+        task=texts.content(store, start["input"]),
+        files=files,
+        fields=form(schema),
+        schema=schema,
     )
 
 
@@ -135,8 +138,9 @@ def form(schema: Mapping[str, Any] | None) -> list[Field]:
 
 def _field(name: str, schema: Any, required: bool) -> Field:
     schema = schema if isinstance(schema, dict) else {}
-    label, help = str(schema.get("title", name)), str(schema.get("description", ""))
-    found = Field(name, "json", label, help, required)
+    label = str(schema.get("title", name))
+    help = str(schema.get("description", ""))
+    found = Field(name, "json", label=label, help=help, required=required)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if values is not None:
         named = [(json.dumps(one), one) for one in values]

@@ -76,7 +76,7 @@ def show(call: Call) -> Response:
     chosen = Filter(*(query.get(name, "").strip() for name in ("state", "workflow", "q")))
     firsts = {name: call.index(name) for name in TITLES}
     now = datetime.now().astimezone()
-    model = board(call.store, call.site.threads, chosen, firsts, now)
+    model = board(call.store, call.site.threads, chosen=chosen, firsts=firsts, now=now)
     return call.page("board.html", board=model, states=STATES)
 
 
@@ -99,14 +99,14 @@ def board(
         first = min(firsts.get(name, 0), max(0, len(listed) - 1) // PAGE * PAGE)
         lines = [_line(store, table, row) for row in listed[first : first + PAGE]]
         title = "Ended" if name == ENDED and chosen.any else title
-        sections.append(Section(name, title, lines, first, len(listed)))
+        sections.append(Section(name, title, lines=lines, first=first, total=len(listed)))
     every = [row for listed in found.values() for row in listed]
     return Board(
         sections,
         chosen,
-        sorted({row.workflow for row in rows}),
-        sum(row.tokens for row in every),
-        sum(row.wall_ms for row in every),
+        workflows=sorted({row.workflow for row in rows}),
+        tokens=sum(row.tokens for row in every),
+        wall_ms=sum(row.wall_ms for row in every),
     )
 
 
@@ -124,7 +124,7 @@ def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
 
 def _line(store: Store, table: ThreadTable, row: Row) -> Line:
     said = "" if row.state == BROKEN else last_said(store, row)
-    return Line(row, table.task(row), said, _question(store, row))
+    return Line(row, table.task(row), said=said, question=_question(store, row))
 
 
 def _question(store: Store, row: Row) -> str | None:

@@ -23,15 +23,22 @@ from casfs.trees.diff.matching import changed_blocks
 from casfs.trees.tree import Change
 from casfs.web.site import Call
 
-PAGE, PAGE_WITH_LINES = 100, 10  # paths
+PAGE = 100  # paths
+PAGE_WITH_LINES = 10
 MAX_CHANGES = 100_000
 MAX_DIRECTORIES = 200  # that are listed
 MAX_LINES = 3000  # of a page
 MAX_LINE_CHARS = 2000
 MAX_NAMES = 200  # of checkpoints that the form suggests
-LIST, UNIFIED, SPLIT = "list", "unified", "split"
+LIST = "list"
+UNIFIED = "unified"
+SPLIT = "split"
 VIEWS = {LIST: "List", UNIFIED: "Unified", SPLIT: "Side by side"}
-ADDED, REMOVED, CHANGED, RENAMED, MODE = "added", "removed", "changed", "renamed", "mode"
+ADDED = "added"
+REMOVED = "removed"
+CHANGED = "changed"
+RENAMED = "renamed"
+MODE = "mode"
 KINDS = {one: one for one in (ADDED, REMOVED, CHANGED, RENAMED)} | {MODE: "mode or time"}
 LETTERS = {"A": ADDED, "D": REMOVED, "M": CHANGED, "R": RENAMED}
 Counts = Counter[str]  # by kind
@@ -118,7 +125,7 @@ def compare(
 ) -> Comparison:
     """Returns the window of a comparison that begins at index `first`. Raises NotFound, Corrupt."""
     view = view if view in VIEWS else LIST
-    chosen, cut = changes(store, a.root, b.root, path)
+    chosen, cut = changes(store, a.root, new=b.root, path=path)
     below = path + b"/" if path else b""
     counts = Counter(kind for _, kind in chosen)
     directories: dict[bytes, Counts] = {}
@@ -130,7 +137,19 @@ def compare(
     first = min(first, max(0, len(chosen) - 1) // size * size)
     files = list(_files(store, chosen[first : first + size], view))
     listed = list(islice(directories.items(), MAX_DIRECTORIES))
-    return Comparison(a, b, path, view, counts, listed, files, first, len(chosen), size, cut)
+    return Comparison(
+        a,
+        b,
+        path=path,
+        view=view,
+        counts=counts,
+        directories=listed,
+        files=files,
+        first=first,
+        total=len(chosen),
+        size=size,
+        cut=cut,
+    )
 
 
 def changes(
@@ -141,7 +160,7 @@ def changes(
     key = f"changes {old} {new} {path!r}"
     found: tuple[list[tuple[Change, str]], bool] | None = store.cache.get(key)
     if found is None:
-        differing = tree.changes(store, old, new, [path])
+        differing = tree.changes(store, old, new=new, paths=[path])
         renamed = renames.detect(store, islice(differing, MAX_CHANGES))
         first = [(one, kind_of(one)) for one in renamed]
         found = first, next(differing, None) is not None
@@ -150,7 +169,8 @@ def changes(
 
 
 def kind_of(change: Change) -> str:
-    old, new = change.old, change.new
+    old = change.old
+    new = change.new
     known = LETTERS.get(change.letter)
     if known is not None or type(old) is not type(new):
         return known or CHANGED
@@ -163,13 +183,14 @@ def _files(store: Store, chosen: list[tuple[Change, str]], view: str) -> Iterato
     for one, kind in chosen:
         found = None if view == LIST else diff(store, one.old, one.new, left)
         left -= sum(map(len, found.hunks)) if found else 0
-        yield FileChange(one, kind, tree.changed_modes(store, one), found)
+        yield FileChange(one, kind, modes=tree.changed_modes(store, one), diff=found)
 
 
 def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LINES) -> Diff:
     """Returns the diff of two entries, of `limit` lines at most."""
     try:
-        before, after = unified_diff.text_lines(store, old), unified_diff.text_lines(store, new)
+        before = unified_diff.text_lines(store, old)
+        after = unified_diff.text_lines(store, new)
     except CasfsError as error:  # purged, or damaged
         return Diff(str(error), [])
     for why in (after, before):
@@ -177,7 +198,8 @@ def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LI
             return Diff(why, [])
     assert not isinstance(before, str)
     assert not isinstance(after, str)
-    hunks, left = [], 0
+    hunks = []
+    left = 0
     for hunk in _hunks(before, after):
         fitting = hunk[: max(0, limit)]
         limit -= len(fitting)
@@ -196,9 +218,10 @@ def _hunks(old: list[bytes], new: list[bytes]) -> Iterator[Hunk]:
         hunk: Hunk = []
         for i1, i2, j1, j2 in group:
             hunk += [_line(old[i], i + 1, i + shift + 1) for i in range(at, i1)]
-            hunk += [_line(old[i], i + 1, None) for i in range(i1, i2)]
-            hunk += [_line(new[j], None, j + 1) for j in range(j1, j2)]
-            at, shift = i2, j2 - i2
+            hunk += [_line(old[i], i + 1, new=None) for i in range(i1, i2)]
+            hunk += [_line(new[j], old=None, new=j + 1) for j in range(j1, j2)]
+            at = i2
+            shift = j2 - i2
         yield [*hunk, *(_line(old[i], i + 1, i + shift + 1) for i in range(at, end))]
 
 
@@ -206,7 +229,7 @@ def _line(line: bytes, old: int | None, new: int | None) -> Line:
     text = line.decode("utf-8", "backslashreplace").removesuffix("\n")
     if len(text) > MAX_LINE_CHARS:
         text = f"{text[:MAX_LINE_CHARS]}… ({len(text) - MAX_LINE_CHARS} more characters)"
-    return Line(old, new, text, line.endswith(b"\n"))
+    return Line(old, new, text=text, ended=line.endswith(b"\n"))
 
 
 def pairs(hunk: Hunk) -> Iterator[tuple[Line | None, Line | None]]:

@@ -34,7 +34,8 @@ class Download(Response):
         if size is not None:
             self.headers["content-length"] = str(size)
         self.headers["content-disposition"] = f'attachment; filename="{safe_name(name)}"'
-        self._site, self._pieces = site, pieces
+        self._site = site
+        self._pieces = pieces
         self._first = next(pieces, b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,11 +65,14 @@ class Download(Response):
 
 def blob(call: Call) -> Response:
     """`name`: what the browser saves it as."""
-    store, hash = call.store, call.path["hash"]
+    store = call.store
+    hash = call.path["hash"]
     info = store.blobs.info([hash]).get(hash)
     if info is None:
         raise NotFound(f"no blob {hash} in this store")
-    return Download(call.site, call.query.get("name") or hash, _read(store, hash), info.size)
+    return Download(
+        call.site, call.query.get("name") or hash, pieces=_read(store, hash), size=info.size
+    )
 
 
 def tree(call: Call) -> Response:

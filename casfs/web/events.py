@@ -148,7 +148,7 @@ class Follower:
             found += moves
             at = moves[-1].seq
         if at < newest or after > newest:  # moves are lost; or a number of another store
-            return encode(newest, self._daemon, None)
+            return encode(newest, self._daemon, moves=None)
         return encode(at, self._daemon, _shown(found))
 
     def _begin(self) -> None:
@@ -160,7 +160,8 @@ class Follower:
         while not self._unwatched.is_set():
             trio.from_thread.check_cancelled()
             moves = self._journal.new_moves()
-            known, self._daemon = self._daemon, self._daemon_runs()
+            known = self._daemon
+            self._daemon = self._daemon_runs()
             if moves or known != self._daemon:
                 return self._reload() if self._journal.lost else self._event(moves)
             self._unwatched.wait(POLL_S)
@@ -170,11 +171,12 @@ class Follower:
         return encode(self._journal.seq, self._daemon, _shown(moves))
 
     def _reload(self) -> bytes:
-        return encode(self._journal.seq, self._daemon, None)
+        return encode(self._journal.seq, self._daemon, moves=None)
 
     def _daemon_runs(self) -> bool:
         """Returns whether a daemon runs, as it was DAEMON_S ago at most."""
-        root, now = self._store.root, time.monotonic()
+        root = self._store.root
+        now = time.monotonic()
         if root is None or now < self._daemon_checked + DAEMON_S:
             return self._daemon
         self._daemon_checked = now
@@ -217,7 +219,8 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _missed(self) -> bytes:
-        past, limiter = self._follower.past, self._site.limiter
+        past = self._follower.past
+        limiter = self._site.limiter
         return await trio.to_thread.run_sync(past, self._after, limiter=limiter)
 
 

@@ -50,10 +50,12 @@ class History:
 def show(call: Call) -> Response:
     found = thread_lookup.find(call.store, call.path["id"])
     path = b"/".join(tree.split_path(call.octets("path")))
-    model = history(call.store, found, path, call.index("upto") or None)
+    model = history(call.store, found, path=path, upto=call.index("upto") or None)
     lines = None
     if call.query.get("blame"):
-        lines = blame(find(call.store, f"{found.id}@{model.last}")[0], path, 1, MAX_LINES)
+        lines = blame(
+            find(call.store, f"{found.id}@{model.last}")[0], path, first=1, last=MAX_LINES
+        )
     return call.page("file_history.html", found=model, kinds=KINDS, lines=lines)
 
 
@@ -63,8 +65,8 @@ def history(store: Store, thread: Thread, path: bytes, upto: int | None = None) 
     total = threads.length(store, thread)
     last = min(upto or total, total)
     first = max(1, last - WINDOW + 1)
-    changes = list(_changes(store, thread, path, first, last)) if total else []
-    return History(thread.id, path, changes, first, last, total)
+    changes = list(_changes(store, thread, path=path, first=first, last=last)) if total else []
+    return History(thread.id, path, steps=changes, first=first, last=last, total=total)
 
 
 def _changes(store: Store, thread: Thread, path: bytes, first: int, last: int) -> Iterator[Step]:
@@ -74,7 +76,8 @@ def _changes(store: Store, thread: Thread, path: bytes, first: int, last: int) -
     if first == 1:
         nodes.append(threads.start(store, thread))
     for node, before in pairwise(nodes):
-        new, old = node.payload["workspace"], before.payload["workspace"]
+        new = node.payload["workspace"]
+        old = before.payload["workspace"]
         if new == old:
             continue
         change = Change(path, _entry(store, old, path), _entry(store, new, path))
@@ -82,7 +85,13 @@ def _changes(store: Store, thread: Thread, path: bytes, first: int, last: int) -
             step = node.payload
             both = isinstance(change.old, Subdirectory) and isinstance(change.new, Subdirectory)
             kind = CHANGED if both else kind_of(change)
-            yield Step(step["index"], step["role"], step["completedAt"], kind, change)
+            yield Step(
+                step["index"],
+                step["role"],
+                completed_ms=step["completedAt"],
+                kind=kind,
+                change=change,
+            )
 
 
 def _entry(store: Store, root: TreeHash | None, path: bytes) -> Entry | None:

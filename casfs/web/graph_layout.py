@@ -14,10 +14,17 @@ from typing import Any
 
 from casfs.workflow_path import END, START
 
-BOX_HEIGHT, LAYER_HEIGHT = 34, 84
-CHAR_WIDTH, LABEL_WIDTH, GAP, LANE_WIDTH = 8, 7, 28, 40
+BOX_HEIGHT = 34
+LAYER_HEIGHT = 84
+CHAR_WIDTH = 8
+LABEL_WIDTH = 7
+GAP = 28
+LANE_WIDTH = 40
 LEFT = 64  # of loops and their labels
-MAX_NAME_CHARS, MAX_ROLES, MAX_EDGES, MAX_RULES = 24, 60, 200, 200
+MAX_NAME_CHARS = 24
+MAX_ROLES = 60
+MAX_EDGES = 200
+MAX_RULES = 200
 NAMES = {START: "start", END: "end"}
 
 
@@ -67,7 +74,7 @@ class Rule:
 def counted(rules: Sequence[Mapping[str, Any]], taken: Counter[tuple[str, str]]) -> list[Rule]:
     """Returns the first MAX_RULES rules of a workflow with how often they were taken."""
     return [
-        Rule(one["from"], one["to"], one["when"] or "", taken[one["from"], one["to"]])
+        Rule(one["from"], one["to"], when=one["when"] or "", taken=taken[one["from"], one["to"]])
         for one in rules[:MAX_RULES]
     ]
 
@@ -95,34 +102,42 @@ def layout(
     layers = _layers(roles, numbers)
     boxes = _boxes(layers, played, pending)
     right = max(box.x + box.width // 2 for box in boxes.values())
-    edges, lanes = [], 0
+    edges = []
+    lanes = 0
     places = {state: place for place, layer in enumerate(layers) for state in layer}
     for (origin, to), found in numbers.items():
-        a, b, count = boxes[origin], boxes[to], taken[origin, to]
+        a = boxes[origin]
+        b = boxes[to]
+        count = taken[origin, to]
         label = ",".join(map(str, found)) + (f" ×{count}" if count > 1 else "")
         if origin == to:
             x = a.x - a.width // 2
             path = f"M{x} {a.y - 8}C{x - 34} {a.y - 24} {x - 34} {a.y + 24} {x} {a.y + 8}"
-            edges.append(Edge(path, label, x - 32 - LABEL_WIDTH * len(label), a.y + 4, count))
+            edges.append(
+                Edge(path, label, x=x - 32 - LABEL_WIDTH * len(label), y=a.y + 4, count=count)
+            )
         elif places[to] == places[origin] + 1:
-            top, bottom = a.y + BOX_HEIGHT // 2, b.y - BOX_HEIGHT // 2
+            top = a.y + BOX_HEIGHT // 2
+            bottom = b.y - BOX_HEIGHT // 2
             middle = (top + bottom) // 2
             path = f"M{a.x} {top}C{a.x} {middle} {b.x} {middle} {b.x} {bottom}"
-            edges.append(Edge(path, label, (a.x + b.x) // 2 + 8, middle + 4, count))
+            edges.append(Edge(path, label, x=(a.x + b.x) // 2 + 8, y=middle + 4, count=count))
         else:
             lane = right + GAP + lanes * LANE_WIDTH
             lanes += 1
-            start, end = a.x + a.width // 2, b.x + b.width // 2
+            start = a.x + a.width // 2
+            end = b.x + b.width // 2
             path = f"M{start} {a.y + 7}H{lane}V{b.y - 7}H{end}"
-            edges.append(Edge(path, label, lane + 6, (a.y + b.y) // 2 + 4, count))
+            edges.append(Edge(path, label, x=lane + 6, y=(a.y + b.y) // 2 + 4, count=count))
     width = right + GAP + lanes * LANE_WIDTH
-    return Graph(list(boxes.values()), edges, width, len(layers) * LAYER_HEIGHT)
+    return Graph(list(boxes.values()), edges, width=width, height=len(layers) * LAYER_HEIGHT)
 
 
 def _layers(roles: Sequence[str], edges: Mapping[tuple[str, str], object]) -> list[list[str]]:
     """Returns the states by their distance from START; those that no rule reaches, and then END,
     come last."""
-    layers, left = [[START]], dict.fromkeys(roles)
+    layers = [[START]]
+    left = dict.fromkeys(roles)
     while layers[-1]:
         below = [to for origin in layers[-1] for found, to in edges if found == origin]
         layers.append([role for role in dict.fromkeys(below) if role in left])
@@ -140,10 +155,19 @@ def _boxes(layers: list[list[str]], played: Counter[str], pending: str | None) -
         y = place * LAYER_HEIGHT + LAYER_HEIGHT // 2
         for state in layer:
             width = widths[state]
-            kind, name = ("start/end" if state in NAMES else "role"), NAMES.get(state, state)
+            kind = "start/end" if state in NAMES else "role"
+            name = NAMES.get(state, state)
             name = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 1] + "…"
             middle = x + width // 2
-            boxes[state] = Box(name, kind, middle, y, width, played[state], state == pending)
+            boxes[state] = Box(
+                name,
+                kind,
+                x=middle,
+                y=y,
+                width=width,
+                count=played[state],
+                pending=state == pending,
+            )
             x += width + GAP
     return boxes
 

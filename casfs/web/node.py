@@ -28,7 +28,8 @@ PAGE = 100  # references
 MAX_REFS = 10_000  # to a node, that are counted
 MAX_CHARS = 65_536  # of the content
 BLOB = "blob"  # in place of a type
-INDEX_LIMIT_S, WHY_LIMIT_S = 2.0, 10.0
+INDEX_LIMIT_S = 2.0
+WHY_LIMIT_S = 10.0
 LATER = "not all nodes are in the index of references yet: load this page again to go on with it"
 TOO_LONG = "this takes longer than a page may; `casfs gc --why` goes on to the end"
 
@@ -82,7 +83,7 @@ class Reason:
 def show(call: Call) -> Response:
     store = call.store
     hash = store.expand(call.path["hash"])
-    model = page(store, hash, call.index("out"), call.index("in"))
+    model = page(store, hash, out=call.index("out"), into=call.index("in"))
     reason = why(store, hash) if call.query.get("why") == "1" else None
     etag = hash if call.query.get("fragment") == "content" and not model.fault else None
     return call.page("node.html", etag=etag, page=model, reason=reason, size=PAGE)
@@ -93,7 +94,10 @@ def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
     info = store.blobs.info([hash]).get(hash)
     if info is None:
         raise NotFound(f"no blob {hash} in this store")
-    content, fault, root, refs = None, None, None, Refs()
+    content = None
+    fault = None
+    root = None
+    refs = Refs()
     private: Sequence[bytes] = ()
     [ref] = _typed(store, [hash])
     try:
@@ -113,7 +117,17 @@ def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
     except CasfsError as error:
         fault = str(error)
     into_refs = _into(store, hash, into)
-    return Page(hash, ref.type, info.size, content, fault, root, private, refs, into_refs)
+    return Page(
+        hash,
+        ref.type,
+        size=info.size,
+        content=content,
+        fault=fault,
+        tree=root,
+        private=private,
+        out=refs,
+        into=into_refs,
+    )
 
 
 def _entries(store: Store, hash: TreeHash) -> list[Ref]:
@@ -149,12 +163,15 @@ def _refs(found: list[Ref], first: int, fault: str | None = None, *, cut: bool =
         found.sort(key=lambda one: one.type)
     first = min(first, max(0, len(found) - 1) // PAGE * PAGE)
     types = Counter(one.type for one in found)
-    return Refs(found[first : first + PAGE], types, first, len(found), cut, fault)
+    return Refs(
+        found[first : first + PAGE], types, first=first, total=len(found), cut=cut, fault=fault
+    )
 
 
 def _typed(store: Store, hashes: Sequence[str]) -> list[Ref]:
     """Returns the hashes with the names of their types."""
-    infos, names = store.blobs.info(hashes), dict[str, str]()
+    infos = store.blobs.info(hashes)
+    names = dict[str, str]()
     found = []
     for hash in hashes:
         type = infos[hash].type if hash in infos else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MAX_LINES, MAX_LINE_CHARS = 4000, 2000  # that a page shows
+MAX_LINES = 4000  # that a page shows
+MAX_LINE_CHARS = 2000
 MAX_OPEN_LINES = 400  # of a file that is shown unfolded
 KINDS = {"+": "added", "-": "removed", "@": "hunk", " ": "same", "\\": "note"}
 HEADER = "diff --git "
@@ -30,7 +31,8 @@ class FilePatch:
 def parse(patch: bytes) -> list[FilePatch]:
     """Returns the files of a patch; a line about one without a text is a file without lines."""
     files: list[FilePatch] = []
-    left, place = MAX_LINES, ""
+    left = MAX_LINES
+    place = ""
     text = patch.decode("utf-8", "backslashreplace").removesuffix("\n")
     for line in text.split("\n") if patch else ():
         kind = KINDS.get(line[:1], "")
@@ -46,7 +48,8 @@ def parse(patch: bytes) -> list[FilePatch]:
         elif place == "header" and line.startswith(("--- ", "+++ ")):
             pass
         elif kind and (place == "hunk" or (place == "header" and kind == "hunk")):
-            file, place = files[-1], "hunk"
+            file = files[-1]
+            place = "hunk"
             file.added += kind == "added"
             file.removed += kind == "removed"
             file.cut |= not left or len(line) > MAX_LINE_CHARS

@@ -22,7 +22,9 @@ def names(store: Store, node: Node) -> Sequence[bytes]:
     if node.type not in TREE_FIELDS:
         return []
     try:
-        state = recorded_state.of_node(whole, node.hash, node.payload, TREE_FIELDS[node.type])
+        state = recorded_state.of_node(
+            whole, node.hash, payload=node.payload, field=TREE_FIELDS[node.type]
+        )
         if state is None or state.local is None:
             return []
         private = recorded_state.private_files(whole, state)

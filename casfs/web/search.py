@@ -29,7 +29,11 @@ class Hits:
 
 def show(call: Call) -> Response:
     text, type, thread = (call.query.get(name, "").strip() for name in ("q", "type", "thread"))
-    found = search(call.store, text, type, thread, call.index("first")) if text else None
+    found = (
+        search(call.store, text, type=type, thread=thread, first=call.index("first"))
+        if text
+        else None
+    )
     types = sorted(call.store.registry.names())
     return call.page(
         "search.html", found=found, text=text, type=type, thread=thread, types=types, size=PAGE

@@ -68,7 +68,7 @@ async def _run(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follower.run)
         nursery.start_soon(site.threads.warm)
-        await run(app.build(site, follower, key), listener, ready, follower.end)
+        await run(app.build(site, follower, key), listener, ready=ready, stopping=follower.end)
         nursery.cancel_scope.cancel()
 
 

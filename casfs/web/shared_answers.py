@@ -43,5 +43,6 @@ class SharedAnswers:
                 return answer.response
             at, response = make()
             if response.status_code == 200:
-                answer.seq, answer.response = at, response
+                answer.seq = at
+                answer.response = response
             return response

@@ -150,7 +150,8 @@ def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Resp
 
     async def answer(request: Request) -> Response:
         form = await _form(request) if request.method == "POST" else {}
-        query, text = dict(request.query_params), request.scope["query_string"].decode("latin-1")
+        query = dict(request.query_params)
+        text = request.scope["query_string"].decode("latin-1")
         values = request.url.path, dict(request.path_params), query, form, text
         make = partial(_run, site, handler, *values)
         seq = request.headers.get("casfs-seq", "")
@@ -176,7 +177,9 @@ def _run(
 ) -> Response:
     try:
         seq = newest_move(site.store.heads)
-        call = Call(site, url, path, query, form or {}, seq, query_string)
+        call = Call(
+            site, url, path=path, query=query, form=form or {}, seq=seq, query_string=query_string
+        )
         if form is None:
             raise Refused("the form is too large, or no form")
         return handler(call)
@@ -193,7 +196,7 @@ def status_of(error: CasfsError) -> int:
 
 
 def error_page(site: Site, status: int, message: str) -> Response:
-    call = Call(site, "", {}, {}, {}, 0)
+    call = Call(site, "", path={}, query={}, form={}, seq=0)
     return call.page("error.html", status=status, code=status, message=message)
 
 

@@ -60,9 +60,11 @@ class Pending:
 
 
 def show(call: Call) -> Response:
-    store, found = call.store, thread_lookup.find(call.store, call.path["id"])
+    store = call.store
+    found = thread_lookup.find(call.store, call.path["id"])
     index = number(call.path["index"])
-    total, intent = threads.length(store, found), found.record.get("intent") or {}
+    total = threads.length(store, found)
+    intent = found.record.get("intent") or {}
     is_pending = intent.get("index") == index > total
     node = None if is_pending else threads.step_at(store, found, index)
     if node is not None and call.query.get("fragment") == "record":
@@ -92,18 +94,19 @@ def record(store: Store, node: Node) -> Record:
         content = store.node(payload["content"], "content").payload
     except CasfsError as error:
         content = {"text": f"`{error}`", "artifacts": []}
-    hashes, summary = content["artifacts"], payload["compact"]
+    hashes = content["artifacts"]
+    summary = payload["compact"]
     return Record(
         payload,
         texts.bounded(content["text"], payload["content"], MAX_OUTPUT_CHARS),
-        texts.as_json(payload["meta"]),
-        [
+        meta=texts.as_json(payload["meta"]),
+        artifacts=[
             Artifact(hash, one.type and store.registry.compiled(one.type)[0], one.size)
             for hash, one in store.blobs.info(hashes).items()
         ],
-        None if summary is None else texts.content(store, summary),
-        changes(store, payload["changes"]),
-        private_files.names(store, node),
+        summary=None if summary is None else texts.content(store, summary),
+        files=changes(store, payload["changes"]),
+        private=private_files.names(store, node),
     )
 
 
@@ -135,7 +138,7 @@ def prompt(store: Store, found: Thread, node: Node | None) -> Text:
         )
     except CasfsError as error:
         return texts.bounded(f"[this prompt cannot be rebuilt: {error}]")
-    return texts.bounded(made.marked() if made else "", None, MAX_OUTPUT_CHARS)
+    return texts.bounded(made.marked() if made else "", hash=None, limit=MAX_OUTPUT_CHARS)
 
 
 def failed(store: Store, hashes: Sequence[str]) -> list[str]:

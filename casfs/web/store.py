@@ -59,13 +59,13 @@ def page(store: Store) -> Page:
     return Page(
         root,
         VERSION,
-        total_stored(store.blobs),
-        None if root is None else (root / "store.db").stat().st_size,
-        rooms(store),
-        watch_list.listing(store),
-        [] if root is None else store_mounts.mounted(root),
-        None if root is None else daemon_socket.status(root),
-        None if root is None else last_event(root / "log" / FSCK_LOG, CHECKED),
+        total=total_stored(store.blobs),
+        database_bytes=None if root is None else (root / "store.db").stat().st_size,
+        rooms=rooms(store),
+        watches=watch_list.listing(store),
+        mounts=[] if root is None else store_mounts.mounted(root),
+        daemon=None if root is None else daemon_socket.status(root),
+        fsck=None if root is None else last_event(root / "log" / FSCK_LOG, CHECKED),
     )
 
 

@@ -23,7 +23,8 @@ from casfs.web.texts import Text
 from casfs.web.thread_table import Row, ThreadTable, row_of
 from casfs.workflow_path import START, edges_taken
 
-WINDOW, MAX_WINDOW = 50, 200  # steps
+WINDOW = 50  # steps
+MAX_WINDOW = 200
 MAX_LIVE_CHILDREN = 20  # whose moves refresh the page
 
 
@@ -87,7 +88,7 @@ def show(call: Call) -> Response:
     count = min(max(call.index("count", WINDOW), 1), MAX_WINDOW)
     first = call.index("from") or None
     found = thread_lookup.find(call.store, call.path["id"])
-    model = page(call.store, call.site.threads, found, first, count)
+    model = page(call.store, call.site.threads, found=found, first=first, count=count)
     return call.page("thread.html", page=model, row=model.row, wanted=first, count=count)
 
 
@@ -99,13 +100,14 @@ def page(store: Store, table: ThreadTable, found: Thread, first: int | None, cou
         return Page(row, has_parent=has_parent)
     total = threads.length(store, found)
     first = max(total - count + 1, 1) if first is None else min(first, max(total, 1))
-    nodes = window(store, found, max(first - 1, 1), min(first + count - 1, total))
+    nodes = window(store, found, first=max(first - 1, 1), last=min(first + count - 1, total))
     before = nodes.pop(0).payload["role"] if nodes and first > 1 else START
     children = table.children(found.id)
     lines = [step_line(store, node, children) for node in nodes]
     is_newest = first + count > total
     intent = found.record.get("intent")
-    start, end = threads.start(store, found).payload, threads.end(store, found)
+    start = threads.start(store, found).payload
+    end = threads.end(store, found)
     flow = store.node(threads.workflow(store, found), "workflow").payload
     pending = intent["role"] if intent and is_newest else None
     ended = is_newest and found.record.get("returnCode") == 0
@@ -131,7 +133,7 @@ def page(store: Store, table: ThreadTable, found: Thread, first: int | None, cou
         fork=found.record.get("fork"),
         ending=None if end is None else end.payload["summary"],
         rules=counted(rules, taken),
-        graph=layout(list(flow["roles"]), rules, taken, pending),
+        graph=layout(list(flow["roles"]), rules, taken=taken, pending=pending),
     )
 
 
@@ -146,22 +148,23 @@ def window(store: Store, found: Thread, first: int, last: int) -> list[Node]:
 
 def step_line(store: Store, node: Node, children: Sequence[Row]) -> StepLine:
     step = node.payload
-    ends, agent = set(step["childThreads"]), agent_name(store, step["agent"])
+    ends = set(step["childThreads"])
+    agent = agent_name(store, step["agent"])
     called = [one for one in children if one.head in ends] if ends else []
     return StepLine(
         node.hash,
         step["index"],
-        step["role"],
-        agent,
-        str(step["meta"].get("status", "")),
-        first_line(texts.content(store, step["content"]).text),
-        step["completedAt"] - step["startedAt"],
-        detail_tokens(store, step["detail"]),
-        len(step["attempts"]),
-        "cache" if "cached" in step else "replay" if agent == "replay" else "run",
-        step["compact"] is not None,
-        called,
-        sorted(ends - {one.head for one in called}),
+        role=step["role"],
+        agent=agent,
+        status=str(step["meta"].get("status", "")),
+        said=first_line(texts.content(store, step["content"]).text),
+        duration_ms=step["completedAt"] - step["startedAt"],
+        tokens=detail_tokens(store, step["detail"]),
+        attempts=len(step["attempts"]),
+        origin="cache" if "cached" in step else "replay" if agent == "replay" else "run",
+        compacted=step["compact"] is not None,
+        children=called,
+        removed=sorted(ends - {one.head for one in called}),
     )
 
 

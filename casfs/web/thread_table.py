@@ -27,9 +27,11 @@ from casfs.threads import BROKEN, HEADS, RUNNING, SUSPENDED, Thread, ThreadId, o
 RELOAD_MOVES = 1000  # from there on reading all heads again is quicker
 MAX_TASKS = 200_000  # that are kept
 WARM_AFTER_S = 1.0  # the first page comes first
-WARM_ROWS, WARM_PAUSE_S = 100, 0.05
+WARM_ROWS = 100
+WARM_PAUSE_S = 0.05
 WAITING = ("child", "caller")  # causes of a suspension that ends by itself
-NEEDS, ENDED = "needs", "ended"
+NEEDS = "needs"
+ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ FACTS = {
 }
 SAID = ("input", "thoughts", "output")
 ENDINGS = {"exitCode": "exit code", "signal": "signal"}  # of a terminal
-STREAMS, CONTENTS = ("stdout", "stderr"), ("question", "answer")
+STREAMS = ("stdout", "stderr")
+CONTENTS = ("question", "answer")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Trace:
 def show(call: Call) -> Response:
     """Shows the trace of a step, or of the failed attempt with that number."""
     found = thread_lookup.find(call.store, call.path["id"])
-    index, attempt = number(call.path["index"]), call.index("attempt")
+    index = number(call.path["index"])
+    attempt = call.index("attempt")
     if attempt:
         hashes = attempts(call.store, found, index)
         if attempt > len(hashes):
@@ -132,7 +134,15 @@ def trace(store: Store, hash: str, first: int = 0) -> Trace:
     """Returns what a detail says; `first`: index of the first turn."""
     node = _node(store, hash)
     if node is None:
-        return Trace(hash, "blob", {}, [("Content", texts.blob(store, hash))], [], 0, 0)
+        return Trace(
+            hash,
+            "blob",
+            facts={},
+            texts=[("Content", texts.blob(store, hash))],
+            turns=[],
+            first=0,
+            total=0,
+        )
     payload = node.payload if isinstance(node.payload, dict) else {}
     facts = {label: str(payload[key]) for key, label in FACTS.items() if payload.get(key)}
     if "durationMs" in payload:
@@ -143,7 +153,8 @@ def trace(store: Store, hash: str, first: int = 0) -> Trace:
         case "react-session" | "hermes-detail" | "cursor-detail":
             found = payload["turns"]
         case "content":
-            said, found = [("", texts.content(store, hash))], attempt_details.turns(store, hash)
+            said = [("", texts.content(store, hash))]
+            found = attempt_details.turns(store, hash)
         case "command-detail":
             facts |= {"Command": shlex.join(payload["argv"]), "Exit code": str(payload["exitCode"])}
             said = [(name, texts.blob(store, payload[name], end=True)) for name in STREAMS]
@@ -153,7 +164,9 @@ def trace(store: Store, hash: str, first: int = 0) -> Trace:
             said = [("Payload", texts.as_json(node.payload, hash))]
     shown = found[first : first + WINDOW]
     turns = [turn(store, at, one) for at, one in enumerate(shown, start=first + 1)]
-    return Trace(hash, node.type, facts, said, turns, first, len(found))
+    return Trace(
+        hash, node.type, facts=facts, texts=said, turns=turns, first=first, total=len(found)
+    )
 
 
 def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
@@ -168,14 +181,21 @@ def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
         said = [(name, texts.content(store, payload[name])) for name in SAID if name in payload]
         calls = [_tool_call(store, hash) for hash in payload["toolCalls"]]
         tokens = payload["tokens"]["input"], payload["tokens"]["output"]
-        return Turn(number, "model call", said, calls, tokens, payload["latencyMs"])
+        return Turn(
+            number,
+            "model call",
+            said=said,
+            calls=calls,
+            tokens=tokens,
+            latency_ms=payload["latencyMs"],
+        )
     if node.type == "cursor-turn":
         return _cursor_turn(store, number, payload)
     if node.type == "hermes-turn":
         named = ((name, payload[name]) for name in ("reasoning", "content") if payload[name])
         said = [(name, texts.bounded(text, one)) for name, text in named]
         made = ((call["name"], texts.bounded(call["args"], one)) for call in payload["toolCalls"])
-        return Turn(number, payload["role"], said, [ToolCall(*call) for call in made])
+        return Turn(number, payload["role"], said=said, calls=[ToolCall(*call) for call in made])
     return Turn(number, node.type, [("", texts.as_json(payload, one))])
 
 
@@ -184,7 +204,7 @@ def _cursor_turn(store: Store, number: int, payload: Mapping[str, Any]) -> Turn:
     if payload["kind"] == "text":
         return Turn(number, "text", [("", text)])
     result = payload["result"] and texts.content(store, payload["result"])
-    return Turn(number, "tool", [], [ToolCall(payload["name"] or "tool", text, result)])
+    return Turn(number, "tool", said=[], calls=[ToolCall(payload["name"] or "tool", text, result)])
 
 
 def _tool_call(store: Store, hash: str) -> ToolCall:
@@ -207,7 +227,7 @@ def _tool_call(store: Store, hash: str) -> ToolCall:
                 for one in call.get("files", ())
             ),
             *(
-                UsedFile(one["path"], "edit", one["new"], one["old"])
+                UsedFile(one["path"], "edit", hash=one["new"], old=one["old"])
                 for one in call.get("diffs", ())
             ),
         ],

@@ -124,7 +124,9 @@ def listing(store: Store, rows: Iterable[Row]) -> list[Summary]:
 
 def _summary(name: str, hash: str | None, rows: list[Row]) -> Summary:
     states = Counter(row.state for row in rows)
-    return Summary(name, hash, len(rows), states, sum(row.tokens for row in rows))
+    return Summary(
+        name, hash, threads=len(rows), states=states, tokens=sum(row.tokens for row in rows)
+    )
 
 
 def definition(store: Store, head: Head, taken: Counter[Edge]) -> Definition:
@@ -135,11 +137,11 @@ def definition(store: Store, head: Head, taken: Counter[Edge]) -> Definition:
     return Definition(
         texts.bounded(flow["description"], head.hash),
         [
-            _role(store, name, hash, agents.get(name))
+            _role(store, name, hash=hash, agent=agents.get(name))
             for name, hash in islice(flow["roles"].items(), MAX_ROLES)
         ],
-        counted(flow["moderator"], taken),
-        layout(list(flow["roles"]), flow["moderator"], taken),
+        rules=counted(flow["moderator"], taken),
+        graph=layout(list(flow["roles"]), flow["moderator"], taken),
     )
 
 
@@ -149,14 +151,14 @@ def _role(store: Store, name: str, hash: str, agent: str | None) -> Role:
         schema = texts.as_json(store.node(role["schema"], "role-schema").payload, role["schema"])
     except CasfsError as error:
         none = Text("")
-        return Role(name, str(error), none, none, none, "")
+        return Role(name, str(error), prompt=none, ask=none, schema=none, agent="")
     return Role(
         name,
         role["description"],
-        texts.bounded(role["systemPrompt"], hash),
-        texts.bounded(role["extractPrompt"], hash),
-        schema,
-        agent_name(store, agent) if agent else "",
+        prompt=texts.bounded(role["systemPrompt"], hash),
+        ask=texts.bounded(role["extractPrompt"], hash),
+        schema=schema,
+        agent=agent_name(store, agent) if agent else "",
     )
 
 

@@ -49,15 +49,18 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
     placeholder.check(workspace)
     report = SnapshotReport()
     with store.batch() as batch:
-        state = snapshot(store, batch, workspace, report)
+        state = snapshot(store, batch, workspace=workspace, report=report)
         root = state.tree
         if state.is_equal(workspace.recorded):
-            return Committed(root, None, report)
-        made, values = None, dict(workspace.record)
+            return Committed(root, checkpoint=None, report=report)
+        made = None
+        values = dict(workspace.record)
         values |= {**dict.fromkeys(FIELDS), **state.fields}
         if values["name"] is not None:
             base = values["checkpoint"]
-            made = create_from_base(store, batch, values["name"], base, state, message)
+            made = create_from_base(
+                store, batch, name=values["name"], base=base, state=state, message=message
+            )
             values["checkpoint"] = made.hash
         batch.swap(registry.head_name(workspace.id), workspace.head, Head(root, values))
     return Committed(root, made, report)
@@ -73,9 +76,11 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
     scratch = ScratchStore(store)
     with scratch.batch() as batch:
         report = SnapshotReport()
-        here = snapshot(scratch, batch, workspace, report)
+        here = snapshot(scratch, batch, workspace=workspace, report=report)
         is_equal = here.is_equal(workspace.recorded)
-    return not is_equal and not _differs_in_purged_only(scratch, workspace, here, report)
+    return not is_equal and not _differs_in_purged_only(
+        scratch, workspace, here=here, report=report
+    )
 
 
 def _differs_in_purged_only(
@@ -95,7 +100,9 @@ def snapshot(
 ) -> RecordedState:
     """Store what the workspace holds now; the batch is committed, but for the heads that it moves.
     Raises Invalid for a pattern in its `.casfsignore`."""
-    base, strategy, path = workspace.record["base"], workspace.strategy, workspace.path
+    base = workspace.record["base"]
+    strategy = workspace.strategy
+    path = workspace.path
     settings = policy.load(store)
 
     has_git = tree.find(store, workspace.recorded.full, os.fsencode(GIT)) is not None
@@ -118,10 +125,10 @@ def snapshot(
         full = overlay_snapshot.snapshot(
             store,
             batch,
-            workspace.lower,
-            workspace.upper,
-            report,
-            strategy.markers,
+            base=workspace.lower,
+            upper=workspace.upper,
+            report=report,
+            markers=strategy.markers,
             rules=rules,
             scanner=settings.scanner(),
             view=path if overlay_mount.is_mounted(path) else None,
@@ -129,7 +136,7 @@ def snapshot(
     else:
         options = SnapshotOptions(preserved_names(store, base), scanner=settings.scanner())
         full = walker.snapshot(
-            batch, path, rules(read_patterns(path)), report, options=options
+            batch, path, rules=rules(read_patterns(path)), report=report, options=options
         ).dated
     thread = None
     if has_git:  # of a thread: its repository is recorded as one
@@ -141,10 +148,10 @@ def snapshot(
     return working_tree.divide(
         store,
         batch,
-        full,
-        path,
-        report,
-        workspace.recorded,
+        full=full,
+        directory=path,
+        report=report,
+        base=workspace.recorded,
         thread=thread,
         is_partial=strategy.layered,
     )

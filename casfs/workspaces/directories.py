@@ -48,12 +48,12 @@ def find(store: Store, directory: Path) -> KnownDirectory | None:
         below = b"" if path == place else os.fsencode(place.relative_to(path))
         workspace = registry.get(store, path)
         if workspace is not None:
-            return KnownDirectory(path, workspace.recorded, below, workspace)
+            return KnownDirectory(path, workspace.recorded, below=below, workspace=workspace)
         state = RestoreStates(store.root).find(path)
         if state is not None and path.exists() and state.is_of(os.lstat(path)):
             if state.state is None:
                 raise Refused(f"{path}: a restore was interrupted; run it again")
-            return KnownDirectory(path, state.state, below, None, state.name)
+            return KnownDirectory(path, state.state, below=below, workspace=None, name=state.name)
     return None
 
 
@@ -75,8 +75,8 @@ def record(
         return workspace.recorded
     if workspace is not None:
         with store.batch() as batch:
-            return commit.snapshot(store, batch, workspace, report)
+            return commit.snapshot(store, batch, workspace=workspace, report=report)
     states = [RecordedState(base)] if base is not None else []
     if known is not None:
         states.insert(0, known.state)
-    return working_tree.record(store, directory, states, report, options)
+    return working_tree.record(store, directory, known=states, report=report, options=options)

@@ -35,7 +35,9 @@ from casfs.trees.snapshot.ignore import IGNORE_FILE, MAX_IGNORE_BYTES
 
 FIELD = "ignored"  # of a thread's record
 FOLDER = "ignored"  # of the store
-FILES, PATHS, PATTERNS = "files", "paths", "patterns"
+FILES = "files"
+PATHS = "paths"
+PATTERNS = "patterns"
 TOKEN = re.compile(r"[0-9a-f]{32}")
 UNUSED_S = 3600.0  # from its making, a copy may wait so long for the thread that it is for
 

@@ -60,7 +60,7 @@ def unavailable(near: Path) -> str | None:
     if os.geteuid() != 0:
         return "only root may mount an image"
     try:
-        mounts.mount(str(near), near.parent, TYPE, FLAGS | mounts.MS_RDONLY)
+        mounts.mount(str(near), near.parent, type=TYPE, flags=FLAGS | mounts.MS_RDONLY)
     except OSError as error:
         return REASONS.get(error.errno or 0)
     mounts.unmount(near.parent)  # it was an image after all
@@ -82,7 +82,8 @@ def image(store: Store, root: DatedTree, *, recheck: bool = False, verify: bool 
 def mount(layers: OverlayLayers) -> None:
     """Mount an overlay whose `lower` is the tree's image. Raises NotFound (no such image), Failed:
     also where other users can write to the objects."""
-    objects, folder = images.objects(layers.lower), images.packs(layers.lower)
+    objects = images.objects(layers.lower)
+    folder = images.packs(layers.lower)
     object_protection.check_owner(objects)
     stack = [path for path in (layers.changes, layers.lower) if path is not None]
     with ExitStack() as mounted:
@@ -98,7 +99,11 @@ def mount(layers: OverlayLayers) -> None:
             values |= {"upperdir": [layers.upper], "workdir": [layers.work]}
         try:
             mounts.mount(
-                layers.source, layers.point, "overlay", layers.flags, mounts.options(values)
+                layers.source,
+                layers.point,
+                type="overlay",
+                flags=layers.flags,
+                options=mounts.options(values),
             )
         except OSError as error:
             raise Failed(
@@ -139,4 +144,6 @@ def _mount_image(image: Path, point: Path, folder: Path) -> int:
             opened.callback(os.close, at)
             for name in object_protection.check_packs(folder, at, needed):
                 parameters.append((b"device", b"/proc/self/fd/%d/%s" % (at, name.encode())))
-        return mounts.mount_with(TYPE, point, FLAGS | mounts.MS_RDONLY, parameters)
+        return mounts.mount_with(
+            TYPE, point, attributes=FLAGS | mounts.MS_RDONLY, parameters=parameters
+        )

@@ -69,24 +69,26 @@ def open(
     path = registry.absolute(directory)
     old = registry.get(store, path)
     if old is not None:
-        return _reopen(store, old, state, trees, verify)
+        return _reopen(store, old, state=state, trees=trees, verify=verify)
     if read_only and not strategy.layered:
         raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
     overlay_markers.check_names(store, state.full, strategy.markers)
     mode = _check_directory(store, path)
-    new = registry.new(store, path, state, strategy, origin, read_only=read_only, mode=mode)
+    new = registry.new(
+        store, path, state=state, strategy=strategy, origin=origin, read_only=read_only, mode=mode
+    )
     with _not_swept(new):
-        registry.swap(store, new.id, None, new.head)
+        registry.swap(store, new.id, old=None, new=new.head)
         try:
             try:
                 new.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise Failed(f"cannot make {new.path}: {error.strerror}") from None
             _create_layers(store, new)
-            _populate(store, new, trees, verify)
+            _populate(store, new, trees=trees, verify=verify)
         except BaseException:
             _remove(store, new)
-            registry.swap(store, new.id, new.head, None)
+            registry.swap(store, new.id, old=new.head, new=None)
             raise
     return new
 
@@ -121,8 +123,8 @@ def _reopen(
     values = {**workspace.record, "system": registry.system()}
     again = replace(workspace, head=Head(workspace.root, values))
     with _not_swept(workspace):
-        registry.swap(store, workspace.id, workspace.head, again.head)
-        _populate(store, again, trees, verify)
+        registry.swap(store, workspace.id, old=workspace.head, new=again.head)
+        _populate(store, again, trees=trees, verify=verify)
     return again
 
 
@@ -168,7 +170,7 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
         if in_use:
             registry.orphan(store, workspace)
         else:
-            registry.swap(store, workspace.id, workspace.head, None)
+            registry.swap(store, workspace.id, old=workspace.head, new=None)
     finally:
         os.close(lock)
     return not in_use
@@ -195,7 +197,7 @@ def sweep(store: Store) -> list[Workspace]:
         if workspace.is_unused:
             with suppress(Refused), _not_swept(workspace):  # refused: it is just being opened
                 if workspace.is_unused:
-                    registry.swap(store, workspace.id, workspace.head, None)
+                    registry.swap(store, workspace.id, old=workspace.head, new=None)
                     _remove(store, workspace)
                     deleted.append(workspace)
     return deleted
@@ -229,7 +231,7 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
         if not workspace.strategy.layered:
             rmtree.empty(workspace.path)
         _create_layers(store, new)
-        registry.swap(store, workspace.id, workspace.head, new.head)
+        registry.swap(store, workspace.id, old=workspace.head, new=new.head)
         rmtree.delete(workspace.upper.parent)
         _populate(store, new, trees)
     finally:

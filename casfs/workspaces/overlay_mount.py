@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 SOURCE = "casfs"  # of an overlay in the table of mounts, where its owner does not matter
 FLAGS = mounts.MS_NOSUID | mounts.MS_NODEV
-FUSE_OVERLAYFS, FUSERMOUNT = "fuse-overlayfs", "fusermount3"
+FUSE_OVERLAYFS = "fuse-overlayfs"
+FUSERMOUNT = "fusermount3"
 # Opened by an agent, the mount does not end with its step.
 OUTLIVING = ("env", "-u", processes.RUN_VARIABLE)
 
@@ -67,7 +68,13 @@ def _mount(layers: OverlayLayers, **more: str) -> None:
         values |= {"lowerdir": [layers.lower], "upperdir": [layers.upper]}
         values |= {"workdir": [layers.work], **more}
     try:
-        mounts.mount(layers.source, layers.point, "overlay", layers.flags, mounts.options(values))
+        mounts.mount(
+            layers.source,
+            layers.point,
+            type="overlay",
+            flags=layers.flags,
+            options=mounts.options(values),
+        )
     except OSError as error:
         raise Failed(f"cannot mount an overlay at {layers.point}: {error.strerror}") from None
 
@@ -75,13 +82,14 @@ def _mount(layers: OverlayLayers, **more: str) -> None:
 def enter_namespace(layers: OverlayLayers) -> None:
     """Move this process, which must have one thread, to namespaces of its own and mount there;
     its user stays the same. Raises Failed."""
-    user, group = os.geteuid(), os.getegid()
+    user = os.geteuid()
+    group = os.getegid()
     try:
         mounts.unshare(mounts.CLONE_NEWUSER | mounts.CLONE_NEWNS)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        mounts.mount("none", Path("/"), "none", mounts.MS_REC | mounts.MS_PRIVATE)
+        mounts.mount("none", Path("/"), type="none", flags=mounts.MS_REC | mounts.MS_PRIVATE)
     except OSError as error:
         raise Failed(f"cannot create a user namespace: {error.strerror}") from None
     _mount(layers, userxattr="")

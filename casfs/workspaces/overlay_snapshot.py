@@ -73,7 +73,9 @@ def snapshot(
     tree.load(store, base.tree)
     batch.begin_local()
     fd = open_top(upper)
-    merge = _Merge(store, batch, base, upper, report or SnapshotReport(), markers)
+    merge = _Merge(
+        store, batch, base=base, upper=upper, report=report or SnapshotReport(), markers=markers
+    )
     merge.limit = limit
     merge.scanner = scanner
     with ExitStack() as stack:
@@ -134,11 +136,15 @@ class _Merge:
             with self._errors_named(path):
                 seen = os.fstat(fd)
             recorded = UNKNOWN if lower is None else dated.load_times(self._store, lower)
-            entries, inner, modified = dict(below), dict(recorded.below), dict(recorded.entries)
+            entries = dict(below)
+            inner = dict(recorded.below)
+            modified = dict(recorded.entries)
             newest = [recorded.newest]
             for name in names:
                 where = path + b"/" + name
-                found = self._apply(fd, where, name, below, entries, has_whiteouts)
+                found = self._apply(
+                    fd, where, name=name, below=below, entries=entries, has_whiteouts=has_whiteouts
+                )
                 inner.pop(name, None)
                 modified.pop(name, None)
                 if found is not None:
@@ -154,7 +160,7 @@ class _Merge:
             os.close(fd)
         own = properties(seen, self._preserve)
         node = self._batch.put_directory(directory.encode(entries.values(), own))
-        times = Times(seen.st_mtime_ns, newest_of(newest), modified, inner)
+        times = Times(seen.st_mtime_ns, newest_of(newest), entries=modified, below=inner)
         return node, dated.put(self._batch, entries.values(), times)
 
     def _dated(self, found: _Subdirectory, name: bytes, above: Times) -> DatedTree | None:
@@ -169,10 +175,19 @@ class _Merge:
     def ignore_file(self, fd: int) -> bytes:
         """Returns the content of the overlay's `.casfsignore`, if any; `fd`: of the upper."""
         names, below, has_whiteouts = self._layers(fd, b"", self._base.tree)
-        entries, report, self._report = dict(below), self._report, SnapshotReport()
+        entries = dict(below)
+        report = self._report
+        self._report = SnapshotReport()
         for name in (WHITEOUT_PREFIX + IGNORE_NAME, IGNORE_NAME):
             if name in names:
-                found = self._apply(fd, b"/" + name, name, below, entries, has_whiteouts)
+                found = self._apply(
+                    fd,
+                    b"/" + name,
+                    name=name,
+                    below=below,
+                    entries=entries,
+                    has_whiteouts=has_whiteouts,
+                )
                 if found is not None:
                     os.close(found.fd)
         self._report = report
@@ -217,7 +232,7 @@ class _Merge:
         entries.pop(name, None)
         try:
             with self._errors_named(path):
-                found = self._entry(fd, path, name, below, has_whiteouts)
+                found = self._entry(fd, path, name=name, below=below, has_whiteouts=has_whiteouts)
         except FileNotFoundError:
             self._warn(path, "vanished while it was read")
             return None
@@ -233,13 +248,15 @@ class _Merge:
         """Returns None for a whiteout, for what the rules leave out, and for kinds that a tree
         cannot hold."""
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if self._is_left_out(found.st_mode, path[1:], name, fd, below):
+        if self._is_left_out(found.st_mode, path[1:], name=name, fd=fd, below=below):
             return None
         self._report.count_not_kept(found, self._user, self._preserve)
         if stat.S_ISDIR(found.st_mode):
-            return self._open_subdirectory(os.open(name, DIR_FLAGS, dir_fd=fd), path, name, below)
+            return self._open_subdirectory(
+                os.open(name, DIR_FLAGS, dir_fd=fd), path, name=name, below=below
+            )
         if stat.S_ISREG(found.st_mode):
-            return self._file(fd, path, name, below, has_whiteouts)
+            return self._file(fd, path, name=name, below=below, has_whiteouts=has_whiteouts)
         if stat.S_ISLNK(found.st_mode):
             target = os.readlink(name, dir_fd=fd)
             self._modified[path] = found.st_mtime_ns
@@ -320,13 +337,18 @@ class _Merge:
                     self._report.findings[path[1:]] = hits
             else:
                 redirect = self._marker(opened, "redirect")
-                digest = self._content(below, path, name, redirect, found.st_size)
+                digest = self._content(
+                    below, path, name=name, redirect=redirect, size=found.st_size
+                )
             found = os.fstat(opened)
         self._modified[path] = found.st_mtime_ns
         self._report.files += 1
         self._report.bytes += digest.size_bytes
         return File(
-            name, digest, bool(found.st_mode & stat.S_IXUSR), properties(found, self._preserve)
+            name,
+            digest,
+            executable=bool(found.st_mode & stat.S_IXUSR),
+            properties=properties(found, self._preserve),
         )
 
     def _read(self, source: FileIO) -> ReadContent:

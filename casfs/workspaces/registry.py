@@ -118,7 +118,8 @@ class Workspace:
         """Whether it is certainly not mounted in any namespace."""
         if self.state == "open" or mounts.is_mounted_anywhere(self.source):
             return False
-        then, now = self.record["system"].split(), system().split()
+        then = self.record["system"].split()
+        now = system().split()
         if then[0] != now[0]:
             return True  # the machine was rebooted
         return now[1] in (then[1], INITIAL_PID_NAMESPACE)  # else processes may be hidden from us
@@ -128,9 +129,9 @@ class Workspace:
         return OverlayLayers(
             lowers(self.lower),
             self.upper,
-            self.upper.with_name("work"),
-            self.path,
-            self.record["readOnly"],
+            work=self.upper.with_name("work"),
+            point=self.path,
+            read_only=self.record["readOnly"],
             source=self.source,
         )
 

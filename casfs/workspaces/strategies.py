@@ -32,8 +32,11 @@ from casfs.workspaces import overlay_markers, overlay_mount
 from casfs.workspaces.overlay_markers import MarkerFormat
 from casfs.workspaces.overlay_mount import OverlayLayers
 
-NATIVE, OVERLAY, NAMESPACE = "erofs-overlay", "overlay", "namespace"
-FUSE, COPY = "fuse-overlayfs", "copy"
+NATIVE = "erofs-overlay"
+OVERLAY = "overlay"
+NAMESPACE = "namespace"
+FUSE = "fuse-overlayfs"
+COPY = "copy"
 TreeLocator = Callable[[DatedTree], Path]  # where a mount of the store shows a tree
 
 

@@ -27,10 +27,12 @@ from engine.acp.recorder import Recorder
 from engine.processes import RUN_VARIABLE, OutputTooLarge, end_process, open_process
 
 HANDSHAKE_S = 120.0  # an agent may install itself at its first start
-CANCEL_GRACE_S, EXIT_GRACE_S = 3.0, 1.0
+CANCEL_GRACE_S = 3.0
+EXIT_GRACE_S = 1.0
 MAX_STDERR_BYTES = 64 << 10
 MAX_NAMED_CHARS = 200
-UPDATE, PERMISSION = "session/update", "session/request_permission"
+UPDATE = "session/update"
+PERMISSION = "session/request_permission"
 CONFIGURE = "session/set_config_option"
 
 
@@ -54,9 +56,12 @@ class Client:
         self, launch: Launch, context: AgentContext, recorder: Recorder, host: Host
     ) -> None:
         """Starts the process. Raises Failed."""
-        self._launch, self._context = launch, context
-        self._recorder, self._host = recorder, host
-        self._program, token = launch.argv[0], launch.env.get(RUN_VARIABLE)
+        self._launch = launch
+        self._context = context
+        self._recorder = recorder
+        self._host = host
+        self._program = launch.argv[0]
+        token = launch.env.get(RUN_VARIABLE)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         place = {"cwd": launch.cwd, "env": dict(launch.env), "start_new_session": True}
         try:
@@ -67,10 +72,16 @@ class Client:
         assert self._process.stdout is not None
         redact = context.secrets.redact_bytes  # before anything is cut: half a secret is not found
         self._peer = Peer(
-            self._process.stdin, self._process.stdout, self._serve, self._note, redact
+            self._process.stdin,
+            self._process.stdout,
+            request=self._serve,
+            notification=self._note,
+            redact=redact,
         )
-        self._scope, self._ended = trio.CancelScope(shield=True), trio.Event()
-        self._wake, self._answered = trio.Event(), trio.Event()  # of the prompt
+        self._scope = trio.CancelScope(shield=True)
+        self._ended = trio.Event()
+        self._wake = trio.Event()  # of the prompt
+        self._answered = trio.Event()
         self._stderr = bytearray()
         self._stop: CasfsError | None = None
         self._ignoring = False  # updates: `session/load` replays the past
@@ -78,7 +89,8 @@ class Client:
 
     async def enter(self) -> None:
         """Serves the process until the attempt's exit stack is closed, and then ends it."""
-        stack, manager = self._context.exit_stack, trio.open_nursery()
+        stack = self._context.exit_stack
+        manager = trio.open_nursery()
         self._nursery = await manager.__aenter__()
         # without the exception that closes the stack, which it would wrap in a group
         stack.push_async_callback(manager.__aexit__, None, None, None)
@@ -170,9 +182,11 @@ class Client:
         for name in ("mode", "model"):
             wanted = self._launch.config.get(name)
             options = [one.id for one in state.config_options or () if one.category == name]
-            method, given = f"session/set_{name}", {f"{name}Id": wanted}
+            method = f"session/set_{name}"
+            given = {f"{name}Id": wanted}
             if options and not (name == "mode" and state.modes):
-                method, given = CONFIGURE, {"configId": options[0], "value": wanted}
+                method = CONFIGURE
+                given = {"configId": options[0], "value": wanted}
             try:
                 if wanted is not None:
                     await self._request(method, {"sessionId": self.session, **given})
@@ -232,7 +246,8 @@ class Client:
 
     def facts(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Returns what the record of the session says of the agent, and its blobs."""
-        peer, named = self._peer, {"sessionId": self.session, "agentName": self.name}
+        peer = self._peer
+        named = {"sessionId": self.session, "agentName": self.name}
         named |= {"model": self.model} if self.model else {}
         said = self._context.secrets.redact_bytes(bytes(self._stderr))[-MAX_STDERR_BYTES:]
         streams = {"malformed": bytes(peer.malformed), "stderr": said}

@@ -48,7 +48,9 @@ class Host:
         files: bool = True,
     ) -> None:
         self._recorder = recorder
-        self._context, self._shell, self._permissions = context, shell, permissions
+        self._context = context
+        self._shell = shell
+        self._permissions = permissions
         self._files = files and context.workspace is not None
         self._box = Toolbox(context, shell)
         self._terminals: dict[str, Terminal] = {}
@@ -174,7 +176,7 @@ class Host:
             raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
         limit = MAX_OUTPUT_BYTES if wanted.output_byte_limit is None else wanted.output_byte_limit
         argv = [wanted.command, *(wanted.args or ())]
-        return Terminal(process, Command(argv, cwd, request, limit))
+        return Terminal(process, Command(argv, cwd, request=request, limit=limit))
 
     def _workspace(self) -> Path:
         if self._context.workspace is None:

@@ -21,8 +21,11 @@ from engine import content
 from engine.acp import protocol
 from engine.llm.tools import truncate
 
-ALLOW, ASK, DENY = "allow", "ask", "deny"
-ONCE, ALWAYS = ("allow_once", "allow_always"), ("allow_always", "allow_once")
+ALLOW = "allow"
+ASK = "ask"
+DENY = "deny"
+ONCE = ("allow_once", "allow_always")
+ALWAYS = ("allow_always", "allow_once")
 REJECT = ("reject_once", "reject_always")
 ANSWERS = {
     **dict.fromkeys(("allow", "allow once", "yes", "y", "ok"), ONCE),
@@ -52,12 +55,14 @@ class Permissions:
     """The permissions of one attempt."""
 
     def __init__(self, context: AgentContext, policy: Policy) -> None:
-        self._context, self._policy = context, policy
+        self._context = context
+        self._policy = policy
         self._kept = Kept(context.agent)
 
     async def load(self) -> Kept:
         """Returns what earlier attempts of this agent at the step kept, with the new answer."""
-        context, kept = self._context, self._kept
+        context = self._context
+        kept = self._kept
         if context.kept is not None:
             text = await trio.to_thread.run_sync(content.text, context.store, context.kept)
             with suppress(ValueError, TypeError, KeyError):  # another agent's
@@ -80,9 +85,11 @@ class Permissions:
     async def choose(self, params: Any) -> str | None:
         """Returns the id of the option to choose for a request, None to cancel it. Raises Waiting,
         Invalid."""
-        request, kept = protocol.read("RequestPermissionRequest", params), self._kept
+        request = protocol.read("RequestPermissionRequest", params)
+        kept = self._kept
         call = request.tool_call
-        title, kind = call.title or call.kind or "a tool", call.kind or "other"
+        title = call.title or call.kind or "a tool"
+        kind = call.kind or "other"
         about = {name: params["toolCall"].get(name) for name in DECISIVE}
         if not any(about.values()):
             about["toolCallId"] = call.tool_call_id

@@ -16,7 +16,8 @@ import trio
 from casfs.errors import Failed, Invalid
 from casfs.system.extras import install_line
 
-VERSION, AUTH_REQUIRED = 1, -32000
+VERSION = 1
+AUTH_REQUIRED = -32000
 COUNTED = (
     ("inputTokens", "promptTokens", "input_tokens"),
     ("outputTokens", "completionTokens", "output_tokens"),

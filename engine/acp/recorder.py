@@ -43,7 +43,8 @@ from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
 ENDED = ("completed", "failed")
 SHOWN = ("title", "kind", "status")  # of a tool call that runs
 PLANNED = ("content", "priority", "status")
-MESSAGE, THOUGHT = "agent_message_chunk", "agent_thought_chunk"
+MESSAGE = "agent_message_chunk"
+THOUGHT = "agent_thought_chunk"
 CHUNK = ("sessionUpdate", "messageId", "content")
 CUMULATIVE = ("hermes-agent ",)  # agents whose answers count all prompts; others count one
 
@@ -76,7 +77,9 @@ class Recorder:
     the tool calls that run; `tokens`: of the current prompt."""
 
     def __init__(self, context: AgentContext, live: LiveOutput) -> None:
-        self._context, self._live, self._store = context, live, context.store
+        self._context = context
+        self._live = live
+        self._store = context.store
         self._writer = ToolCallWriter(context)
         self._decoder = codecs.getincrementaldecoder(surrogates.CODEC)("replace")  # of live output
         self._used = 0  # tokens in the agent's context
@@ -119,7 +122,8 @@ class Recorder:
         updates = self._turn.updates
         try:
             clean = surrogates.replace_in_json(params)
-            known, raw = protocol.read("SessionNotification", clean).update, params["update"]
+            known = protocol.read("SessionNotification", clean).update
+            raw = params["update"]
         except Invalid:
             updates.append(params.get("update", params) if isinstance(params, Mapping) else params)
             return
@@ -212,7 +216,8 @@ class Recorder:
             raise OutputTooLarge(f"it sent more than {MAX_OUTPUT_BYTES >> 20} MiB in one turn")
 
     def _add_chunk(self, known: Any, raw: Mapping[str, Any]) -> None:
-        turn, counts = self._turn, protocol.tokens(known.field_meta)
+        turn = self._turn
+        counts = protocol.tokens(known.field_meta)
         block = raw["content"]
         text = block["text"] if known.content.type == "text" else ""
         if counts:
@@ -239,7 +244,8 @@ class Recorder:
         if call is None:
             call = self._turn.calls[id] = self._asked.pop(id, ToolCall())
             self._turn.records.append(call)
-            self._last, self._report = self.report, ChunkedText()
+            self._last = self.report
+            self._report = ChunkedText()
         call.update(raw)
         if call.raw.get("status") in ENDED:
             self._over.add(id)
@@ -267,7 +273,8 @@ class Recorder:
     async def end(self, answer: Any, agent: str) -> None:
         """Ends the turn of a prompt that is answered, or given up (None)."""
         async with self._lock:
-            turn, spent = self._turn, self.spent(answer, agent) if answer else []
+            turn = self._turn
+            spent = self.spent(answer, agent) if answer else []
             for call in self._asked.values():
                 earlier = {"earlier": call.earlier} if call.earlier else {}
                 turn.updates.append({"permission": call.raw, **earlier})
@@ -299,11 +306,14 @@ class Recorder:
         total = [max(0, usage.total_tokens - usage.output_tokens), usage.output_tokens]
         if not agent.startswith(CUMULATIVE):
             return total
-        before, self._before = self._before, total
+        before = self._before
+        self._before = total
         return [max(0, now - then) for now, then in zip(total, before, strict=True)]
 
     async def _end_turn(self) -> None:
-        turn, self._turn, self._pending = self._turn, _Turn(), 0
+        turn = self._turn
+        self._turn = _Turn()
+        self._pending = 0
         turn.tokens = [min(one, MAX_COUNT) for one in turn.tokens]
         self.tokens += sum(turn.tokens)
         if not turn.records:
@@ -317,8 +327,10 @@ class Recorder:
 
     def detail(self, facts: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Digest:
         """Puts the session so far, with what is said of it; `blobs` become members of it."""
-        turns, self._turns = self._turns, []
-        lone, self._lone = self._lone, 0
+        turns = self._turns
+        self._turns = []
+        lone = self._lone
+        self._lone = 0
         with self._store.batch() as batch:
             payload = {
                 "agent": self._context.agent,

@@ -20,7 +20,8 @@ class ChunkedText:
 
     def add(self, text: str, message: str | None) -> bool:
         """Adds a chunk; returns whether another message than that of the chunk before goes on."""
-        has_text, before = bool(self), self._newest
+        has_text = bool(self)
+        before = self._newest
         if message is None:
             message = self._newest
         elif self._newest is None and None in self._messages:

@@ -27,7 +27,8 @@ PASSING = ("sessionUpdate", "status")
 GROWING = ("content", "rawInput", "rawOutput")
 DIFF = ("type", "path", "oldText", "newText")
 CONTENT_PARTS = {"content": ("type", "content"), "diff": DIFF, "terminal": ("type", "terminalId")}
-READ, WRITE = "read", "write"
+READ = "read"
+WRITE = "write"
 FILE_REQUESTS = {READ: "fs/read_text_file", WRITE: "fs/write_text_file"}
 KINDS = {READ: "read", WRITE: "edit"}
 
@@ -127,7 +128,9 @@ class ToolCallWriter:
         """Puts a tool call that the agent reported, with the terminals that it names."""
         raw = surrogates.replace_in_json(call.raw)
         known = protocol.read("ToolCallUpdate", raw)
-        parts, given, output = known.content or [], known.raw_input, known.raw_output
+        parts = known.content or []
+        given = known.raw_input
+        output = known.raw_output
         diffs = [one for one in parts if one.type == "diff"]
         texts = [one.content.text for one in parts if getattr(one, "content", one).type == "text"]
         recorded = set(RECORDED)
@@ -191,7 +194,9 @@ class ToolCallWriter:
                 **tree,
             }
             name = FILE_REQUESTS[request.access]
-            return _put_request(batch, name, request.request, request.result(), members)
+            return _put_request(
+                batch, name, request=request.request, result=request.result(), members=members
+            )
 
     def put_terminal(self, id: str, tree: Mapping[str, str]) -> str:
         """Puts a terminal that no tool call names as a tool call of its own."""
@@ -209,13 +214,17 @@ class ToolCallWriter:
             }
             result = how[0] if how else "it still ran"
             request = terminal.command.request
-            return _put_request(batch, "terminal/create", request, result, members)
+            return _put_request(
+                batch, "terminal/create", request=request, result=result, members=members
+            )
 
     def put_refused(self, name: str, request: Mapping[str, Any], fault: str) -> str:
         """Puts a request for a terminal that was refused."""
         members = {"durationMs": 0, "kind": "execute", "status": "failed"}
         with self._store.batch() as batch:
-            return _put_request(batch, name, request, f"error: {fault}", members)
+            return _put_request(
+                batch, name, request=request, result=f"error: {fault}", members=members
+            )
 
     def forget_terminals(self) -> None:
         """Forgets the terminals that are recorded and that nobody asks for any more."""

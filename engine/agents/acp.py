@@ -97,13 +97,21 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
 
 
 async def _launch(context: AgentContext, config: Mapping[str, Any]) -> Launch:
-    env, place = program.environment(context), context.workspace
+    env = program.environment(context)
+    place = context.workspace
     if place is None:
         place = await trio.to_thread.run_sync(program.scratch_directory, context)
         context.exit_stack.push_async_callback(_delete, place)
     servers = [store_server(context, env)] if config.get("mcp") else []
     env |= config.get("env", {})
-    return Launch(config["argv"], env, place, config, servers, partial(program.last_line, context))
+    return Launch(
+        config["argv"],
+        env,
+        cwd=place,
+        config=config,
+        servers=servers,
+        last_line=partial(program.last_line, context),
+    )
 
 
 async def _delete(directory: Path) -> None:
@@ -128,9 +136,12 @@ class Session:
         self._timeout = float(config.get("timeoutS", program.DEFAULT_TIMEOUT_S))
         self._recorder = Recorder(context, live)
         self._permissions = Permissions(context, config.get("permissions", ASK))
-        shell, files = sandbox_settings(config), config.get("files", True)
-        host = Host(context, shell, self._permissions, self._recorder, files)
-        self.client = Client(launch, context, self._recorder, host)
+        shell = sandbox_settings(config)
+        files = config.get("files", True)
+        host = Host(
+            context, shell, permissions=self._permissions, recorder=self._recorder, files=files
+        )
+        self.client = Client(launch, context, recorder=self._recorder, host=host)
         self._program = launch.argv[0]
 
     async def ask(self, context: AgentContext) -> AgentResult:
@@ -185,7 +196,9 @@ class Session:
         return await trio.to_thread.run_sync(self._recorder.detail, facts, streams)
 
 
-NO_RESULT = ProcessResult(0, b"", b"", 0)  # of a time limit: the record is the session
+NO_RESULT = ProcessResult(
+    0, b"", stderr=b"", duration_ms=0
+)  # of a time limit: the record is the session
 
 
 def _transcript(store: Store, attempts: Sequence[str]) -> str:

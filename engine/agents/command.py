@@ -48,7 +48,9 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         more = {} if context.answer is None else {"CASFS_ANSWER": context.answer}
         prompt = replace(context.prompt, answer=context.answer).text().encode()
         with live_output.recording(context.store.root, context.run, context.secrets) as live:
-            outcome = await program.run_program(context, config, argv, prompt, more, live.write)
+            outcome = await program.run_program(
+                context, config, argv=argv, stdin=prompt, more=more, output=live.write
+            )
         if outcome.exit_code == EXIT_ASK and outcome.stdout.strip():
             raise await trio.to_thread.run_sync(_question, context, outcome)
         return await trio.to_thread.run_sync(_record, context, argv, outcome)

@@ -79,10 +79,10 @@ def endpoint(config: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     return Endpoint(
         config.get("baseUrl") or _variable(config["baseUrlEnv"], env),
         config["model"],
-        _variable(config["apiKeyEnv"], env) if "apiKeyEnv" in config else None,
-        float(config.get("timeoutS", ANSWER_TIMEOUT_S)),
-        config.get("attempts", MAX_ATTEMPTS),
-        options,
+        key=_variable(config["apiKeyEnv"], env) if "apiKeyEnv" in config else None,
+        timeout=float(config.get("timeoutS", ANSWER_TIMEOUT_S)),
+        attempts=config.get("attempts", MAX_ATTEMPTS),
+        options=options,
     )
 
 

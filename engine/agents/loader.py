@@ -28,8 +28,10 @@ from engine.limits import faults as limit_faults
 from engine.secrets.config_marks import AGENT, ENV, EXPRESSION, VARIABLE, marked_values
 from engine.secrets.redaction import variables
 
-ENTRY_POINT_GROUP, BUILTIN_MODULES = "casfs.agents", "engine.agents."
-LIMITS, TURN_TREES = "limits", "turnTrees"  # in the config of any package: for the engine
+ENTRY_POINT_GROUP = "casfs.agents"
+BUILTIN_MODULES = "engine.agents."
+LIMITS = "limits"  # in the config of any package: for the engine
+TURN_TREES = "turnTrees"
 IMPORT_TIMEOUT_S = 10.0
 MAX_WRITTEN_BYTES = 4 << 20
 _found_points: tuple[object, EntryPoints] | None = None
@@ -170,26 +172,30 @@ def _config_schema(document: bytes) -> Schema:
 
 def _builtin(point: EntryPoint) -> Package:
     module = point.load()
-    return Package(point.name, VERSION, module.package_descriptor, module.create_agent)
+    return Package(
+        point.name, VERSION, descriptor=module.package_descriptor, create=module.create_agent
+    )
 
 
 def _third_party(point: EntryPoint) -> Package:
     """Returns a package with the descriptor that a process of its own has read; this one never
     imports its code. Raises Failed."""
-    version, name = _version(point), None if point.dist is None else point.dist.name
+    version = _version(point)
+    name = None if point.dist is None else point.dist.name
     stamp, descriptor, files = _described.get(point.value, ((), {}, []))
     if stamp != (version, _stamp(files)):
         descriptor, files = _describe(point.value)
         _described[point.value] = (version, _stamp(files)), descriptor, files
     create = partial(worker_client.create_agent, point, (name, version))
-    return Package(point.name, version, descriptor, create, is_builtin=False)
+    return Package(point.name, version, descriptor=descriptor, create=create, is_builtin=False)
 
 
 def _describe(target: str) -> tuple[Mapping[str, Any], list[str]]:
     """Asks a process for a package's descriptor and files: an import that hangs, exits or crashes
     ends that process and not this one. Raises Failed."""
     path = json.dumps([os.path.abspath(one) for one in sys.path])
-    answer, said = _Bounded(), _Bounded()
+    answer = _Bounded()
+    said = _Bounded()
     ended = run_command.run(
         [*worker_client.ARGV, target, path],
         cwd=Path("/"),

@@ -49,10 +49,10 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     options = Options(
         config.get("mode", NATIVE),
         config.get("maxTurns", DEFAULT_MAX_TURNS),
-        config.get("tools"),
-        config.get("strict", False),
-        config.get("longestString"),
-        sandbox_settings(config),
+        names=config.get("tools"),
+        strict=config.get("strict", False),
+        longest=config.get("longestString"),
+        shell=sandbox_settings(config),
     )
 
     async def agent(context: AgentContext) -> AgentResult:
@@ -65,6 +65,6 @@ def sandbox_settings(config: Mapping[str, Any]) -> Settings:
     return Settings(
         config.get("paths", ()),
         config.get("network", False),
-        config.get("allowShell", False),
-        float(config.get("commandTimeoutS", Settings.timeout)),
+        allow_shell=config.get("allowShell", False),
+        timeout=float(config.get("commandTimeoutS", Settings.timeout)),
     )

@@ -61,18 +61,21 @@ def create_agent(
 class PackageProcess:
     def __init__(self, name: str, context: AgentContext) -> None:
         """Starts the process. Raises OSError."""
-        self._name, self._context, self._begin = name, context, time.monotonic()
+        self._name = name
+        self._context = context
+        self._begin = time.monotonic()
         self._printed = bytearray()
         self._is_asked = self._has_detail = False
         self._outcome: AgentResult | CasfsError | None = None
-        self._answered, self._ended = trio.Event(), trio.Event()
+        self._answered = trio.Event()
+        self._ended = trio.Event()
         self._scope = trio.CancelScope(shield=True)
         live = live_output.recording(context.store.root, context.run, context.secrets)
         self._live = context.exit_stack.enter_context(live)
         ours, theirs = socket.socketpair()
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         context.exit_stack.push_async_callback(stream.aclose)
-        self._peer = Peer(stream, stream, self._serve, self._serve)
+        self._peer = Peer(stream, stream, request=self._serve, notification=self._serve)
         with theirs:
             self._process = open_process(
                 ARGV,
@@ -86,7 +89,8 @@ class PackageProcess:
             )
 
     async def start(self, message: Message) -> None:
-        given, manager = self._context, trio.open_nursery()
+        given = self._context
+        manager = trio.open_nursery()
         (await manager.__aenter__()).start_soon(self._run)
         # without the exception that closes the stack, which it would wrap in a group
         given.exit_stack.push_async_callback(manager.__aexit__, None, None, None)
@@ -94,20 +98,24 @@ class PackageProcess:
         await given.started(self._process.pid)
         context = {name: getattr(given, name) for name in CONTEXT}
         context["workspace"] = None if given.workspace is None else str(given.workspace)
-        path, root = [os.path.abspath(one) for one in sys.path], str(given.store.root)
+        path = [os.path.abspath(one) for one in sys.path]
+        root = str(given.store.root)
         secrets = messages.from_secrets(given.secrets)
         more = {"path": path, "root": root, "secrets": secrets, "context": context}
         await self._peer.notify("start", {**message, **more})
 
     async def ask(self, context: AgentContext) -> AgentResult:
         """Asks the agent. Raises what it raises, AgentFailed where its process ends."""
-        self._is_asked, prompt = True, messages.from_prompt(context.prompt)
+        self._is_asked = True
+        prompt = messages.from_prompt(context.prompt)
         await self._peer.notify("prompt", {"prompt": prompt, "answer": context.answer})
         if not self._ended.is_set():
             await self._answered.wait()
-        self._is_asked, outcome = False, self._outcome
+        self._is_asked = False
+        outcome = self._outcome
         if isinstance(outcome, AgentResult):
-            self._outcome, self._answered = None, trio.Event()
+            self._outcome = None
+            self._answered = trio.Event()
             if not self._printed:
                 return outcome
             printed = await blocking(lambda: context.store.put(self._kept()))
@@ -117,7 +125,8 @@ class PackageProcess:
         await self._end(END_TIMEOUT_S)
         if outcome and not self._printed:
             raise outcome
-        reason, detail = outcome or self._how_it_ended(), await blocking(self._put_detail)
+        reason = outcome or self._how_it_ended()
+        detail = await blocking(self._put_detail)
         raise AgentFailed(str(reason), detail) from outcome
 
     async def _serve(self, method: str, params: Any, size: int) -> Message:
@@ -202,6 +211,8 @@ class PackageProcess:
 
     def _put_detail(self) -> str:
         ms = round((time.monotonic() - self._begin) * 1000)
-        printed = ProcessResult(self._process.returncode or 0, self._kept(), b"", ms)
+        printed = ProcessResult(
+            self._process.returncode or 0, self._kept(), stderr=b"", duration_ms=ms
+        )
         with self._context.store.batch() as batch:
             return program.put_detail(batch, [*ARGV, self._name], printed).hash

@@ -106,7 +106,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         detail = await trio.to_thread.run_sync(_put_detail, context.store, done, duration)
         context.conversation["detail"] = detail.hash
         if "meta" in config:
-            blocks = [await _made_block(context, config["meta"], done, detail)]
+            blocks = [await _made_block(context, config["meta"], done=done, detail=detail)]
         else:
             blocks = await trio.to_thread.run_sync(_known_blocks, context, done)
         output = "\n\n".join([done[-1].output.strip(), *blocks]).strip() + "\n"

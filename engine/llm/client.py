@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 15.0
 ANSWER_TIMEOUT_S = 600.0
 MAX_ATTEMPTS = 5
-INITIAL_BACKOFF_S, MAX_BACKOFF_S = 0.5, 120.0
+INITIAL_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 120.0
 MAX_ERROR_BODY_BYTES = 1 << 20  # kept of it
 MAX_ERROR_CHARS = 300  # of a server's message
 RETRYABLE_STATUS = {408, 409, 425, 429}  # and every 5xx
@@ -75,7 +76,7 @@ async def complete(
 
     Raises Failed (no answer, or a refusal), Invalid (a key that no header can hold).
     """
-    body = _body(endpoint, messages, tools, schema, strict)
+    body = _body(endpoint, messages, tools=tools, schema=schema, strict=strict)
     headers = _headers(endpoint.key)
     for attempt in range(1, endpoint.attempts + 1):
         try:
@@ -210,7 +211,8 @@ async def _read(response: httpx2.Response, assembly: ReplyBuilder) -> None:
     """Reads server-sent events: `data: {…}` lines until `data: [DONE]`. It iterates over bytes to
     the end, and raises a fault only then: the library's iterators over text and lines do not
     close the stream when one stops early."""
-    rest, done = b"", False
+    rest = b""
+    done = False
     fault: Exception | None = None
     async with aclosing(response.aiter_bytes()) as pieces:
         async for piece in pieces:

@@ -82,7 +82,8 @@ def from_settings(
 
     Raises Failed where a part is missing.
     """
-    url, model = settings["extractor.url"], settings["extractor.model"]
+    url = settings["extractor.url"]
+    model = settings["extractor.model"]
     key_env = settings["extractor.key_env"] or None
     if not model:
         return None

@@ -30,7 +30,8 @@ from engine.llm.sandbox import Settings
 from engine.llm.stream import Reply
 from engine.llm.tools import Tool, Toolbox
 
-NATIVE, JSON = "native", "json"
+NATIVE = "native"
+JSON = "json"
 FINISH = "finish"
 DEFAULT_MAX_TURNS = 40
 PROTOCOL = (
@@ -83,7 +84,9 @@ async def react(context: AgentContext, endpoint: Endpoint, options: Options) -> 
     box = Toolbox(context, options.shell)
     try:
         with live_output.recording(context.store.root, context.run, context.secrets) as live:
-            loop = _Loop(session, box, live, available, endpoint, options)
+            loop = _Loop(
+                session, box, live=live, available=available, endpoint=endpoint, options=options
+            )
             output = await (loop.json() if options.mode == JSON else loop.native())
     except CasfsError as error:
         raise await session.failure(error) from error
@@ -112,7 +115,7 @@ class _Loop:
         """Runs a tool call; returns its result, and its record."""
         begin = time.monotonic()
         self.live.show_tools([{"id": str(begin), "title": name, "status": "in_progress"}])
-        result = await tools.call_tool(self.toolbox, self.available, name, arguments)
+        result = await tools.call_tool(self.toolbox, self.available, name=name, arguments=arguments)
         self.live.show_tools([])
         return result, await self.session.record_tool_call(name, arguments, result, begin)
 
@@ -134,7 +137,9 @@ class _Loop:
         meta = self.toolbox.context.prompt.schema
         for last in self._turns():
             given = [] if last else [tool.form for tool in self.available]
-            schema = response_schema.action_schema(given, FINISH, meta, self.options.longest)
+            schema = response_schema.action_schema(
+                given, FINISH, meta=meta, longest=self.options.longest
+            )
             reply = await client.complete(
                 self.endpoint, self.session.messages, schema=schema, strict=self.options.strict
             )

@@ -74,9 +74,11 @@ class ReactSession:
         self.messages += results
         if not calls:
             await self._context.record_tree(self._trees)
-        trees, self._trees = self._trees, {}
+        trees = self._trees
+        self._trees = {}
         if trees:  # and of turns before that have none, since they could not be recorded
-            said, self._saved = self.messages[self._saved :], len(self.messages)
+            said = self.messages[self._saved :]
+            self._saved = len(self.messages)
             trees["messages"] = json.dumps(self._context.secrets.redact_json(said))
         store = self._context.store
         hash = await trio.to_thread.run_sync(put_turn, store, new, reply, calls, trees)
@@ -90,7 +92,8 @@ class ReactSession:
 
         def put() -> str:
             with self._context.store.batch() as batch:
-                given, got = content.put(batch, arguments), content.put(batch, result)
+                given = content.put(batch, arguments)
+                got = content.put(batch, result)
                 payload = {"name": name or "?", "arguments": given, "result": got, **tree}
                 return batch.put_node("react-tool-call", {**payload, "durationMs": duration}).hash
 

@@ -93,10 +93,10 @@ class ReplyBuilder:
         return Reply(
             "".join(self._text),
             tuple(calls),
-            _count(self._usage.get("prompt_tokens")),
-            _count(self._usage.get("completion_tokens")),
-            latency_ms,
-            self.finish,
+            input_tokens=_count(self._usage.get("prompt_tokens")),
+            output_tokens=_count(self._usage.get("completion_tokens")),
+            latency_ms=latency_ms,
+            finish=self.finish,
         )
 
 

@@ -80,7 +80,9 @@ async def call_tool(toolbox: Toolbox, tools: list[Tool], name: str, arguments: s
     """Returns the result or error of a call, without the values of secrets. The scanner has its say
     where it is stored: a file that is read with a mark in it might be written back with it."""
     try:
-        text = await _run_tool(toolbox, {tool.name: tool for tool in tools}, name, arguments)
+        text = await _run_tool(
+            toolbox, {tool.name: tool for tool in tools}, name=name, arguments=arguments
+        )
     except CasfsError as error:
         text = f"error: {error}"
     return truncate(toolbox.context.secrets.redact_values(text))
@@ -147,7 +149,8 @@ def _write_file(toolbox: Toolbox, given: Arguments) -> str:
 
 
 def _edit_file(toolbox: Toolbox, given: Arguments) -> str:
-    text, old = _text(toolbox, given["path"]), given["old"]
+    text = _text(toolbox, given["path"])
+    old = given["old"]
     count = text.count(old)
     if count != 1:
         raise Invalid(f"`old` stands {count} times in {given['path']!r}, and must once")
@@ -189,10 +192,11 @@ def _printable(text: str) -> str:
 
 
 async def _run_command(toolbox: Toolbox, given: Arguments) -> str:
-    context, settings = toolbox.context, toolbox.settings
+    context = toolbox.context
+    settings = toolbox.settings
     assert context.workspace is not None
     argv, env = await sandbox.sandboxed_command(
-        given["command"], context.workspace, context.run, context.env, settings
+        given["command"], context.workspace, run=context.run, env=context.env, settings=settings
     )
     outcome = await processes.run(
         argv,
@@ -246,51 +250,55 @@ TOOLS = {
         Tool(
             "read_file",
             "The text of a file, or of `lines` lines from `line` on.",
-            _form({"path": PATH}, {"line": COUNT, "lines": COUNT}),
-            _blocking(_read_file),
+            parameters=_form({"path": PATH}, {"line": COUNT, "lines": COUNT}),
+            run=_blocking(_read_file),
         ),
         Tool(
             "write_file",
             "Make a file with this text, or replace it whole.",
-            _form({"path": PATH, "text": STRING}),
-            _blocking(_write_file),
+            parameters=_form({"path": PATH, "text": STRING}),
+            run=_blocking(_write_file),
         ),
         Tool(
             "edit_file",
             "Replace `old`, which must stand in the file exactly once, by `new`.",
-            _form({"path": PATH, "old": {"type": "string", "minLength": 1}, "new": STRING}),
-            _blocking(_edit_file),
+            parameters=_form(
+                {"path": PATH, "old": {"type": "string", "minLength": 1}, "new": STRING}
+            ),
+            run=_blocking(_edit_file),
         ),
         Tool(
             "list_dir",
             "The names in a directory: files with their size, directories with `/`.",
-            _form({}, {"path": PATH}),
-            _blocking(_list_dir),
+            parameters=_form({}, {"path": PATH}),
+            run=_blocking(_list_dir),
         ),
         Tool(
             "search",
             "Lines that contain a plain text, in the files below a directory.",
-            _form({"text": {"type": "string", "minLength": 1}}, {"path": PATH}),
-            _blocking(_search),
+            parameters=_form({"text": {"type": "string", "minLength": 1}}, {"path": PATH}),
+            run=_blocking(_search),
         ),
         Tool(
             "run_command",
             "Run a shell command in the workspace: exit code, output, errors.",
-            _form({"command": STRING}, {"timeoutS": {"type": "number", "exclusiveMinimum": 0}}),
-            _run_command,
+            parameters=_form(
+                {"command": STRING}, {"timeoutS": {"type": "number", "exclusiveMinimum": 0}}
+            ),
+            run=_run_command,
         ),
         Tool(
             "cas_get",
             "What the store has under a hash.",
-            _form({"hash": STRING}),
-            _blocking(_cas_get),
+            parameters=_form({"hash": STRING}),
+            run=_blocking(_cas_get),
             needs_workspace=False,
         ),
         Tool(
             "cas_put",
             "Put a text into the store; the result is its hash.",
-            _form({"text": STRING}),
-            _blocking(_cas_put),
+            parameters=_form({"text": STRING}),
+            run=_blocking(_cas_put),
             needs_workspace=False,
         ),
     )

@@ -45,7 +45,7 @@ class WorkspaceFiles:
     def read(self, path: str, limit: int) -> bytes:
         """Reads at most `limit` bytes. Raises NotFound, Refused, Failed."""
         with self._place(path) as (folder, name):
-            return _read(folder, name, path, limit)
+            return _read(folder, name, path=path, limit=limit)
 
     def write(self, path: str, data: bytes) -> None:
         """Creates or replaces a file, and missing parent directories."""
@@ -68,7 +68,7 @@ class WorkspaceFiles:
     def entries(self, path: str) -> list[Entry]:
         """Lists a directory, sorted by name."""
         with self._place(path) as (folder, name):
-            fd = _open(name, DIR_FLAGS, folder, path)
+            fd = _open(name, DIR_FLAGS, folder=folder, path=path)
             try:
                 with os.scandir(fd) as found:
                     return sorted(map(_entry, found), key=lambda one: one.name)
@@ -81,11 +81,11 @@ class WorkspaceFiles:
         with self._place(path) as (folder, name):
             above = "/".join(_parts(path))
             if name != "." and not stat.S_ISDIR(_stat(folder, name, path).st_mode):
-                yield above, _read(folder, name, path, limit)
+                yield above, _read(folder, name, path=path, limit=limit)
                 return
-            fd = _open(name, DIR_FLAGS, folder, path)
+            fd = _open(name, DIR_FLAGS, folder=folder, path=path)
             try:
-                yield from _walk(fd, above, limit, 0)
+                yield from _walk(fd, above, limit=limit, depth=0)
             finally:
                 os.close(fd)
 
@@ -96,7 +96,7 @@ class WorkspaceFiles:
         open_: list[int] = []
         try:
             open_.append(os.open(self._root, DIR_FLAGS))
-            yield self._walked(open_, deque(_parts(path)), path, make)
+            yield self._walked(open_, deque(_parts(path)), path=path, make=make)
         except OSError as error:
             raise _fault(error, path) from None
         finally:
@@ -172,7 +172,7 @@ def _mode(folder: int, name: str, path: str) -> int:
 
 
 def _read(folder: int, name: str, path: str, limit: int) -> bytes:
-    fd = _open(name, FILE_FLAGS, folder, path)
+    fd = _open(name, FILE_FLAGS, folder=folder, path=path)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise Refused(f"{path!r} is not a regular file")
@@ -196,14 +196,14 @@ def _walk(fd: int, above: str, limit: int, depth: int) -> Iterator[tuple[str, by
         path = f"{above}/{one.name}" if above else one.name
         if one.kind == "file" and one.size <= limit:
             with suppress(Failed, NotFound, Refused):
-                yield path, _read(fd, one.name, path, limit)
+                yield path, _read(fd, one.name, path=path, limit=limit)
         elif one.kind == "directory" and one.name != ".git" and depth < MAX_DEPTH:
             try:
                 below = os.open(one.name, DIR_FLAGS, dir_fd=fd)
             except OSError:
                 continue
             try:
-                yield from _walk(below, path, limit, depth + 1)
+                yield from _walk(below, path, limit=limit, depth=depth + 1)
             finally:
                 os.close(below)
 

@@ -40,7 +40,8 @@ EXPRESSION_CPU_S = 1.0
 ANSWER_TIMEOUT_S = 20.0  # wall time
 SPAWN_DELAY_S = 0.02  # how long a decision waits before it may start another worker
 STARTUP_ALLOWANCE_S = 0.1  # until a new worker can answer
-MAX_WORKERS, MAX_IDLE_WORKERS = 8, 2
+MAX_WORKERS = 8
+MAX_IDLE_WORKERS = 2
 WORKER_HISTORY_BYTES = 64 << 20  # steps that a worker keeps, as encoded
 STEPS_PER_MESSAGE = 64
 
@@ -85,7 +86,7 @@ class _WorkerProcess:
         try:
             process = processes.open_process(
                 [*argv, str(memory), str(seconds)],
-                None,
+                token=None,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C is for the daemon
@@ -134,8 +135,10 @@ class _WorkerProcess:
         while sent.count < len(context.steps):
             steps = list(context.steps[sent.count : sent.count + STEPS_PER_MESSAGE])
             data = evaluator_messages.encode_message("add", context.thread_id, steps)
-            sent.count, sent.last = sent.count + len(steps), steps[-1]
-            sent.size, self._size = sent.size + len(data), self._size + len(data)
+            sent.count = sent.count + len(steps)
+            sent.last = steps[-1]
+            sent.size = sent.size + len(data)
+            self._size = self._size + len(data)
             yield data
         while self._size > WORKER_HISTORY_BYTES and len(self._sent) > 1:
             thread, evicted = self._sent.popitem(last=False)

@@ -74,7 +74,8 @@ def serve(worker: Worker, messages: BinaryIO, answers: BinaryIO) -> None:
 def main() -> None:
     """Runs the worker. Arguments: bytes of memory, CPU seconds for an expression."""
     cycles.search_rarely()
-    memory, seconds = int(sys.argv[1]), float(sys.argv[2])
+    memory = int(sys.argv[1])
+    seconds = float(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # an ignored signal is inherited

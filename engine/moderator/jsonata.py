@@ -79,9 +79,11 @@ class Expression:
     ) -> Any:
         """The expression's value over the input `value`, with `$name` for each binding."""
         try:
-            return self._evaluate(value, bindings, functions, _Copier())
+            return self._evaluate(value, bindings, functions=functions, copies=_Copier())
         except SealedWrite:
-            return self._evaluate(value, bindings, functions, _Copier(unsealed=True))
+            return self._evaluate(
+                value, bindings, functions=functions, copies=_Copier(unsealed=True)
+            )
 
     def _evaluate(
         self,
@@ -132,7 +134,8 @@ def compile(text: str) -> Expression:
     try:
         program = Jsonata(text)
     except Exception as error:
-        at, reason = _position(error), _parse_reason(error)
+        at = _position(error)
+        reason = _parse_reason(error)
         raise Invalid(f"does not parse at position {at}: {reason}") from error
     program.set_validate_input(False)  # _Copies has done it
     program.set_output_convert_nulls(False)  # _outward does it without writing to the input

@@ -162,7 +162,7 @@ def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]
 def _prompt_paths(rule: Rule) -> Iterator[syntax.Path]:
     """Yields the paths that a rule's prompt reads, as an expression would."""
     for _, names in rule_prompts.fields(rule.get("prompt", "")):
-        yield syntax.Path("$last", rule["from"], (), ("meta", *(names or ())))
+        yield syntax.Path("$last", rule["from"], filters=(), fields=("meta", *(names or ())))
 
 
 def _covered(rules: Sequence[Rule], state: str, schemas: Mapping[str, Any]) -> bool:
@@ -201,14 +201,17 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
             if comparison.operator != "in" or one is comparison.left:
                 yield from _array_warnings(one, graph, schemas)
             if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
-                yield from _literal_warnings(one, other.values, rule["from"], schemas)
+                yield from _literal_warnings(
+                    one, other.values, origin=rule["from"], schemas=schemas
+                )
 
 
 def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
     """Warns where `path` yields an array, a value for each of several steps, instead of one."""
     if path.head not in _STEPS or len(path.filters) > 1 or not path.fields:
         return
-    fields, role = ".".join(path.fields), _filtered_role(path)
+    fields = ".".join(path.fields)
+    role = _filtered_role(path)
     if role is not None and _filters_are_single(path) and role in graph.after(role):
         yield (
             f"{path.head}[role='{role}'].{fields} is an array once {role} has run twice, "
@@ -246,7 +249,8 @@ def _literal_warnings(
     fields = (path.head, *path.fields) if path.head == "meta" else path.fields
     if fields[:1] != ("meta",) or path.head in _NOT_STEPS:
         return
-    role, name = _role_of(path, origin), ".".join(fields)
+    role = _role_of(path, origin)
+    name = ".".join(fields)
     if role == START:
         return  # there is no step yet
     for value in values:

@@ -82,7 +82,8 @@ class Logic:
     parts: tuple[Condition, ...]
 
 
-INPUT, STEP = "input", "step"  # where a bare name is looked up
+INPUT = "input"  # where a bare name is looked up
+STEP = "step"
 
 Condition: TypeAlias = Logic | Comparison | Path | None
 
@@ -247,13 +248,14 @@ def _path(node: Any) -> Path | None:
     if first.type == "function" and first.procedure.type == "variable":
         if len(first.arguments) != 1 or first.arguments[0].type != "string":
             return None
-        head, argument = f"${first.procedure.value}", first.arguments[0].value
+        head = f"${first.procedure.value}"
+        argument = first.arguments[0].value
     elif first.type in ("name", "variable"):
         head = f"${first.value}" if first.type == "variable" else first.value
     else:
         return None
     filters = tuple(_filter(part) for part in (*(first.predicate or ()), *(first.stages or ())))
-    return Path(head, argument, filters, tuple(step.value for step in rest))
+    return Path(head, argument, filters=filters, fields=tuple(step.value for step in rest))
 
 
 def _filter(stage: Any) -> int | Equals | None:

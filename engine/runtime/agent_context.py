@@ -60,7 +60,9 @@ class AgentContextBuilder:
             env=self.env,
             started=self._report_process,
             turn=self._report_turn,
-            call=ThreadCalls(self.store, self.env, self.head, self.run_child, state),
+            call=ThreadCalls(
+                self.store, self.env, head=self.head, run=self.run_child, workspace=state
+            ),
             answer=answer,
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
@@ -108,12 +110,12 @@ class AgentContextBuilder:
         return StepInputs(
             self.config.flow.roles[intent["role"]],
             intent["role"],
-            intent["index"],
-            self.config.start["depth"],
-            self.config.agents[intent["role"]],
-            prompt,
-            state,
-            self.env,
+            index=intent["index"],
+            depth=self.config.start["depth"],
+            agent=self.config.agents[intent["role"]],
+            prompt=prompt,
+            workspace=state,
+            env=self.env,
         )
 
     async def _report_process(self, pid: int) -> None:

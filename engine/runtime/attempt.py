@@ -114,7 +114,9 @@ class Attempt:
 
     async def __call__(self) -> StepResult:
         """Raises AttemptFailed, Waiting, BudgetExceeded."""
-        role, timeout, left = self._context.role, self._role_agent.timeout, self._seconds_left()
+        role = self._context.role
+        timeout = self._role_agent.timeout
+        left = self._seconds_left()
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
         begin = time.monotonic()
         with trio.move_on_after(min(limits, default=float("inf"))) as scope:
@@ -126,7 +128,8 @@ class Attempt:
         if left is not None and (timeout is None or left <= timeout):
             reason = self._budget.exceeded(self._spent())
             raise BudgetExceeded(reason or "budget: no running time is left")
-        detail, self._head.interrupted = self._head.interrupted, None  # it is recorded once
+        detail = self._head.interrupted  # it is recorded once
+        self._head.interrupted = None
         raise AttemptFailed(f"{role}: took longer than {timeout:g} s", detail, TIMEOUT)
 
     async def _contained(self) -> StepResult:
@@ -153,12 +156,15 @@ class Attempt:
             found = await self._extract(result.output)
             if isinstance(found, Extracted):
                 method = "correction" if corrections else "block"
-                return StepResult(result, found, context.prompt, method, state)
+                return StepResult(
+                    result, found, prompt=context.prompt, extraction=method, workspace=state
+                )
             if not isinstance(found, DanglingRef) and (
                 step := await self._extract_by_model(context, result, corrections)
             ):
                 return step
-            fault, detail = str(found), result.detail.hash
+            fault = str(found)
+            detail = result.detail.hash
             self.tokens += await blocking(partial(result_tokens, self._store, result))
             if corrections == MAX_CORRECTIONS:
                 break
@@ -224,13 +230,15 @@ class Attempt:
         result = replace(result, artifacts=(*result.artifacts, answer.turn))
         method = "correction" if corrections else "model"
         state = _given_state(result)
-        return StepResult(result, answer.extracted, context.prompt, method, state)
+        return StepResult(
+            result, answer.extracted, prompt=context.prompt, extraction=method, workspace=state
+        )
 
     def _note_interrupted(self, detail: str) -> None:
         self._head.interrupted = detail
 
     def _correct(self, detail: str, fault: str, now: Thread) -> Thread:
-        return correct(self._store, now, detail, fault)
+        return correct(self._store, now, detail=detail, fault=fault)
 
     def _spent(self) -> dict[str, int]:
         return spent(self._head.thread.record, self.tokens)

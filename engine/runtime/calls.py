@@ -57,7 +57,7 @@ class ThreadCalls:
 
         def create(parent: Thread) -> Thread:
             store = agent_binding.redacting_store(self._store, request.agents, self._env)
-            moved, child = lifecycle.call(store, parent, request, self._used)
+            moved, child = lifecycle.call(store, parent, request=request, used=self._used)
             created.append(child)
             return moved
 
@@ -76,10 +76,10 @@ class ThreadCalls:
         return ThreadRequest(
             workflows.find_trusted(self._store, call.workflow),
             call.input,
-            agent_binding.of_call(self._store, call.workflow, call.agents),
-            state,
-            call.max_steps,
-            Budget(Budget.of(start["budget"]).tokens),
+            agents=agent_binding.of_call(self._store, call.workflow, call.agents),
+            workspace=state,
+            max_steps=call.max_steps,
+            budget=Budget(Budget.of(start["budget"]).tokens),
         )
 
     def _result(self, child: Thread) -> Called:

@@ -57,7 +57,8 @@ class CommitQueue:
         await trio.lowlevel.checkpoint_if_cancelled()
         with self._lock:
             self._jobs.append(_Job(prepare))
-            starts, self._has_thread = not self._has_thread, True
+            starts = not self._has_thread
+            self._has_thread = True
         if starts:
             trio.lowlevel.start_thread_soon(self._run, lambda _: None, "commit queue")
         found: C = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)

@@ -66,8 +66,11 @@ async def summarise(
 ) -> Summary:
     """Asks the agent of an agent node; `store` and its secrets redact what it sees. Raises
     AttemptFailed."""
-    history, secrets = given.history, redaction.secrets_of(store)
-    prompt = Prompt(SYSTEM, given.task, history.steps, FACTS, SCHEMA, summary=history.summary)
+    history = given.history
+    secrets = redaction.secrets_of(store)
+    prompt = Prompt(
+        SYSTEM, given.task, history=history.steps, ask=FACTS, schema=SCHEMA, summary=history.summary
+    )
     context = AgentContext(
         thread=given.thread,
         role=ROLE,

@@ -66,7 +66,13 @@ class Daemon:
         self._idle: list[trio.CancelScope] = []  # of connections without a request, oldest first
         self._evaluator = WorkerPool(log)
         self._supervisor = Supervisor(
-            store, env, log, limit, workspaces, self._evaluator, extractor
+            store,
+            env,
+            log=log,
+            limit=limit,
+            workspaces=workspaces,
+            evaluator=self._evaluator,
+            extractor=extractor,
         )
         self._watches = Watches(store, log)
         key = None if extractor is None else extractor.key_env
@@ -75,7 +81,8 @@ class Daemon:
 
     async def serve(self, path: Path, ready: Callable[[], None]) -> None:
         """Listens at `path` until SIGTERM, SIGINT or the operation `stop`."""
-        listener, leases = _listen(path), self._supervisor.leases
+        listener = _listen(path)
+        leases = self._supervisor.leases
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with self._evaluator, trio.open_nursery() as nursery:
                 self._supervisor.nursery = nursery
@@ -187,7 +194,16 @@ def serve(
                 log("ended", attempts=left)
             overlay_workspace.unmount_all(root)
             _sweep(store, log)
-            daemon = Daemon(store, env, log, limit, maintenance, workspaces, extractor, hold)
+            daemon = Daemon(
+                store,
+                env,
+                log=log,
+                limit=limit,
+                maintenance=maintenance,
+                workspaces=workspaces,
+                extractor=extractor,
+                hold=hold,
+            )
 
             def announce() -> None:
                 daemon_socket.announce(root, path)

@@ -130,23 +130,23 @@ class DaemonApi:
                 state = RecordedState.of_fields(workspace or self._empty_tree(), recorded or {})
             full = None if state is None else state.full
             env = self._with_lent(agent_binding.variable_names(bound), lent)
-            role_agents.check_programs(self._store, flow, bound, full, env)
+            role_agents.check_programs(self._store, flow, bound=bound, root=full, env=env)
             request = ThreadRequest(
                 flow.hash,
                 input,
-                bound,
-                state,
-                max_steps,
-                Budget(tokens, wall_ms),
-                _compact(compact, names),
-                key,
-                on_limit,
-                name,
-                ignored,
-                allow_secret,
+                agents=bound,
+                workspace=state,
+                max_steps=max_steps,
+                budget=Budget(tokens, wall_ms),
+                compact=_compact(compact, names),
+                key=key,
+                on_limit=on_limit,
+                name=name,
+                ignored=ignored,
+                allow_secret=allow_secret,
             )
             store = agent_binding.redacting_store(
-                self._store, request.all_agents, env, allow_secret
+                self._store, request.all_agents, env=env, allows_secrets=allow_secret
             )
             thread = lifecycle.create(store, request)
             self._supervisor.lend(thread.id, lent)
@@ -192,13 +192,24 @@ class DaemonApi:
             store = agent_binding.redacting_store(store, bound, env)
             new = None if workflow is None else workflows.find_trusted(store, workflow)
             text = None if hint is None else content.put(store, hint)
-            return forking.fork(store, found, at, others, count, max_steps, new, text, name)
+            return forking.fork(
+                store,
+                found,
+                at=at,
+                variants=others,
+                count=count,
+                max_steps=max_steps,
+                workflow=new,
+                hint=text,
+                name=name,
+            )
 
         made = await blocking(fork)
         for one in made:
             self._supervisor.lend(one.id, lent)
             self._supervisor.launch(one.id)
-        ids, record = [one.id for one in made], made[0].record
+        ids = [one.id for one in made]
+        record = made[0].record
         return {"id": ids[0], "ids": ids, "start": record["start"], **record["fork"]}
 
     async def _resume(
@@ -224,7 +235,9 @@ class DaemonApi:
             store = redacting_store(self._store, thread, env)
             store = agent_binding.redacting_store(store, others, env)
             check = not self._supervisor.extracts
-            return suspension.resume(store, thread, input, hint, check, others)
+            return suspension.resume(
+                store, thread, answer=input, hint=hint, check=check, agents=others
+            )
 
         launched = (await blocking(resume)).id
         self._supervisor.lend(launched, lent)
@@ -299,7 +312,7 @@ class DaemonApi:
             head = ThreadHead(now)
         await head.move(
             lambda now: transitions.compact(
-                self._store, now, summary.content, thread.hash, summary.tokens
+                self._store, now, summary=summary.content, head=thread.hash, tokens=summary.tokens
             )
         )
         return {"id": id, "summary": summary.content}
@@ -314,11 +327,13 @@ class DaemonApi:
             past = history.prompt_history(store, thread)
             task = content.text(store, threads.start(store, thread).payload["input"])
             step = past.steps[-1].index + 1 if past.steps else 1
-            return agent, CompactionInput(thread.id, step, secrets.token_hex(16), task, past)
+            return agent, CompactionInput(
+                thread.id, step, run=secrets.token_hex(16), task=task, history=past
+            )
 
         redacting = await blocking(lambda: agent_binding.redacting_store(store, bound, self._env))
         agent, given = await blocking(prepare)
-        return await compaction.summarise(redacting, agent, given, self._env)
+        return await compaction.summarise(redacting, agent, given=given, env=self._env)
 
     async def _checkpoint(self, name: str, tree: str, message: str = "") -> Answer:
         """Makes a checkpoint of a stored tree; `tree`: a revision."""
@@ -326,7 +341,7 @@ class DaemonApi:
         def create() -> Checkpoint:
             revisions.resolve(self._store.shown(), tree)  # what is hidden is not found
             state = revisions.resolve(self._store, tree).state
-            return create_of_state(self._store, name, state, message)
+            return create_of_state(self._store, name, state=state, message=message)
 
         made = await blocking(create)
         return {"name": made.name, "id": made.id, "hash": made.hash}
@@ -343,7 +358,7 @@ class DaemonApi:
 
             async def compare() -> list[RouteComparison]:
                 async with WorkerPool() as pool:
-                    return await compare_routes(self._store, found, hash, pool)
+                    return await compare_routes(self._store, found, workflow=hash, evaluator=pool)
 
             return trio.run(compare)
 

@@ -36,7 +36,9 @@ async def _run(
     store: Store, env: Mapping[str, str], op: str, arguments: Mapping[str, Any]
 ) -> Answer:
     evaluator = WorkerPool()
-    supervisor = Supervisor(store, env, silent, 1, COPYING, evaluator)
+    supervisor = Supervisor(
+        store, env, log=silent, limit=1, workspaces=COPYING, evaluator=evaluator
+    )
     if supervisor.leases is not None:
         raise Refused("the threads of a shared store need `casfs daemon`")
     operation = DaemonApi(store, env, supervisor).find(op)

@@ -117,7 +117,8 @@ class ThreadLeases:
 
     async def _claim(self, limit: int, **which: Any) -> list[Lease]:
         async with self._claiming:
-            sent, held = _now(), [*self._held, *self._over]
+            sent = _now()
+            held = [*self._held, *self._over]
             found = await self._call(partial(self._leases.claim, limit, held=held, **which))
             for one in found:
                 self._held[one.thread] = sent + self._leases.ttl_s
@@ -136,7 +137,8 @@ class ThreadLeases:
         """Renews all leases in time; looks in between for what others did to their threads."""
         renewed = 0.0
         while True:
-            sent, held = _now(), dict(self._held)
+            sent = _now()
+            held = dict(self._held)
             renews = sent - renewed >= self._leases.ttl_s / 3
             ask = self._leases.renew if renews else self._leases.check
             try:

@@ -47,7 +47,8 @@ from engine.runtime.workspace import Workspace
 
 PREFERRED = (strategies.NATIVE, strategies.OVERLAY)
 # The base image is rebuilt when the changes reach this fraction of it, and at least this size.
-REBASE_FRACTION, REBASE_MIN_BYTES = 4, 1 << 18
+REBASE_FRACTION = 4
+REBASE_MIN_BYTES = 1 << 18
 
 
 class OverlayWorkspace(Workspace):
@@ -107,14 +108,14 @@ class OverlayWorkspace(Workspace):
     def _layers(self, strategy: Strategy, root: DatedTree) -> OverlayLayers:
         lower, changes = self._images(root) if strategy.native else (self._trees(root), None)
         work = self._upper.with_name("work")
-        return OverlayLayers(lower, self._upper, work, self.path, changes=changes)
+        return OverlayLayers(lower, self._upper, work=work, point=self.path, changes=changes)
 
     def _images(self, root: DatedTree) -> tuple[Path, Path | None]:
         """Returns the base image, and the image of the changes since, if any."""
         changes = self._folder / "changes"
         if self._image not in (None, root):
             assert self._image is not None
-            size = images.write_layer(self._store, self._image, root, changes)
+            size = images.write_layer(self._store, self._image, new=root, path=changes)
             below = image_mount.image(self._store, self._image)
             if size < max(REBASE_MIN_BYTES, below.stat().st_size // REBASE_FRACTION):
                 return below, changes
@@ -133,9 +134,9 @@ class OverlayWorkspace(Workspace):
             full = overlay_snapshot.snapshot(
                 self._store,
                 batch,
-                self._begun.whole,
-                self._upper,
-                report,
+                base=self._begun.whole,
+                upper=self._upper,
+                report=report,
                 limit=self.max_bytes,
                 rules=lambda _: self._rules(),
                 scanner=self._scanner(),
@@ -144,10 +145,10 @@ class OverlayWorkspace(Workspace):
             return working_tree.divide(
                 self._store,
                 batch,
-                full,
-                self.path,
-                report,
-                self._begun,
+                full=full,
+                directory=self.path,
+                report=report,
+                base=self._begun,
                 thread=self._thread_rules(),
                 is_partial=True,
             )

@@ -107,7 +107,7 @@ def lookup_logged(
     place: Mapping[str, Any],
 ) -> StepResult | None:
     """`lookup`; logs the hit or the miss with its reason."""
-    hit = lookup(store, action, prompt, schema)
+    hit = lookup(store, action, prompt=prompt, schema=schema)
     if hit is None:
         log("miss", **place, action=action.hash, reason=explain_miss(store, action))
     elif hit.cached is not None:
@@ -136,9 +136,9 @@ def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> Step
     return StepResult(
         AgentResult(output, detail, tuple(result.artifacts)),
         extracted,
-        prompt,
-        "block",
-        None if action.payload["inputRoot"] is None else state,
+        prompt=prompt,
+        extraction="block",
+        workspace=None if action.payload["inputRoot"] is None else state,
         cached={"action": action.hash, "savedMs": max(0, saved)},
     )
 
@@ -154,7 +154,7 @@ def save_logged(
 ) -> None:
     """`save` for a committed step, which a failure to save must not fail: it is logged."""
     try:
-        save(store, action, step, state, duration_ms)
+        save(store, action, step=step, state=state, duration_ms=duration_ms)
     except CasfsError as error:
         log("not cached", **place, action=action.hash, error=str(error))
 
@@ -181,5 +181,5 @@ def save(
             "durationMs": duration_ms,
             "createdAt": step["completedAt"],
         }
-        result = recorded_state.put_node(batch, actions.TYPE, payload, state).hash
+        result = recorded_state.put_node(batch, actions.TYPE, payload=payload, state=state).hash
     retry_on_conflict(lambda: actions.publish(store, action, result))

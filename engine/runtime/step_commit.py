@@ -128,9 +128,17 @@ class StepCommitter:
         compact = record["compact"]  # may have changed since the step was built
         step.payload["compact"] = compact
         step.summary = None if compact is None else content.text(self.store, compact)
-        rounds, budget = step_limit(record, self.config.start), self.config.budget
+        rounds = step_limit(record, self.config.start)
+        budget = self.config.budget
         step.moved = transitions.finish_step(
-            step.batch, now, step.payload, decision, rounds, step.tokens, budget, step.state
+            step.batch,
+            now,
+            payload=step.payload,
+            decision=decision,
+            rounds=rounds,
+            tokens=step.tokens,
+            budget=budget,
+            state=step.state,
         )
 
     def _payload(self, batch: Batch, step: StepResult) -> dict[str, Any]:
@@ -171,7 +179,8 @@ class StepCommitter:
 
     def _prompt(self, role: str, step: StepResult) -> dict[str, Any]:
         """The digest of the prompt, and the nodes of its parts that the chain does not have."""
-        record, digest = self.head.thread.record, self.prompts.digest(role, step.prompt)
+        record = self.head.thread.record
+        digest = self.prompts.digest(role, step.prompt)
         parts = {
             "hint": step.prompt.hint and record.get("hint"),
             "answer": step.prompt.answer and record["answer"],
@@ -182,7 +191,8 @@ class StepCommitter:
 
     def _log_report(self) -> None:
         """Logs which files are private, and which secrets are in the work."""
-        report, thread = self.workspace.take_report(), self.head.thread.id
+        report = self.workspace.take_report()
+        thread = self.head.thread.id
         for path, why in report.local.items():
             self.log("private", thread=thread, path=printable(path), reason=why)
         for path, hits in report.exposed.items():
@@ -202,6 +212,8 @@ class StepCommitter:
         if not self.history.steps and not thread.record["parent"]:
             before = None
         place = {"thread": thread.id, "index": thread.record["intent"]["index"]}
-        found = redaction.files_with_secrets(self.store, self.config.secrets, before, after)
+        found = redaction.files_with_secrets(
+            self.store, self.config.secrets, before=before, after=after
+        )
         for path, names in found:
             self.log("secret in workspace", **place, path=path, variables=" ".join(names))

@@ -43,8 +43,8 @@ def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Seq
     suspension.suspend(
         store,
         threads.get(store, id),
-        "suspended by a person",
-        interrupted,
+        reason="suspended by a person",
+        failed=interrupted,
         cause=UNKNOWN,
         by_person=True,
     )

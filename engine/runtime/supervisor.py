@@ -231,11 +231,13 @@ class Supervisor:
     async def stop(self, id: ThreadId, action: stop_thread.Action) -> None:
         """Cancels the task of a thread and of its children, then cancels or suspends the thread.
         Raises NotFound, Conflict."""
-        task, lease = self._tasks.get(id), None
+        task = self._tasks.get(id)
+        lease = None
         self._stops += 1
         try:
             if task is not None:
-                lease, task.lease = task.lease, None  # kept until the thread is stopped
+                lease = task.lease  # kept until the thread is stopped
+                task.lease = None
                 task.scope.cancel()
                 await task.done.wait()
             detail = task and task.head and task.head.interrupted
@@ -312,7 +314,8 @@ class Supervisor:
             thread = threads.of_head(task.lease.thread, task.lease.head)
             guard = partial(self.leases.check, task.lease)
         else:
-            thread, guard = threads.get(self._store, task.id), None
+            thread = threads.get(self._store, task.id)
+            guard = None
         shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
         rest = (self._extractor, self._commits, guard)
         return ThreadRun(self._store, thread, self.env_of(task.id), self._log, *shared, *rest)

@@ -78,14 +78,15 @@ class ThreadConfig:
         self, intent: Intent, history: ThreadHistory, hint: NodeHash | None = None
     ) -> Prompt:
         """Returns the redacted prompt of a pending step; `hint`: a content node."""
-        part, shown = self.flow.roles[intent["role"]], history.prompt_history
+        part = self.flow.roles[intent["role"]]
+        shown = history.prompt_history
         last = history.steps[-1] if history.steps else None
         prompt = Prompt(
             part.system_prompt,
             self.task,
-            shown.steps,
-            part.extract_prompt,
-            part.schema,
+            history=shown.steps,
+            ask=part.extract_prompt,
+            schema=part.schema,
             summary=shown.summary,
             origin=self._origin,
             hint=hint and text(self._store, hint),
@@ -135,7 +136,13 @@ class ThreadConfig:
 
         part = self.flow.roles[role]
         limits = [loader.limits(self.bound_agent(role)["config"]), part.limits]
-        made = RoleAgent(agent, self.schemas[role], part.timeout, self._extractor, limits)
+        made = RoleAgent(
+            agent,
+            self.schemas[role],
+            timeout=part.timeout,
+            extractor=self._extractor,
+            limits=limits,
+        )
         self._role_agents[role] = made
         return made
 
@@ -158,7 +165,8 @@ def variable_names(store: Store, thread: Thread) -> set[str]:
 
 
 def _names(store: Store, thread: Thread, names_of: Callable[[Package, Any], set[str]]) -> set[str]:
-    start, bound = threads.start(store, thread).payload, threads.agents(store, thread)
+    start = threads.start(store, thread).payload
+    bound = threads.agents(store, thread)
     others = [start["compact"]["agent"]] if start.get("compact") else []
     names: set[str] = set()
     for hash in {*bound.values(), *others}:
@@ -182,7 +190,8 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
 
 
 def marks_of(store: Store, thread: Thread, env: Mapping[str, str]) -> SecretMarks:
-    allows_all, highest = bool(thread.record.get(ALLOWS_SECRETS)), thread.record.get(HIGHEST_MARK)
+    allows_all = bool(thread.record.get(ALLOWS_SECRETS))
+    highest = thread.record.get(HIGHEST_MARK)
     return redaction.new_marks(store, env, allows_all=allows_all, highest=highest or 0)
 
 

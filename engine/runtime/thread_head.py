@@ -96,7 +96,8 @@ async def end_programs(head: ThreadHead, done: trio.Event) -> None:
     with trio.move_on_after(GRACE_S):
         await done.wait()
     if not done.is_set():
-        end, limiter = partial(end_orphans, head.thread), trio.CapacityLimiter(1)
+        end = partial(end_orphans, head.thread)
+        limiter = trio.CapacityLimiter(1)
         await trio.to_thread.run_sync(end, limiter=limiter)
 
 

@@ -71,8 +71,11 @@ class ThreadRun:
         `ThreadHead`. By default rules are evaluated in this process, child threads in this task."""
         self.head = ThreadHead(thread, guard)
         self._store = self._raw_store = store
-        self._log, self._raw_log, self._env = log, log, env
-        self._workspaces, self._workspace = workspaces, thread_workspace(store, thread, workspaces)
+        self._log = log
+        self._raw_log = log
+        self._env = env
+        self._workspaces = workspaces
+        self._workspace = thread_workspace(store, thread, workspaces)
         self._single_flight = single_flight or SingleFlight()
         if evaluator is None:
             from engine.moderator.conditions import LocalEvaluator
@@ -124,14 +127,16 @@ class ThreadRun:
 
     def _load(self) -> None:
         self._config = config = ThreadConfig(
-            self._raw_store, self.thread, self._env, self._extractor
+            self._raw_store, self.thread, env=self._env, extractor=self._extractor
         )
         self._secrets = config.secrets
         config.secrets.add_private(self._redacted)
         self._store = store = redacting_store(self._raw_store, config.secrets)
         self._log = log = config.secrets.redacting_log(self._raw_log)
         self._history = past = ThreadHistory(store, self.thread, config.start)
-        head, space, given = self.head, self._workspace, (self._env, self._run_child)
+        head = self.head
+        space = self._workspace
+        given = (self._env, self._run_child)
         self._contexts = AgentContextBuilder(store, head, config, *given, space, log)
         places = (space, self._workspaces, self._commits)
         self._committer = StepCommitter(store, head, config, past, *places, log)
@@ -146,7 +151,8 @@ class ThreadRun:
         pending = self.thread.record["intent"]
         await blocking(lambda: end_orphans(self.thread))
         if pending is None or pending.get("begun") is False:
-            decision, attempt = await self._decide(self._history.steps), 1
+            decision = await self._decide(self._history.steps)
+            attempt = 1
         else:
             once = self._config.flow.roles[pending["role"]].suspends_unknown
             lost = await blocking(lambda: call_stack.lost_attempts(self._store, self.thread, once))
@@ -155,9 +161,12 @@ class ThreadRun:
                 return None
             decision = Next(pending["role"], pending.get("rule"))
             attempt = pending["attempt"] + (not pending.get("goesOn"))
-        done, rounds = len(self._history.steps), step_limit(self.thread.record, self._config.start)
+        done = len(self._history.steps)
+        rounds = step_limit(self.thread.record, self._config.start)
         await self.head.move(
-            lambda now: transitions.begin(self._store, now, decision, done, rounds, attempt)
+            lambda now: transitions.begin(
+                self._store, now, decision=decision, done=done, rounds=rounds, attempt=attempt
+            )
         )
         return self._next_intent()
 
@@ -191,7 +200,7 @@ class ThreadRun:
             schema = self._config.schemas[intent["role"]]
             hit = await blocking(
                 lambda: step_cache.lookup_logged(
-                    self._store, action, prompt, schema, self._log, place
+                    self._store, action, prompt=prompt, schema=schema, log=self._log, place=place
                 )
             )
             result = hit or await self._attempt(intent, prompt)
@@ -199,11 +208,19 @@ class ThreadRun:
                 return None
             following = await self._commit(result)
             if hit is None:
-                done, state = self._history.steps[-1], self._history.state
-                ms, thread = result.duration_ms, {"thread": self.thread.id}
+                done = self._history.steps[-1]
+                state = self._history.state
+                ms = result.duration_ms
+                thread = {"thread": self.thread.id}
                 await blocking(
                     lambda: step_cache.save_logged(
-                        self._store, action, done, state, ms, self._log, thread
+                        self._store,
+                        action,
+                        step=done,
+                        state=state,
+                        duration_ms=ms,
+                        log=self._log,
+                        place=thread,
                     )
                 )
             return following
@@ -216,7 +233,13 @@ class ThreadRun:
             before = record.pending_state(intent) or self._history.state
             context = await self._contexts.context(intent, prompt, self._history.state)
             agent = self._config.role_agent(intent["role"])
-            attempt = Attempt(self._store, self.head, agent, context, self._config.budget)
+            attempt = Attempt(
+                self._store,
+                self.head,
+                role_agent=agent,
+                context=context,
+                budget=self._config.budget,
+            )
             try:
                 if before is not None:
                     await self.head.patiently(partial(self._workspace.reset, before))
@@ -224,16 +247,23 @@ class ThreadRun:
             except Waiting as why:
                 keeps = why.keeps_workspace and before is not None
                 state = await blocking(self._workspace.record) if keeps else None
-                await self._suspend(why.cause, str(why), None, attempt.tokens, why.question, state)
+                await self._suspend(
+                    why.cause,
+                    str(why),
+                    detail=None,
+                    tokens=attempt.tokens,
+                    question=why.question,
+                    state=state,
+                )
                 return None
             except BudgetExceeded as why:
-                await self._suspend(BUDGET, str(why), None, attempt.tokens)
+                await self._suspend(BUDGET, str(why), detail=None, tokens=attempt.tokens)
                 return None
             except AttemptFailed as why:
                 out = self._config.budget.exceeded(spent(self.thread.record, attempt.tokens))
                 if not (retries or why.is_away) or out:
                     reason = f"{why}; {out}" if out else str(why)
-                    await self._suspend(why.cause, reason, why.detail, attempt.tokens)
+                    await self._suspend(why.cause, reason, detail=why.detail, tokens=attempt.tokens)
                     return None
                 retries -= not why.is_away
                 intent = await self._retry(intent, why, attempt.tokens)
@@ -244,7 +274,9 @@ class ThreadRun:
         await blocking(self._cancel_children)
         failed = [why.detail] if why.detail else []
         moved = await self.head.move(
-            lambda now: transitions.retry(self._store, now, str(why), failed, tokens)
+            lambda now: transitions.retry(
+                self._store, now, reason=str(why), failed=failed, tokens=tokens
+            )
         )
         again: Intent = moved.record["intent"]
         self._log_step(again)
@@ -272,13 +304,16 @@ class ThreadRun:
     async def _compact(self, intent: Intent) -> None:
         """Summarises the history where it is larger than the thread's limit. Where that fails the
         step goes on with the whole history."""
-        policy, past = self._config.start.get("compact"), self._history.prompt_history
+        policy = self._config.start.get("compact")
+        past = self._history.prompt_history
         if policy is None or len(past.steps) < 2 or past.tokens() <= policy["above"]:
             return
         place = (self.thread.id, intent["index"], intent["run"])
         given = compaction.CompactionInput(*place, self._config.task, past)
         try:
-            summary = await compaction.summarise(self._store, policy["agent"], given, self._env)
+            summary = await compaction.summarise(
+                self._store, policy["agent"], given=given, env=self._env
+            )
         except AttemptFailed as error:
             fields = {"index": intent["index"], "error": str(error)}
             self._log("not compacted", thread=self.thread.id, **fields)
@@ -287,7 +322,7 @@ class ThreadRun:
             return
         await self.head.move(
             lambda now: transitions.compact(
-                self._store, now, summary.content, now.hash, summary.tokens
+                self._store, now, summary=summary.content, head=now.hash, tokens=summary.tokens
             )
         )
         self._history.prompt_history = history.PromptHistory(summary.text)

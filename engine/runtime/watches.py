@@ -47,7 +47,8 @@ class Watches:
             self._start(spec)
 
     def _start(self, spec: WatchSpec) -> None:
-        watch, scope = Watch(self._store, spec), trio.CancelScope()
+        watch = Watch(self._store, spec)
+        scope = trio.CancelScope()
         self._running[spec.directory] = watch, scope
         self._nursery.start_soon(self._follow, watch, scope)
 

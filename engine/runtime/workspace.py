@@ -90,7 +90,8 @@ class Workspace:
     def record_turn(self) -> RecordedState:
         """Stores its content while its agent works: neither `record` nor `reset` depends on it, and
         no file is read again. Raises as `record`, and where a file changes its kind meanwhile."""
-        report, self._known = SnapshotReport(known=self._known), {}  # which a failure leaves
+        report = SnapshotReport(known=self._known)  # which a failure leaves
+        self._known = {}
         state = self._record(report)
         self._known = report.known or {}
         return state
@@ -102,15 +103,15 @@ class Workspace:
         rules = self._rules()
         with self._store.batch() as batch:
             full = walker.snapshot(
-                batch, self.path, rules, report, options=options, cache=self._stats
+                batch, self.path, rules=rules, report=report, options=options, cache=self._stats
             )
             state = working_tree.divide(
                 self._store,
                 batch,
-                full.dated,
-                self.path,
-                report,
-                self._begun,
+                full=full.dated,
+                directory=self.path,
+                report=report,
+                base=self._begun,
                 thread=self._thread_rules(),
             )
         self._stats.advance()
@@ -149,14 +150,17 @@ class Workspace:
         state = self._begun
         if self.start is not None:
             payload = self._store.node(self.start, "thread-start").payload
-            state = recorded_state.of_node(self._store, self.start, payload, "workspace")
+            state = recorded_state.of_node(
+                self._store, self.start, payload=payload, field="workspace"
+            )
         if state is None:
             return TrackedFiles(self.path, above=False)
         return RecordedTrackedFiles(self._store, state)
 
     def take_report(self) -> SnapshotReport:
         """Returns what `record` reported since the last call; a file is named once."""
-        report, self._report = self._report, SnapshotReport()
+        report = self._report
+        self._report = SnapshotReport()
         named = frozenset(self._named)
         self._named.update(report.local, report.exposed)
         for paths in (report.local, report.exposed):
@@ -167,7 +171,8 @@ class Workspace:
     def remove(self) -> None:
         """Deletes it, write-protected directories included, and the restore state of it.
         Raises Failed."""
-        self.state, self._stats = None, StatCache()
+        self.state = None
+        self._stats = StatCache()
         rmtree.delete(self.path)
         Target(self._store, self.path).forget()
 

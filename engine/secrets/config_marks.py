@@ -20,12 +20,15 @@ from typing import Any
 
 from casfs.nodes.schema_dialect import IN_PLACE, ref_target, subschemas
 
-ENV, VARIABLE, AGENT, EXPRESSION = "env", "variable", "agent", "jsonata"
+ENV = "env"
+VARIABLE = "variable"
+AGENT = "agent"
+EXPRESSION = "jsonata"
 
 
 def marked_values(schema: Any, config: Any, format: str) -> Iterator[Any]:
     """Yields the parts of `config` that `schema` marks with `format`."""
-    yield from _walk(schema, config, format, schema)
+    yield from _walk(schema, config, format=format, root=schema)
 
 
 def _walk(schema: Any, config: Any, format: str, root: Any) -> Iterator[Any]:
@@ -34,7 +37,7 @@ def _walk(schema: Any, config: Any, format: str, root: Any) -> Iterator[Any]:
     if schema.get("format") == format:
         yield config
     for part, value in (*_in_place(schema, config, root), *_below(schema, config)):
-        yield from _walk(part, value, format, root)
+        yield from _walk(part, value, format=format, root=root)
 
 
 def _in_place(schema: Mapping[str, Any], config: Any, root: Any) -> Iterator[tuple[Any, Any]]:

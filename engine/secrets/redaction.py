@@ -36,7 +36,8 @@ from engine.secrets.config_marks import ENV, marked_values
 
 ALLOWED = "snapshot.allow"
 MAX_PRIVATE_BYTES = 64 << 10  # of a file whose values are looked for
-MAX_WORK_BYTES, READ_FILES = 16 << 20, 200  # that are searched for words; that are read at once
+MAX_WORK_BYTES = 16 << 20  # that are searched for words; that are read at once
+READ_FILES = 200
 
 __all__ = ["files_with_secrets", "from_env", "redacting_store", "secrets_of", "variables"]
 
@@ -80,7 +81,9 @@ def values_in_private_files(
 def _words_of_work(store: Store, root: TreeHash, values: set[str]) -> set[str]:
     """Returns which of these values a file of the work has as a word. Looks at text files up to a
     limit: a value that is not seen is taken for a secret."""
-    left, missing, found = MAX_WORK_BYTES, set(values), set[str]()
+    left = MAX_WORK_BYTES
+    missing = set(values)
+    found = set[str]()
     files = (entry for _, entry in tree.walk(store, root) if isinstance(entry, File))
     while missing and left > 0 and (batch := list(islice(files, READ_FILES))):
         small = [one.digest.hash for one in batch if one.digest.size_bytes <= MAX_PRIVATE_BYTES]

@@ -38,7 +38,8 @@ def lost_attempts(store: Store, thread: Thread, once: bool) -> str | None:
     as many: the step of a child is suspended first. So may one of a shared store, whose machines
     end for reasons of their own."""
     intent = thread.record["intent"]
-    lost, limit = record.lost_attempts(intent), record.MAX_LOST_ATTEMPTS
+    lost = record.lost_attempts(intent)
+    limit = record.MAX_LOST_ATTEMPTS
     if once:
         limit = 1
     elif isinstance(store.backend, Leasing) or open_children(store, thread):

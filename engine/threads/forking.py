@@ -53,7 +53,9 @@ class ForkPoint:
         fork = {"thread": thread.id, "step": self.index}
         if self.turn is None:
             return {"fork": fork}
-        step, turns, state = revisions.turn_state(store, thread, self.index + 1, self.turn)
+        step, turns, state = revisions.turn_state(
+            store, thread, index=self.index + 1, turn=self.turn
+        )
         agent = threads.agents(store, thread)[step["role"]]
         package = store.node(agent, "agent").payload["package"]
         continues = "continue" in loader.load(package).descriptor.get("capabilities", ())
@@ -97,7 +99,8 @@ def fork(
             " give --at STEP (0: its start), or --workflow NAME"
         )
     origin = _fork_point(store, thread, at)
-    kept, agents = threads.agents(store, thread), [thread.record.get("agents")]
+    kept = threads.agents(store, thread)
+    agents = [thread.record.get("agents")]
     flow_name = thread.record["workflow"]
     fields = {key: thread.record[key] for key in INHERITED if key in thread.record}
     fields |= {key: one for key, one in (("rounds", max_steps), ("hint", hint)) if one is not None}
@@ -105,7 +108,8 @@ def fork(
     if flow is not None:
         _check_history(store, origin, flow)
         kept = {role: agent for role, agent in kept.items() if role in flow.roles}
-        flow_name, fields["definition"] = flow.name, workflow
+        flow_name = flow.name
+        fields["definition"] = workflow
     for one in variants:
         if flow is None:
             agent_binding.check_replacements(thread, kept, one)
@@ -115,7 +119,8 @@ def fork(
         if any(variants) or flow is not None:
             agents = [agent_binding.put_replaced(batch, kept, one) for one in variants]
         fields |= naming.fields(store, name)
-        start, created = thread.record["start"], list[Thread]()
+        start = thread.record["start"]
+        created = list[Thread]()
         points = [origin.fields(store, batch, thread, one) for one in variants]
         for hash, point in islice(zip(cycle(agents), cycle(points), strict=False), count):
             more = {**fields, **point, "agents": hash}

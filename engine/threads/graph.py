@@ -36,13 +36,15 @@ def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
 
 def outline(flow: Workflow, path: Sequence[str], ended: bool, running: str | None = None) -> str:
     """Returns the same as lines: each state, and below it where its rules lead."""
-    taken, played = edges_taken([START, *path], ended, running), Counter(path)
+    taken = edges_taken([START, *path], ended, running)
+    played = Counter(path)
     lines = []
     for state in (START, *flow.roles):
         mark = "  (running)" if state == running else ""
         lines.append(f"{_NAMES.get(state, state)}{_times(played[state], 1)}{mark}")
         for rule in (one for one in flow.rules if one["from"] == state):
-            to, when = rule["to"], rule["when"]
+            to = rule["to"]
+            when = rule["when"]
             count = taken[state, to]
             arrow = f"  {'==>' if count else '-->'} {_NAMES.get(to, to)}{_times(count, 2)}"
             lines.append(arrow + (f"  when {' '.join(when.split())}" if when else ""))

@@ -29,7 +29,8 @@ class EarlierSteps(Sequence[EarlierStep]):
 
     def __init__(self, steps: list[EarlierStep]) -> None:
         """Takes ownership of `steps`."""
-        self._steps, self._count = steps, len(steps)
+        self._steps = steps
+        self._count = len(steps)
 
     def then(self, step: EarlierStep) -> EarlierSteps:
         """Returns the steps with one more."""
@@ -98,7 +99,7 @@ class ThreadHistory:
         self.hashes.append(hash)
         self.steps.append(step)
         self.state = state
-        shown = EarlierStep(step["index"], step["role"], output, step["meta"])
+        shown = EarlierStep(step["index"], step["role"], output=output, meta=step["meta"])
         self.prompt_history = self.prompt_history.then(shown, summary)
 
 

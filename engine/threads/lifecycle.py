@@ -155,7 +155,7 @@ def call(
             "children": children,
         }
         moved = batch.move(parent.name, parent.head, parent.hash, changed)
-    return Thread(parent.id, moved, None), child
+    return Thread(parent.id, moved, fault=None), child
 
 
 def remove(store: Store, thread: Thread) -> None:
@@ -182,8 +182,8 @@ def _validated(
     check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
     for role, one in request.all_agents.items():
-        _check_calls(store, option(role), one, set())
-    return _ValidatedRequest(request, workflow.name, packages, caller)
+        _check_calls(store, option(role), agent=one, checked=set())
+    return _ValidatedRequest(request, workflow.name, packages=packages, caller=caller)
 
 
 def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) -> None:
@@ -199,7 +199,7 @@ def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) 
             check_roles(flow, agents)
             agent_binding.resolve(agents)
             for called in agents.values():
-                _check_calls(store, where, called, checked)
+                _check_calls(store, where, agent=called, checked=checked)
         from engine.moderator import rules
 
         schemas = {name: role.schema for name, role in flow.roles.items()}
@@ -208,7 +208,7 @@ def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) 
             raise Invalid(f"{where}: config.meta: {faults[0]}")
     for nested in loader.load(agent.name).nested_agents(config):
         binding = Binding(nested["name"], nested["config"], nested["version"])
-        _check_calls(store, where, binding, checked)
+        _check_calls(store, where, agent=binding, checked=checked)
 
 
 def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
@@ -228,12 +228,14 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
         payload["workspace"] = request.workspace.tree
     if request.compact is not None:
         payload["compact"] = {"above": request.compact.above, "agent": summariser}
-    return recorded_state.put_node(batch, "thread-start", payload, request.workspace).hash
+    return recorded_state.put_node(
+        batch, "thread-start", payload=payload, state=request.workspace
+    ).hash
 
 
 def new_thread(start: NodeHash, workflow: str, hash: NodeHash | None = None, **more: Any) -> Thread:
     head = Head(hash or start, record.initial(start, workflow, **more))
-    return Thread(threads.new_id(), head, None)
+    return Thread(threads.new_id(), head, fault=None)
 
 
 def _key_hash(key: str) -> str:

@@ -32,7 +32,9 @@ class _Prefix:
 
     def __init__(self, head: str) -> None:
         data = head.encode()
-        self._head, self._hasher, self._size = head, Hasher(data), len(data)
+        self._head = head
+        self._hasher = Hasher(data)
+        self._size = len(data)
         self._count = 0
         self._last: EarlierStep | None = None
 
@@ -46,7 +48,8 @@ class _Prefix:
             data = AFTER(step.text()).encode()
             self._hasher.update(data)
             self._size += len(data)
-            self._count, self._last = self._count + 1, step
+            self._count = self._count + 1
+            self._last = step
         data = tail.encode()
         hasher = self._hasher.copy()
         hasher.update(data)

@@ -20,12 +20,18 @@ from casfs.threads import RUNNING
 from casfs.trees.recorded_state import FIELDS, RecordedState
 
 MAX_REASON_BYTES = 600  # as JSON
-MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # length of a list
+MAX_ATTEMPTS = 12  # length of a list
+MAX_TURNS = 8
+MAX_CALLS = 12
 KEPT = ("kept", "tree", *FIELDS)  # from attempt to attempt, of one agent
 PAUSED = "paused"  # kept between attempts, whichever agent plays the role
 MAX_LOST_ATTEMPTS = 3  # attempts of one step that ended with the daemon
 
-FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
+FAILURE = "failure"
+TIMEOUT = "timeout"
+BUDGET = "budget"
+UNKNOWN = "unknown"
+RULE = "rule"
 CALLER = "caller"  # its caller is suspended
 ROUNDS = "rounds"  # the step limit is reached
 ALLOWS_SECRETS = "allowsSecrets"
@@ -161,7 +167,8 @@ def step_limit(record: Mapping[str, Any], start: Mapping[str, Any]) -> int:
 
 def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:
     """Returns the spending of a thread after its pending attempt, which took `tokens`."""
-    before, begun = record["spent"], record["intent"]
+    before = record["spent"]
+    begun = record["intent"]
     wall = max(0, now_ms() - begun["since"]) if begun else 0
     return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall}
 

@@ -57,7 +57,7 @@ async def compare_routes(
         evaluator = LocalEvaluator()
     start = threads.start(store, thread).payload
     flow = workflows.load(store, workflow or threads.workflow(store, thread))
-    recorded = [node.payload for node in threads.last_steps(store, thread, None)]
+    recorded = [node.payload for node in threads.last_steps(store, thread, count=None)]
     routes = [*(step["role"] for step in recorded), _ending(store, thread)]
     rows = []
     steps: list[Mapping[str, Any]] = []
@@ -70,7 +70,9 @@ async def compare_routes(
         decision = await moderator.decide(flow.rules, context, evaluator)
         now, stuck = _route(decision)
         role = steps[-1]["role"] if steps else START
-        rows.append(RouteComparison(index, role, recorded_role, now, fault or stuck))
+        rows.append(
+            RouteComparison(index, role, recorded=recorded_role, now=now, fault=fault or stuck)
+        )
     return rows
 
 

@@ -47,15 +47,17 @@ def suspend(
     Retries on conflict."""
 
     def attempt() -> Thread:
-        intent, details = thread.record["intent"], failed
+        intent = thread.record["intent"]
+        details = failed
         with store.batch() as batch:
             if cause not in (FAILURE, TIMEOUT):
                 for child in call_stack.open_children(store, thread):
                     _pause(batch, child, thread)
             if intent is not None and by_person:
-                intent, details = paused_intent(batch, intent, failed), ()
+                intent = paused_intent(batch, intent, failed)
+                details = ()
             elif intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
-                details = attempt_entry(batch, thread, f"failed: {reason}", failed)
+                details = attempt_entry(batch, thread, how=f"failed: {reason}", details=failed)
                 finished = call_stack.finished_children(store, thread)
                 calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = {**record.without_turns(intent), "calls": calls}
@@ -108,7 +110,8 @@ def resume(
     """
     if thread.status != SUSPENDED:
         raise Conflict(f"thread {thread.id} {says(thread)}, not suspended")
-    callers, children = call_stack.waiting_callers, call_stack.awaited_children
+    callers = call_stack.waiting_callers
+    children = call_stack.awaited_children
     resumed = [*callers(store, thread), thread, *children(store, thread)]
     trust.check(store, resumed)
     asks = resumed[-1].record.get("cause") == HUMAN
@@ -133,14 +136,18 @@ def resume(
             if text is not None:
                 changes[resumed[-1].id][name] = content.put(batch, text)
         roles = {thread.id: agents}
-        moved = [_resume(store, batch, one, changes, roles.get(one.id, {})) for one in resumed]
+        moved = [
+            _resume(store, batch, thread=one, more=changes, new=roles.get(one.id, {}))
+            for one in resumed
+        ]
     return moved[0]
 
 
 def _resume(store: Store, batch: Batch, thread: Thread, more: Any, new: Collection[str]) -> Thread:
     """A failed step is run again with all that it called, unless another agent plays its role,
     which begins with nothing of what that one kept."""
-    intent, cause = thread.record["intent"], thread.record.get("cause")
+    intent = thread.record["intent"]
+    cause = thread.record.get("cause")
     changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more[thread.id]}
     if intent is not None:
         other = intent["role"] in new

@@ -35,7 +35,8 @@ from engine.threads.record import (
     Intent,
 )
 
-RETURN_MAX_STEPS, RETURN_CANCELLED = 2, 130
+RETURN_MAX_STEPS = 2
+RETURN_CANCELLED = 130
 
 
 def begin(
@@ -44,7 +45,15 @@ def begin(
     """Commits a decision while no step is finished: the next intent, or the end. A repeated
     attempt keeps the children of the one before."""
     with store.batch() as batch:
-        return _advance(batch, thread, thread.hash, decision, done, rounds, attempt)
+        return _advance(
+            batch,
+            thread,
+            hash=thread.hash,
+            decision=decision,
+            done=done,
+            rounds=rounds,
+            attempt=attempt,
+        )
 
 
 def finish_step(
@@ -60,7 +69,7 @@ def finish_step(
     """Adds a finished step, which took `tokens` and left the directory in `state`, the move of the
     head and the decision after it to `batch`. A spent budget suspends the thread before its next
     step."""
-    step = recorded_state.put_node(batch, "thread-step", payload, state)
+    step = recorded_state.put_node(batch, "thread-step", payload=payload, state=state)
     spent = record.spent(thread.record, tokens)
     clear_hint: dict[str, Any] = {"hint": None} if "hint" in thread.record else {}
     out = budget.exceeded(spent)
@@ -71,10 +80,10 @@ def finish_step(
     return _advance(
         batch,
         thread,
-        step.hash,
-        decision,
-        payload["index"],
-        rounds,
+        hash=step.hash,
+        decision=decision,
+        done=payload["index"],
+        rounds=rounds,
         spent=spent,
         answer=None,
         compact=None,
@@ -87,15 +96,21 @@ def retry(
 ) -> Thread:
     """Begins another attempt at the pending step, with the finished children of the last one."""
     intent = thread.record["intent"]
-    calls, number = call_stack.finished_children(store, thread), intent["attempt"] + 1
+    calls = call_stack.finished_children(store, thread)
+    number = intent["attempt"] + 1
     with store.batch() as batch:
-        details = attempt_entry(batch, thread, f"failed: {reason}", failed)
+        details = attempt_entry(batch, thread, how=f"failed: {reason}", details=failed)
         return move_head(
             batch,
             thread,
             thread.hash,
             intent=record.new_intent(
-                intent["role"], intent["index"], number, calls, intent.get("lost", 0), intent
+                intent["role"],
+                intent["index"],
+                attempt=number,
+                calls=calls,
+                lost=intent.get("lost", 0),
+                last=intent,
             ),
             attempts=record.add_attempts(thread.record, details),
             spent=record.spent(thread.record, tokens),
@@ -143,19 +158,20 @@ def cancel(
         if caller is not None:
             batch.swap(caller.name, caller.head, caller.head)
         for child in call_stack.open_children(store, thread):
-            _cancel(store, batch, child, f"cancelled with thread {thread.id}")
-        return _cancel(store, batch, thread, "cancelled", interrupted)
+            _cancel(store, batch, thread=child, summary=f"cancelled with thread {thread.id}")
+        return _cancel(store, batch, thread=thread, summary="cancelled", interrupted=interrupted)
 
 
 def _cancel(
     store: Store, batch: Batch, thread: Thread, summary: str, interrupted: Sequence[str] = ()
 ) -> Thread:
-    end, last = End(RETURN_CANCELLED, summary), threads.last_step(store, thread)
+    end = End(RETURN_CANCELLED, summary)
+    last = threads.last_step(store, thread)
     paused = (thread.record["intent"] or {}).get(record.PAUSED)
     held = [*([paused] if paused else []), *interrupted]
-    entry = attempt_entry(batch, thread, "was cancelled", held, is_told=False)
+    entry = attempt_entry(batch, thread, how="was cancelled", details=held, is_told=False)
     attempts = record.add_attempts(thread.record, entry)
-    return _end(batch, thread, last, end, CANCELLED, attempts=attempts)
+    return _end(batch, thread, last=last, end=end, status=CANCELLED, attempts=attempts)
 
 
 def compact(
@@ -191,7 +207,9 @@ def _advance(
             return move_head(batch, thread, hash, **stop, reason=reason, cause=ROUNDS, **changes)
         decision = End(RETURN_MAX_STEPS, reason)
     if isinstance(decision, End):
-        return _end(batch, thread, hash if done else None, decision, ENDED, **changes)
+        return _end(
+            batch, thread, last=hash if done else None, end=decision, status=ENDED, **changes
+        )
     if isinstance(decision, RuleFailed):
         reason = record.truncate_reason(decision.reason)
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
@@ -199,7 +217,9 @@ def _advance(
     is_again = attempt > 1 or (last and (last.get("begun") is False or last.get("goesOn")))
     last = last if is_again else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
-    intent = record.new_intent(decision.role, done + 1, attempt, calls, lost, last)
+    intent = record.new_intent(
+        decision.role, done + 1, attempt=attempt, calls=calls, lost=lost, last=last
+    )
     intent |= {} if decision.rule is None else {"rule": decision.rule}
     attempts: list[str] = []
     if last:
@@ -274,4 +294,4 @@ def _end(
 def move_head(batch: Batch, thread: Thread, hash: NodeHash, **changes: Any) -> Thread:
     """Moves a head to `hash`, with changes to its record. Raises Conflict."""
     fresh = {**thread.record, "updatedAt": now_ms(), **changes}
-    return Thread(thread.id, batch.move(thread.name, thread.head, hash, fresh), None)
+    return Thread(thread.id, batch.move(thread.name, thread.head, hash, fresh), fault=None)

@@ -45,7 +45,8 @@ def all_runs(store: Store, thread: Thread) -> list[str]:
 
 def _resumed(store: Store, thread: Thread) -> list[Thread]:
     """Returns a thread with the callers and callees that are resumed with it."""
-    callers, children = call_stack.waiting_callers, call_stack.open_children
+    callers = call_stack.waiting_callers
+    children = call_stack.open_children
     return [*callers(store, thread), thread, *children(store, thread)]
 
 

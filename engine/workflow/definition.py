@@ -62,7 +62,8 @@ def check(definition: object) -> CheckReport:
     name = definition.get("name")
     if isinstance(name, str) and not WORKFLOW_NAME.fullmatch(name):
         faults.append(f"$.name: {name!r} does not fit {WORKFLOW_NAME.pattern}")
-    roles, rules = definition.get("roles"), definition.get("moderator")
+    roles = definition.get("roles")
+    rules = definition.get("moderator")
     if isinstance(roles, Mapping):
         for role, body in roles.items():
             faults += _role_faults(str(role), body)
@@ -78,7 +79,7 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
     broken: list[str] = []
     expressions: list[str] = []
     for index, rule in enumerate(rules):
-        broken += _members(rule, f"$.moderator[{index}]", _RULE, ("prompt",))
+        broken += _members(rule, f"$.moderator[{index}]", members=_RULE, more=("prompt",))
         if isinstance(rule, Mapping):
             broken += _unknown_ends(index, rule, roles)
             if "prompt" in rule:
@@ -128,7 +129,9 @@ def _role_faults(role: str, body: object) -> Iterator[str]:
         yield f"{path}: {role} is a reserved name"
     elif not ROLE_NAME.fullmatch(role):
         yield f"{path}: a role's name must fit {ROLE_NAME.pattern}"
-    yield from _members(body, path, _ROLE, ("cacheable", "policy"), in_files=("agent",))
+    yield from _members(
+        body, path, members=_ROLE, more=("cacheable", "policy"), in_files=("agent",)
+    )
     if not isinstance(body, Mapping):
         return
     if body.get("name") == "":

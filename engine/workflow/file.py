@@ -85,7 +85,8 @@ def complete(value: object, stem: str = "") -> WorkflowFile:
         given = {"name": stem, **given}
     agents: dict[str, AgentSpec] = {}
     faults = []
-    roles, rules = given.get("roles"), given.get("moderator")
+    roles = given.get("roles")
+    rules = given.get("moderator")
     if isinstance(roles, Mapping):
         given["roles"] = {key: _role(str(key), body) for key, body in roles.items()}
         for key, body in roles.items():

@@ -82,7 +82,9 @@ def add(
 
         configs = {f"the agent of {role}": spec["config"] for role, spec in agents.items()}
         definitions.refuse_secrets(store, {f"workflow {definition['name']}": definition, **configs})
-    return retry_on_conflict(lambda: _put(store, definition, agents, builtin)), report
+    return retry_on_conflict(
+        lambda: _put(store, definition, agents=agents, builtin=builtin)
+    ), report
 
 
 def _put(
@@ -221,7 +223,9 @@ def load(store: Store, hash: NodeHash) -> Workflow:
     """Loads a workflow. Raises NotFound where `hash` is not a workflow node."""
     flow = store.node(hash, "workflow").payload
     roles = {key: _loaded(store, ref) for key, ref in flow["roles"].items()}
-    return Workflow(hash, flow["name"], flow["description"], roles, flow["moderator"])
+    return Workflow(
+        hash, flow["name"], description=flow["description"], roles=roles, rules=flow["moderator"]
+    )
 
 
 def _loaded(store: Store, hash: NodeHash) -> Role:
@@ -230,15 +234,15 @@ def _loaded(store: Store, hash: NodeHash) -> Role:
     return Role(
         hash,
         role["name"],
-        role["description"],
-        role["systemPrompt"],
-        role["extractPrompt"],
-        role["schema"],
-        role.get("cacheable", False),
-        policy.get("retries", 0),
-        policy.get("timeoutS"),
-        policy.get("unknown") == "suspend",
-        policy.get("limits", {}),
+        description=role["description"],
+        system_prompt=role["systemPrompt"],
+        extract_prompt=role["extractPrompt"],
+        schema=role["schema"],
+        cacheable=role.get("cacheable", False),
+        retries=policy.get("retries", 0),
+        timeout=policy.get("timeoutS"),
+        suspends_unknown=policy.get("unknown") == "suspend",
+        limits=policy.get("limits", {}),
     )
 
 

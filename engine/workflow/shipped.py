@@ -33,7 +33,7 @@ def install(store: Store, *, again: bool = False) -> None:
     known = note.read_text("utf-8").split() if note.exists() else []
     for name, data in files().items():
         shipped = file.read(data, name)
-        if _is_wanted(store, shipped, known, again):
+        if _is_wanted(store, shipped, known=known, again=again):
             registry.add(store, shipped.definition, shipped.agents, builtin=True)
     names = {name.rpartition(".")[0] for name in files()}
     if not names <= set(known):

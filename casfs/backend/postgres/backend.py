@@ -49,7 +49,7 @@ class PostgresBackend:
         self.blobs = PostgresBlobs(self.pool, cache, self._storage)
         self.heads = PostgresHeads(self.pool, self.machine)
         self._replica: replica.Replica | None = None
-        self.uploads = Uploads(self.pool, self._storage, cache, root)
+        self.uploads = Uploads(self.pool, self._storage, cache=cache, root=root)
 
     @classmethod
     def open(cls, root: Path) -> Self:
@@ -70,7 +70,9 @@ class PostgresBackend:
         require: Collection[str] = (),
         local: Collection[str] = (),
     ) -> set[str]:
-        (result,) = self.publish_group([Publication(list(staged), list(swaps), require, local)])
+        (result,) = self.publish_group(
+            [Publication(list(staged), list(swaps), require=require, local=local)]
+        )
         if isinstance(result, BaseException):
             raise result
         return result
@@ -123,13 +125,16 @@ class PostgresBackend:
 
     def follow(self) -> None:
         """Also has reads that need the database fail soon."""
-        self.pool.patience_s, self.pool.pause_s = replica.PATIENCE_S, replica.PAUSE_S
+        self.pool.patience_s = replica.PATIENCE_S
+        self.pool.pause_s = replica.PAUSE_S
         self._replica = replica.Replica(self.pool, self.local.heads, self.root)
         self._replica.start()
         self.heads.replica = self.local.heads
 
     def leases(self, owner: str) -> PostgresLeases:
-        return PostgresLeases(self.pool, self.heads, self.blobs, self.machine, owner)
+        return PostgresLeases(
+            self.pool, self.heads, blobs=self.blobs, machine=self.machine, owner=owner
+        )
 
     def state(self) -> dict[str, Any]:
         return state(self.settings, self.machine)

@@ -150,7 +150,8 @@ class PostgresBlobs(PostgresRepair):
         become nodes. Raises NotFound, Unreachable."""
         asked = [*hashes]
         while asked:
-            part, asked = asked[: 10 * BATCH_ROWS], asked[10 * BATCH_ROWS :]
+            part = asked[: 10 * BATCH_ROWS]
+            asked = asked[10 * BATCH_ROWS :]
             with self._bringing:
                 if not again and (own := self._cache.published_rows(part)):
                     self._keep(own)
@@ -210,7 +211,8 @@ class PostgresBlobs(PostgresRepair):
 
     def _info_here(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         """Raises NotLocal."""
-        found, unknown = {}, []
+        found = {}
+        unknown = []
         here = self._local.blobs.info(hashes)
         for hash in dict.fromkeys(hashes):
             info = here.get(hash)

@@ -64,10 +64,12 @@ class Cache:
         if self._limit and self._stored > self._limit // EVICT_SHARE:
             self._stored = 0
             evict(self._root, self._limit)
-            used, self.used = self.used, LruCache(USED_BLOBS)
+            used = self.used
+            self.used = LruCache(USED_BLOBS)
             self.local.evict(self._limit, used.keys())
 
 
 def _row(one: Staged) -> Row:
-    key, type = key_of(one.digest.hash), None if one.type is None else type_key(one.type)
+    key = key_of(one.digest.hash)
+    type = None if one.type is None else type_key(one.type)
     return key, one.digest.size_bytes, type, one.data, None

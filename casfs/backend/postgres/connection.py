@@ -121,7 +121,9 @@ class Pool:
     def connection(self) -> Iterator[Connection]:
         """A connection of this thread's own, in autocommit mode."""
         if self._pid != os.getpid():  # forked
-            self._parents, self._idle, self._pid = self._idle, [], os.getpid()
+            self._parents = self._idle
+            self._idle = []
+            self._pid = os.getpid()
         db = None
         with suppress(IndexError):
             db = self._idle.pop()
@@ -162,7 +164,8 @@ class Pool:
             self._drop_idle()
 
     def _drop_idle(self) -> None:
-        idle, self._idle = self._idle, []
+        idle = self._idle
+        self._idle = []
         for db in idle:
             with suppress(Exception):
                 db.close()

@@ -87,4 +87,9 @@ def _find(pool: Pool, wanted: Shared) -> Shared | None:
         raise Refused(f"{url} has format {format!r}, this casfs reads {FORMAT!r}")
     if objects and objects.rstrip("/") != found["objects"].rstrip("/"):
         raise Refused(f"{url} keeps its objects at {found['objects']}, not at {objects}")
-    return Shared(url, found["objects"], endpoint or found["endpoint"], region or found["region"])
+    return Shared(
+        url,
+        found["objects"],
+        endpoint=endpoint or found["endpoint"],
+        region=region or found["region"],
+    )

@@ -103,18 +103,21 @@ class PostgresRepair:
         return self._open[1]
 
     def quarantine(self, hash: str) -> None:
-        self._ahead, self._open = {}, None
+        self._ahead = {}
+        self._open = None
         self._pool.run(QUARANTINE, [key_of(hash)])
 
 
 def _windows(storage: ObjectStorage, key: str, total: int) -> ReadAt:
     """Returns a function that reads an object from front to back by few requests."""
-    start, data = 0, b""
+    start = 0
+    data = b""
 
     def read_at(offset: int, size: int) -> bytes:
         nonlocal start, data
         if not start <= offset <= offset + size <= start + len(data):
-            start, data = offset, b""
+            start = offset
+            data = b""
             data = storage.get_range(key, offset, min(total - offset, max(size, WINDOW_BYTES)))
         return data[offset - start : offset - start + size]
 

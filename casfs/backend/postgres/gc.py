@@ -160,7 +160,8 @@ class SharedMarkSweep:
         self._keep_alive()
         self._batch += 1  # run twice, since its answer was lost, a batch returns the same
         keys = [key_of(hash) for hash in hashes]
-        place, nodes = [self._token, self._batch], list[str]()
+        place = [self._token, self._batch]
+        nodes = list[str]()
         rows = self._pool.run(MARK, [keys, self._last, *place, *place])
         for key, size, is_node, is_packed in rows:
             self.marked.blobs += 1

@@ -151,7 +151,12 @@ class PostgresHeads:
             seq, *_, xid, id = rows[-1]
             self._read = Place(seq, xid, id)
         return [
-            Move(seq, self._shown_name(name), cast(NodeHash, hash.hex()) if hash else None, at)
+            Move(
+                seq,
+                self._shown_name(name),
+                hash=cast(NodeHash, hash.hex()) if hash else None,
+                at_ms=at,
+            )
             for seq, name, hash, at, _, _ in rows
         ]
 

@@ -35,7 +35,8 @@ def related(pool: Pool, local: DiskBlobs, rows: list[Row]) -> list[Row]:
 
 def _same_type(pool: Pool, local: DiskBlobs, rows: list[Row]) -> list[Row]:
     below: list[Row] = []
-    seen, size = {row[0].hex() for row in rows}, 0
+    seen = {row[0].hex() for row in rows}
+    size = 0
     for type in {row[2] for row in rows if row[2]}:
         level = [row for row in rows if row[2] == type]
         while level and len(below) < MAX_NODES and size < MAX_BYTES:

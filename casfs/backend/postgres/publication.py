@@ -25,7 +25,8 @@ from casfs.system.clock import now_ms
 
 BLOB_TYPES = ("bytea", "bigint", "bytea", "bytea", "bytea", "int")
 SWAP_TYPES = ("text", "bytea", "text", "bytea", "text", "bigint")
-HASHES, NEEDS = 3, 9  # places among the arguments
+HASHES = 3  # places among the arguments
+NEEDS = 9
 MAX_NAME_BYTES = 2600  # of an index entry
 TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES, "bytea"]
 ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{one}[]" for one in TYPES])

@@ -37,7 +37,8 @@ class Replica:
         self._pool = pool
         self._heads = heads
         self._lock_path = root / LOCK
-        self._closed, self._answered = threading.Event(), threading.Event()
+        self._closed = threading.Event()
+        self._answered = threading.Event()
         self._fault: CasfsError | None = None
         self._target = -1  # number of the newest move at the start
         self._thread = threading.Thread(target=self._run, name="casfs-replica", daemon=True)
@@ -77,7 +78,8 @@ class Replica:
             self._closed.wait(TAKE_OVER_S)
 
     def _follow(self) -> None:
-        place, seq = BEGINNING, self._heads.newest()
+        place = BEGINNING
+        seq = self._heads.newest()
         ((newest, _, _),) = self._pool.run(NEWEST, place)
         if newest < seq:  # the database was restored
             self._copy()

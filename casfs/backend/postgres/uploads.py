@@ -51,7 +51,8 @@ class Uploads:
     ) -> None:
         self._pool = pool
         self._connect = connect
-        self._cache, self._local = cache, cache.local
+        self._cache = cache
+        self._local = cache.local
         self._root = root
 
     @cached_property
@@ -67,7 +68,7 @@ class Uploads:
             keys = [key_of(one.digest.hash) for one in packed]
             stored = {key.hex() for (key,) in self._pool.run(STORED, [keys])}
             new = {one.digest.hash: one for one in packed if one.digest.hash not in stored}
-            rows += [Staged(one.digest, None) for one in packed if one.digest.hash in stored]
+            rows += [Staged(one.digest, data=None) for one in packed if one.digest.hash in stored]
             with writing(directory):
                 directory.mkdir(exist_ok=True)
             calls = (partial(self._upload, directory, one) for one in _groups(new.values()))
@@ -85,7 +86,7 @@ class Uploads:
         size = path.stat().st_size
         self._pool.run(STRAY, [bytes.fromhex(name), size])
         self._storage.put(f"packs/{name}.pack", path)
-        return Pack(name, size, path, members)
+        return Pack(name, size, path=path, members=members)
 
     def keep(self, packs: Iterable[Pack], local: Collection[str]) -> None:
         """Puts published packs into the local cache, so that this machine fetches nothing again.
@@ -128,7 +129,8 @@ def _groups(staged: Iterable[Staged]) -> Iterator[list[Staged]]:
             continue
         if group and size + one.digest.size_bytes > PACK_BYTES:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
         group.append(one)
         size += one.digest.size_bytes
     if group:
@@ -143,7 +145,8 @@ def _write(path: Path, group: list[Staged]) -> tuple[str, list[tuple[int, str, i
         writer = PackWriter(out)
         writer.add_salt()
         for one in group:
-            hash, size = one.digest.hash, one.digest.size_bytes
+            hash = one.digest.hash
+            size = one.digest.size_bytes
             if size > FILE_MIN_BYTES and one.temp is not None and one.member is None:
                 with open(one.temp, "rb") as source:
                     number = writer.add_stream(hash, size, source)

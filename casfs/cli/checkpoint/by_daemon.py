@@ -40,4 +40,4 @@ def create_by_daemon(
     report.local = {os.fsencode(path): why for path, why in found["private"]}
     for path, kind, line in found["secrets"]:
         report.exposed[os.fsencode(path)] = (Hit(kind, line),)
-    return Created(made, report, stats, found["newBytes"], found["skipped"])
+    return Created(made, report, stats=stats, new_bytes=found["newBytes"], skipped=found["skipped"])

@@ -96,19 +96,27 @@ def create(
         if dry_run:
             checkpoints.check_name(name)
             print_dry_run(
-                store, path, defaults, patterns, options, as_json, with_derived=with_derived
+                store,
+                path,
+                defaults=defaults,
+                patterns=patterns,
+                options=options,
+                as_json=as_json,
+                with_derived=with_derived,
             )
             return
         is_plain = defaults and not patterns and not preserve and max_size == DEFAULT_MAX_BYTES
         is_plain = is_plain and not with_derived and not allow_secret
         for name_of_file in allowed:
             _allow_purged(store, path / name_of_file)
-        by_daemon = is_plain and create_by_daemon(store, path, name, message, skip_if_unchanged)
+        by_daemon = is_plain and create_by_daemon(
+            store, path, name=name, message=message, skip=skip_if_unchanged
+        )
         made = by_daemon or create_checkpoint(
             store,
             name,
-            path,
-            message,
+            directory=path,
+            message=message,
             defaults=defaults,
             patterns=patterns,
             options=options,
@@ -146,7 +154,8 @@ def _expected(store: Store, name: str) -> int:
 
 
 def _line(made: Created, seconds: float) -> str:
-    stats, report = made.stats, made.report
+    stats = made.stats
+    report = made.report
     changes = ", ".join(f"{stats[key]} {key}" for key in ("added", "modified", "deleted"))
     if made.skipped:
         changes = "unchanged"

@@ -66,7 +66,9 @@ def forget(
         ],
         "remove": [one.id for one in gone],
     }
-    echo_table(as_json, value, "ACTION CHECKPOINT REASONS", rows, whole="ACTION CHECKPOINT")
+    echo_table(
+        as_json, value, headers="ACTION CHECKPOINT REASONS", rows=rows, whole="ACTION CHECKPOINT"
+    )
     if as_json:
         return
     if dry_run:

@@ -47,7 +47,13 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
         {**record(one), "files": files, "bytes": size}
         for one, (files, size) in zip(found, sizes, strict=True)
     ]
-    echo_table(as_json, values, "CHECKPOINT DATE FILES SIZE MESSAGE", rows, whole="CHECKPOINT DATE")
+    echo_table(
+        as_json,
+        values,
+        headers="CHECKPOINT DATE FILES SIZE MESSAGE",
+        rows=rows,
+        whole="CHECKPOINT DATE",
+    )
 
 
 def _age(one: Checkpoint) -> tuple[int, str]:

@@ -19,10 +19,25 @@ from casfs.version import VERSION
 
 Tree = dict[str, Any]  # {commands} of a group; {options, arguments} of a command
 
-FLAG, TEXT, FILE, DIRECTORY, CHOICE = "flag", "text", "file", "directory", "choice:"
-REVISION, REVISION_OR_DIRECTORY, THREAD, HASH = "revision", "revision|directory", "thread", "hash"
-NAME, WORKFLOW, AGENT, ROLE, ROLE_AGENT = "name", "workflow", "agent", "role", "role=agent"
-TYPE, PLUGIN, VERSION_OF_PLUGIN, COMMAND, PLAYER = "type", "plugin", "version", "command", "player"
+FLAG = "flag"
+TEXT = "text"
+FILE = "file"
+DIRECTORY = "directory"
+CHOICE = "choice:"
+REVISION = "revision"
+REVISION_OR_DIRECTORY = "revision|directory"
+THREAD = "thread"
+HASH = "hash"
+NAME = "name"
+WORKFLOW = "workflow"
+AGENT = "agent"
+ROLE = "role"
+ROLE_AGENT = "role=agent"
+TYPE = "type"
+PLUGIN = "plugin"
+VERSION_OF_PLUGIN = "version"
+COMMAND = "command"
+PLAYER = "player"
 
 # parameter: what it takes, in any command
 KINDS = {

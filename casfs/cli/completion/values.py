@@ -26,7 +26,7 @@ def of_kind(kind: str, text: str, words: Sequence[str], store: str | None) -> li
         return [f"{role}{equals}{one}" for one in _agents(root) if one.startswith(name)]
     if kind == kinds.PLAYER:
         both = (kinds.WORKFLOW, kinds.AGENT)
-        return [value for one in both for value in of_kind(one, text, words, store)]
+        return [value for one in both for value in of_kind(one, text, words=words, store=store)]
     find = FINDERS.get(kind)
     if find is None:
         return []

@@ -150,7 +150,7 @@ def variants(
         role, _, file = text.partition("=")
         if not role or not file or role in found:
             raise Usage(f"--vary {text}: give ROLE=FILE, of a role without --agent")
-        found[role] = _read_variants(store, thread, role, file)
+        found[role] = _read_variants(store, thread, role=role, file=file)
     for role, specs in found.items():
         if len(specs) > count:
             many = f"{len(specs)} agents for {role or 'all roles'}"
@@ -166,7 +166,8 @@ def _read_variants(store: Store, thread: Thread, role: str, file: str) -> list[A
     from casfs.agents import notation
     from engine.workflow import registry
 
-    found, hash = [], threads.agents(store, thread).get(role)
+    found = []
+    hash = threads.agents(store, thread).get(role)
     own = registry.agent_spec(store, hash) if hash else None
     tables = config.parsed(read_input(file), Path(file)).get("variants")
     if not isinstance(tables, list):
@@ -225,7 +226,8 @@ def record_workspace(
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
             return {"workspace": state.tree, "recorded": state.fields}
         refuse_home_or_root(directory, force=None)
-        report, options = SnapshotReport(), SnapshotOptions(leaves_out_unreadable=True)
+        report = SnapshotReport()
+        options = SnapshotOptions(leaves_out_unreadable=True)
         if not allow_secret:
             options.scanner = policy.load(store).scanner()
         rules = exclusions.ignore_rules(
@@ -237,23 +239,27 @@ def record_workspace(
             state = working_tree.snapshot(
                 store,
                 batch,
-                directory,
-                rules,
-                report,
-                options,
-                known,
+                directory=directory,
+                rules=rules,
+                report=report,
+                options=options,
+                base=known,
                 known=target.restored_state(),
-                thread=_thread_rules(store, known, rules, options),
+                thread=_thread_rules(store, known, rules=rules, options=options),
             )
             state, left_out = linked_repositories.replaced(
-                store, batch, state, directory, report.git_files
+                store, batch, state=state, top=directory, git_files=report.git_files
             )
         for path in left_out:
             _warn_of_unreadable(f"{printable(path)}: the repository that it names cannot be read")
         ignored = [path for path, reason in report.excluded if reason == BY_PATTERN]
         lines = [read_patterns(directory), *map(os.fsencode, patterns)]
         token = ignored_files.keep(
-            store, directory, ignored, b"\n".join(filter(None, lines)), _warn_of_unreadable
+            store,
+            directory,
+            paths=ignored,
+            patterns=b"\n".join(filter(None, lines)),
+            on_unreadable=_warn_of_unreadable,
         )
     print_notes(report)
     return {"workspace": state.tree, "recorded": state.fields, "ignored": token}

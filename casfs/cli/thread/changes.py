@@ -39,7 +39,7 @@ def diff(ctx: click.Context, id: str, format: DiffFormat) -> None:
     """
     with open_store(ctx) as store:
         _, old, new, _ = _steps(store, id)
-        print_state_diff(store, old, new, format)
+        print_state_diff(store, old, new=new, format=format)
 
 
 @click.command()
@@ -68,13 +68,13 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
         name = f"thread {thread.id}"
 
         def save(here: RecordedState) -> None:
-            saved.append(create_before_restore(store, here, Path(directory), name))
+            saved.append(create_before_restore(store, here, directory=Path(directory), what=name))
 
         done = apply_changes(
             store,
             old,
-            new,
-            Path(directory),
+            new=new,
+            directory=Path(directory),
             label=name,
             step=step,
             check=check,

@@ -95,7 +95,8 @@ class _Attempt:
                 yield Output(self.place, text)
 
     def turns(self, store: Store, intent: Mapping[str, Any]) -> Iterator[Turn]:
-        count, found = intent.get("turnCount", 0), intent.get("turns", [])
+        count = intent.get("turnCount", 0)
+        found = intent.get("turns", [])
         if count - len(found) > self._turns:
             found = threads.turns(store, intent)
         for place, hash in enumerate(found, start=count - len(found) + 1):
@@ -116,9 +117,10 @@ def follow(
     version_now = version_of(store.backend)
     attempt = _Attempt({})
     while True:
-        version, ending = version_now(), over(thread)
+        version = version_now()
+        ending = over(thread)
         thread = threads.get(store, thread.id)
-        for node in threads.last_steps(store, thread, last, after):
+        for node in threads.last_steps(store, thread, count=last, after=after):
             after = node.payload["index"]
             same = attempt.place.get("index") == after
             yield Finished(node, attempt.shown if same else "")

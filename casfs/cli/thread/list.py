@@ -29,7 +29,8 @@ RECORDS_OF = {
     "cancelled": '"status":"cancelled"',
     "broken": "",
 }
-MAX_COMPARED, CHARS_OF_MANY = 1000, 10
+MAX_COMPARED = 1000
+CHARS_OF_MANY = 10
 
 
 @click.command("list")
@@ -74,7 +75,11 @@ def list_(
         for one, value in zip(found, values, strict=True)
     ]
     echo_table(
-        as_json, times(values), "ID STATUS ROLE AGE TASK NAME QUEUE", rows, whole="ID STATUS"
+        as_json,
+        times(values),
+        headers="ID STATUS ROLE AGE TASK NAME QUEUE",
+        rows=rows,
+        whole="ID STATUS",
     )
 
 

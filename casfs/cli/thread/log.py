@@ -90,7 +90,7 @@ def print_event(store: Store, event: Event, as_json: bool) -> None:
         case Output(_, text):
             echo_part(text)
         case Finished(node, shown):
-            _print_step(store, node, as_json, shown)
+            _print_step(store, node, as_json=as_json, shown=shown)
         case Suspended(thread):
             _print_attempts(store, thread, as_json)
 
@@ -154,13 +154,17 @@ def _turn_lines(store: Store, node: Node) -> list[str]:
             said = content_text(store, turn["output"])
             calls = [store.node(hash, "react-tool-call").payload for hash in turn["toolCalls"]]
         case "hermes-turn":
-            said, calls = turn["content"], turn["toolCalls"]
+            said = turn["content"]
+            calls = turn["toolCalls"]
         case "cursor-turn" if turn["kind"] == "tool":
-            said, calls = "", [{"name": turn["name"]}]
+            said = ""
+            calls = [{"name": turn["name"]}]
         case "cursor-turn":
-            said, calls = content_text(store, turn["text"]), []
+            said = content_text(store, turn["text"])
+            calls = []
         case _:
-            said, calls = node.hash, []
+            said = node.hash
+            calls = []
     return [said.rstrip(), *map(live_output.tool_line, calls)]
 
 

@@ -81,7 +81,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
 
         async def compare() -> list[RouteComparison]:
             async with evaluator_pool.WorkerPool() as pool:
-                return await compare_routes(store, found, hash, pool)
+                return await compare_routes(store, found, workflow=hash, evaluator=pool)
 
         rows = trio.run(compare)
     if as_json:
@@ -116,11 +116,11 @@ def graph(ctx: click.Context, id: str, outline: bool, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         flow = workflows.load(store, threads.workflow(store, found))
-        path = [node.payload["role"] for node in threads.last_steps(store, found, None)]
+        path = [node.payload["role"] for node in threads.last_steps(store, found, count=None)]
         ended = found.fields.get("returnCode") == 0
     running = (found.fields.get("intent") or {}).get("role")
-    text = graphs.mermaid(flow, path, ended, running)
-    shown = graphs.outline(flow, path, ended, running) if outline else text
+    text = graphs.mermaid(flow, path, ended=ended, running=running)
+    shown = graphs.outline(flow, path, ended=ended, running=running) if outline else text
     echo_result(as_json, {"id": found.id, "path": path, "mermaid": text}, shown.rstrip())
 
 

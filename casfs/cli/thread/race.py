@@ -94,7 +94,9 @@ def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **given: Any)
     """
     from engine.runtime import stop_thread
 
-    until, name, place = given["until"], given["promote"], given["directory"]
+    until = given["until"]
+    name = given["promote"]
+    place = given["directory"]
     if bool(until) == given["first_success"]:
         raise Usage("give either --until CMD or --first-success")
     if name is not None:
@@ -102,13 +104,14 @@ def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **given: Any)
     exits: dict[str, int] = {}
     with open_store(ctx) as store:
         found = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
-        won = _winner(store, found, until, name, exits)
+        won = _winner(store, found, until=until, name=name, exits=exits)
         for id in found * CANCEL_TRIES if won and given["cancel_rest"] else ():
             if threads.get(store, id).status in (RUNNING, SUSPENDED):
                 with suppress(CasfsError):  # another cancels it too, or the daemon was killed
                     stop_thread.request(store_root(ctx), id, "cancel")
         rows = [_outcome(store, id, exits) for id in found]
-    winner, made = won.get("thread"), won.get("checkpoint")
+    winner = won.get("thread")
+    made = won.get("checkpoint")
     if not as_json:
         echo_line(" ".join([winner, "won", *filter(None, [made])]) if winner else "none passed")
     _print(as_json, {"winner": winner, "checkpoint": made, "threads": rows}, rows)
@@ -126,7 +129,8 @@ def _winner(
     key = HeadName(removals.KEYS + hash_bytes(canonical.encode(request))[:32])
     version_now = version_of(store.backend)
     while True:
-        version, found = version_now(), [threads.get(store, id) for id in ids]
+        version = version_now()
+        found = [threads.get(store, id) for id in ids]
         if head := head_kinds.get(store.heads, key):
             return head.record
         ended = [one for one in found if state(one) == SUCCEEDED and one.id not in exits]
@@ -139,11 +143,13 @@ def _winner(
                 record: dict[str, str] = {"thread": first.id}
                 with suppress(Conflict), store.batch() as batch:  # another process was faster
                     if name is not None:
-                        last = step_state(store, first, None)
+                        last = step_state(store, first, index=None)
                         message = f"won by thread {first.id}"
                         step = threads.last_step(store, first)
                         applied = [step] if step else []
-                        made = create_of_state(store, name, last, message, batch, applied)
+                        made = create_of_state(
+                            store, name, state=last, message=message, batch=batch, applied=applied
+                        )
                         record["checkpoint"] = f"{made.name}@{made.id}"
                     batch.swap(key, None, Head(first.record["start"], record))
         elif not any(one.status == RUNNING for one in found):
@@ -154,13 +160,13 @@ def _winner(
 
 def _exit_code(store: Store, id: ThreadId, argv: Sequence[str]) -> int:
     with tree_runner(store, argv) as run:
-        return run(step_state(store, threads.get(store, id), None).whole).exit_code
+        return run(step_state(store, threads.get(store, id), index=None).whole).exit_code
 
 
 def _outcome(store: Store, id: ThreadId, exits: Mapping[str, int]) -> Row:
     thread = threads.get(store, id)
     first = threads.start(store, thread).payload["workspace"]
-    different = changes(store, first, step_tree(store, thread, None)) if first else ()
+    different = changes(store, first, step_tree(store, thread, index=None)) if first else ()
     agents = {}
     for role, hash in threads.agents(store, thread).items():
         package, version, config = map(store.node(hash).payload.get, AGENT_FIELDS)
@@ -190,5 +196,9 @@ def _print(as_json: bool, value: Any, rows: list[Row]) -> None:
     roles = sorted({role for row in rows for role in row["agents"]})
     differ = [role for role in roles if len({row["agents"].get(role) for row in rows}) > 1]
     return echo_table(
-        False, None, HEADERS, [_cells(row, differ) for row in rows], whole="ID STATUS"
+        False,
+        value=None,
+        headers=HEADERS,
+        rows=[_cells(row, differ) for row in rows],
+        whole="ID STATUS",
     )

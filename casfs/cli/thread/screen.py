@@ -28,10 +28,13 @@ class Screen:
     """Prints events on stdout; or on stderr, without turns and with the program's name."""
 
     def __init__(self, store: Store, thread: Thread, *, err: bool = False) -> None:
-        self._store, self._err = store, err
+        self._store = store
+        self._err = err
         self._tree = threads.start(store, thread).payload["workspace"]
         self._moves = not err and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._status, self._live, self._at_start = "", False, True
+        self._status = ""
+        self._live = False
+        self._at_start = True
         self._shown: set[str] = set()  # turns of the attempt, and their outputs
 
     def show(self, event: Event) -> None:
@@ -39,7 +42,8 @@ class Screen:
             case Finished(node, shown):
                 self._finished(node, shown)
             case Started(step):
-                self._shown, self._live = set(), False
+                self._shown = set()
+                self._live = False
                 self._line(f"{step['index']} {step['role']}: started{attempt_note(step)}", "cyan")
             case Output(_, text):
                 self._live = True
@@ -59,9 +63,8 @@ class Screen:
             for call in live_output.tools(self._store.root, step.get("run")).calls[-1:]:
                 text += f" {live_output.tool_line(call)}"
             if text != self._status:
-                self._put(
-                    f"\r{paint(escape(text, one_line=True)[: columns() - 1], None, dim=True)}\x1b[K"
-                )
+                shown = escape(text, one_line=True)[: columns() - 1]
+                self._put(f"\r{paint(shown, colour=None, dim=True)}\x1b[K")
                 self._status = text
 
     def clear(self) -> None:
@@ -94,8 +97,9 @@ class Screen:
 
     def _write(self, text: str, dim: bool = False) -> None:
         self._put("\r\x1b[K" * bool(self._status))
-        self._status, self._at_start = "", text.endswith("\n") if text else self._at_start
-        self._put(escape(text) if self._err else paint(escape(text), None, dim=dim))
+        self._status = ""
+        self._at_start = text.endswith("\n") if text else self._at_start
+        self._put(escape(text) if self._err else paint(escape(text), colour=None, dim=dim))
 
     def _put(self, text: str) -> None:
         click.echo(text.encode("utf-8", "replace"), nl=False, err=self._err)

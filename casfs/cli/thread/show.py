@@ -86,10 +86,10 @@ def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
         "attempts": [attempts.read(store, hash) for hash in found.fields.get("attempts") or ()],
         "budget": start["budget"],
         "agents": {
-            role: _agent(store, hash, _played(store, found, role, hash))
+            role: _agent(store, hash, _played(store, found, role=role, agent=hash))
             for role, hash in threads.agents(store, found).items()
         },
-        "steps": list(_steps(store, found, start["workspace"], count)),
+        "steps": list(_steps(store, found, first=start["workspace"], count=count)),
         "tools": live_output.tools(store.root, (found.fields.get("intent") or {}).get("run")).calls,
         "calls": _calls(store, found),
     }
@@ -101,7 +101,8 @@ def _steps(
     nodes = threads.last_steps(store, found, None if count is None else count + 1)
     before = first
     if count is not None and len(nodes) > count:
-        before, nodes = nodes[0].payload["workspace"], nodes[1:]
+        before = nodes[0].payload["workspace"]
+        nodes = nodes[1:]
     for node in nodes:
         yield step_fields(store, node, before)
         before = node.payload["workspace"]

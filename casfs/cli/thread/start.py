@@ -155,7 +155,7 @@ def resume(
     texts = {name: None if one is None else text_or_file(one) for name, one in given.items()}
     if yes:
         trust_thread(ctx, id)
-    return _ask(ctx, "resume", id, wait, as_json, **agent_fields(agents), **texts)
+    return _ask(ctx, "resume", id=id, wait=wait, as_json=as_json, **agent_fields(agents), **texts)
 
 
 @click.command()
@@ -274,8 +274,8 @@ def fork(
         trust_thread(ctx, id)
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
-        options["variants"] = variants(store, found, agents, vary, count)
-    return _ask(ctx, "fork", found.id, wait, as_json, **options)
+        options["variants"] = variants(store, found, texts=agents, files=vary, count=count)
+    return _ask(ctx, "fork", id=found.id, wait=wait, as_json=as_json, **options)
 
 
 def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
@@ -290,4 +290,8 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
         echo_lines(as_json, made, made.get("ids", [made["id"]]))
     if made.get("continues") is False:
         click.echo("casfs: its agent begins the step anew, over the files of that turn", err=True)
-    return wait_until_over(ctx, made["id"], as_json, made.get("step", done)) if wait else 0
+    return (
+        wait_until_over(ctx, made["id"], as_json=as_json, done=made.get("step", done))
+        if wait
+        else 0
+    )

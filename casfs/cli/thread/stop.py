@@ -20,7 +20,7 @@ def cancel(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread cancel 01K2
     """
-    _stop(ctx, "cancel", id, as_json)
+    _stop(ctx, "cancel", id=id, as_json=as_json)
 
 
 @click.command()
@@ -33,7 +33,7 @@ def suspend(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread suspend 01K2
     """
-    _stop(ctx, "suspend", id, as_json)
+    _stop(ctx, "suspend", id=id, as_json=as_json)
 
 
 def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:

@@ -41,7 +41,7 @@ def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int =
     with open_store(ctx) as store:
         screen = Screen(store, threads.get(store, id), err=True)
         show = (lambda event: None) if as_json else screen.show
-        watch(store, id, done, screen, show, f"thread log {id} --follow")
+        watch(store, id, done=done, screen=screen, show=show, back=f"thread log {id} --follow")
         found = threads.get(store, id)
         if as_json:
             echo_json(times(head_fields(found)))
@@ -70,7 +70,7 @@ def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, bac
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     try:
-        for event in follow(store, threads.get(store, id), None, done, over):
+        for event in follow(store, threads.get(store, id), last=None, after=done, over=over):
             show(event)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next one ends this at once

@@ -22,13 +22,14 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     \b
     casfs workflow list
     """
-    values, rows = [], []
+    values = []
+    rows = []
     with open_store(ctx) as store:
         for name, hash in workflows.listing(store):
             origin, is_trusted = workflows.foreign(store, name) or (None, True)
             values.append({"name": name, "hash": hash, "origin": origin, "trusted": is_trusted})
             rows.append((name, Hash(hash), workflows.origin_text(store, name)))
-    echo_table(as_json, values, "NAME HASH FROM", rows)
+    echo_table(as_json, values, headers="NAME HASH FROM", rows=rows)
 
 
 @click.command()

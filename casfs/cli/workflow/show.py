@@ -58,5 +58,6 @@ def _prompt(definition: dict[str, Any], role: str) -> str:
         known = ", ".join(definition["roles"])
         raise NotFound(f"the workflow has no role {role!r}; there are {known}")
     body = definition["roles"][role]
-    ask, task = body["extractPrompt"], "(the task of the thread)"
-    return Prompt(body["systemPrompt"], task, (), ask, body["schema"]).text()
+    ask = body["extractPrompt"]
+    task = "(the task of the thread)"
+    return Prompt(body["systemPrompt"], task, history=(), ask=ask, schema=body["schema"]).text()

@@ -69,11 +69,14 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
     casfs workspace close ./work
     casfs workspace close ./work --force
     """
-    path, root, over = registry.absolute(Path(directory)), None, True
+    path = registry.absolute(Path(directory))
+    root = None
+    over = True
     with open_store(ctx) as store:
         if not (force and workspaces.remove_broken(store, path)):
             found = registry.find(store, path)
-            root, over = found.root, workspaces.close(store, found, force=force)
+            root = found.root
+            over = workspaces.close(store, found, force=force)
         implicit_mount.end_unused(store, os.environ)
     rest = "" if over else "; still used by a container, so the tree is kept"
     value = {"closed": str(path), "root": root, "over": over}

@@ -29,7 +29,13 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         for one in found
     ]
     headers = "TREE BACKEND STATE DIRECTORY NAME"
-    echo_table(as_json, list(map(workspace_json, found)), headers, rows, whole="TREE DIRECTORY")
+    echo_table(
+        as_json,
+        list(map(workspace_json, found)),
+        headers=headers,
+        rows=rows,
+        whole="TREE DIRECTORY",
+    )
 
 
 def workspace_json(found: Workspace) -> dict[str, Any]:

@@ -64,7 +64,15 @@ def open_(
             workspaces.sweep(store)
         with implicit_mount.kept(store_root(ctx)):
             state = RecordedState.of_tree(source.state.work) if without_local else source.state
-            found = _open(store, state, path, backend, source.checkpoint, read_only, verify)
+            found = _open(
+                store,
+                state,
+                path=path,
+                backend=backend,
+                origin=source.checkpoint,
+                read_only=read_only,
+                verify=verify,
+            )
         origin = source.checkpoint
         print_missing(store, state.full, f"{origin.name}@{origin.id}" if origin else source.root)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
@@ -95,9 +103,9 @@ def _open(
             return workspaces.open(
                 store,
                 state,
-                path,
-                strategy,
-                trees,
+                directory=path,
+                strategy=strategy,
+                trees=trees,
                 origin=origin,
                 read_only=read_only,
                 verify=verify,

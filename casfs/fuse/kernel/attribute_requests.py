@@ -13,8 +13,10 @@ from casfs.fuse.views.errors import Denied
 
 def lookup(session: Session, request: Request) -> bytes:
     entry = session.lookup(request.ino, _name(request.body))
-    attributes = protocol.pack_attr(entry.ino, entry.attr, session.uid, session.gid)
-    return protocol.pack_entry(entry.ino, entry.entry_timeout, entry.attr_timeout, attributes)
+    attributes = protocol.pack_attr(entry.ino, entry.attr, uid=session.uid, gid=session.gid)
+    return protocol.pack_entry(
+        entry.ino, entry.entry_timeout, attr_timeout=entry.attr_timeout, attributes=attributes
+    )
 
 
 def forget(session: Session, request: Request) -> None:
@@ -32,13 +34,13 @@ def batch_forget(session: Session, request: Request) -> None:
 
 def getattr(session: Session, request: Request) -> bytes:
     entry = session.getattr(request.ino)
-    attributes = protocol.pack_attr(entry.ino, entry.attr, session.uid, session.gid)
+    attributes = protocol.pack_attr(entry.ino, entry.attr, uid=session.uid, gid=session.gid)
     return protocol.attr_out.pack(*protocol.timeout(entry.attr_timeout), 0) + attributes
 
 
 def statx(session: Session, request: Request) -> bytes:
     entry = session.getattr(request.ino)
-    attributes = protocol.pack_statx(entry.ino, entry.attr, session.uid, session.gid)
+    attributes = protocol.pack_statx(entry.ino, entry.attr, uid=session.uid, gid=session.gid)
     return protocol.statx_out.pack(*protocol.timeout(entry.attr_timeout), 0) + attributes
 
 

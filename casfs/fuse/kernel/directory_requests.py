@@ -20,7 +20,8 @@ def _list(session: Session, request: Request, *, plus: bool) -> bytes:
     """Returns as many names as fit, or are here; empty at the end of the directory. Raises NotLocal
     where the first is not."""
     _, offset, size, *_ = protocol.read_in.unpack_from(request.body)
-    parts, left = [], size
+    parts = []
+    left = size
     owner = session.uid, session.gid
     listing = session.listing(request.ino, offset)
     try:
@@ -29,9 +30,13 @@ def _list(session: Session, request: Request, *, plus: bool) -> bytes:
             entry = session.listing_entry(listing, item)
             if plus:
                 nodeid = vnode.ino if counted else 0
-                part = protocol.pack_direntplus(nodeid, entry, offset, name, owner)
+                part = protocol.pack_direntplus(
+                    nodeid, entry, offset=offset, name=name, owner=owner
+                )
             else:
-                part = protocol.pack_dirent(vnode.ino, offset, entry.attr.mode >> 12 & 15, name)
+                part = protocol.pack_dirent(
+                    vnode.ino, offset, kind=entry.attr.mode >> 12 & 15, name=name
+                )
             left -= len(part)
             if left < 0:
                 listing.unread(item)

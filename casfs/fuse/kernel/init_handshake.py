@@ -15,7 +15,8 @@ from casfs.fuse.kernel import protocol
 
 MAX_PAGES = 240  # of 4 KiB in one read; with the header it must fit into a pipe
 MAX_WRITE_BYTES = 4096  # writes are refused
-MAX_BACKGROUND, CONGESTION_THRESHOLD = 64, 48  # of the kernel's own requests in flight
+MAX_BACKGROUND = 64  # of the kernel's own requests in flight
+CONGESTION_THRESHOLD = 48
 NEEDED = protocol.NO_OPEN_SUPPORT | protocol.NO_OPENDIR_SUPPORT | protocol.AUTO_INVAL_DATA
 WANTED = (
     NEEDED

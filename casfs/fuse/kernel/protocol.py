@@ -119,7 +119,8 @@ def pack_statx(ino: int, attributes: Attr, uid: int, gid: int) -> bytes:
 
 
 def pack_entry(nodeid: int, entry_timeout: float, attr_timeout: float, attributes: bytes) -> bytes:
-    entry, attrs = timeout(entry_timeout), timeout(attr_timeout)
+    entry = timeout(entry_timeout)
+    attrs = timeout(attr_timeout)
     return entry_out.pack(nodeid, 0, entry[0], attrs[0], entry[1], attrs[1]) + attributes
 
 

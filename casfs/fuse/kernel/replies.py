@@ -26,7 +26,8 @@ class Replies:
     def __init__(self, fd: int, table: InodeTable) -> None:
         self.lists_deferred = False
         self._fd = fd
-        self._request_header, self._deferred = table.request_header, table.deferred
+        self._request_header = table.request_header
+        self._deferred = table.deferred
         self._lock = threading.Lock()
         self._pipe = Pipe()
 

@@ -73,9 +73,15 @@ class FuseServer:
         self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._replies = Replies(fd, session.inodes.table)
         self._session_lock = threading.Lock()
-        self._fetches = fetches = WorkerPool(session, self._replies, "read", FETCH_THREADS)
-        self._reads = WorkerPool(session, self._replies, "read", VERIFY_THREADS, fetches)
-        self._listings = WorkerPool(session, self._replies, "readdir", 1, fetches)
+        self._fetches = fetches = WorkerPool(
+            session, self._replies, kind="read", threads=FETCH_THREADS
+        )
+        self._reads = WorkerPool(
+            session, self._replies, kind="read", threads=VERIFY_THREADS, remote=fetches
+        )
+        self._listings = WorkerPool(
+            session, self._replies, kind="readdir", threads=1, remote=fetches
+        )
         self._notifier = Notifier(session, invalidated, self._replies.notify)
         handlers: dict[str, Handler] = {
             "init": self._init,
@@ -137,11 +143,15 @@ class FuseServer:
     def _loop(self) -> None:
         header = self._session.inodes.table.request_header
         body = memoryview(bytearray(REQUEST_BYTES))
-        buffers, fd = [header, body], self._fd
-        unpack, handlers = protocol.in_header.unpack, self._handlers
+        buffers = [header, body]
+        fd = self._fd
+        unpack = protocol.in_header.unpack
+        handlers = self._handlers
         counts = self._session.stats.requests
         header_size = protocol.in_header.size
-        poller, spin_until, now = select.poll(), 0.0, time.perf_counter
+        poller = select.poll()
+        spin_until = 0.0
+        now = time.perf_counter
         poller.register(fd, select.POLLIN)
         os.set_blocking(fd, False)
         while not self._stopping:
@@ -166,7 +176,11 @@ class FuseServer:
             _, opcode, unique, ino, uid, gid, *_ = unpack(header)
             kind, handler = handlers.get(opcode, UNKNOWN)
             counts[kind] += 1
-            self._answer(kind, handler, Request(unique, ino, uid, gid, body[: size - header_size]))
+            self._answer(
+                kind,
+                handler,
+                Request(unique, ino, uid=uid, gid=gid, body=body[: size - header_size]),
+            )
             spin_until = now() + self._spin_s
 
     def _answer(self, kind: str, handler: Handler, request: Request) -> None:
@@ -176,7 +190,9 @@ class FuseServer:
             if body is not None:
                 self._replies.reply(request.unique, body)
         except NotLocal as absent:
-            self._fetch(request.unique, request.unique, absent, self._later(handler, request))
+            self._fetch(
+                request.unique, request.unique, absent=absent, answer=self._later(handler, request)
+            )
         except Unsupported:
             self._replies.error(request.unique, errno.EPROTO)
             raise
@@ -216,7 +232,7 @@ class FuseServer:
                 return session.read(file, offset, size)
         except NotLocal as absent:
             answer = partial(session.read, file, offset, size)
-            self._fetch(request.unique, request.ino, absent, answer)
+            self._fetch(request.unique, request.ino, absent=absent, answer=answer)
             return None
         session.stats.bytes_served += sent
         return None
@@ -262,7 +278,7 @@ class FuseServer:
         try:
             return seek()
         except NotLocal as absent:
-            self._fetch(request.unique, request.ino, absent, seek)
+            self._fetch(request.unique, request.ino, absent=absent, answer=seek)
             return None
 
     def _poll(self, request: Request) -> bytes:

@@ -31,7 +31,8 @@ class Pipe:
             os.write(write_end, header)
             moved = 0
             while moved < extent.size:
-                left, at = extent.size - moved, extent.offset + moved
+                left = extent.size - moved
+                at = extent.offset + moved
                 count = os.splice(extent.fd, write_end, left, offset_src=at)
                 if count == 0:
                     raise Denied(errno.EIO)

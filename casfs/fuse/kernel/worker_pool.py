@@ -54,7 +54,7 @@ class WorkerPool:
     def run(self, unique: int, key: int, prepare: Prepare, answer: Answer) -> None:
         """Answers a request after `prepare`."""
         self._replies.defer(unique)
-        self._add(unique, key, prepare, answer)
+        self._add(unique, key, prepare=prepare, answer=answer)
 
     def _add(self, unique: int, key: int, prepare: Prepare, answer: Answer) -> None:
         with self._lock:

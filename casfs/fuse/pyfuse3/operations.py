@@ -121,7 +121,8 @@ class Operations(pyfuse3.Operations):
         reply = pyfuse3.StatvfsData()
         reply.f_bsize = reply.f_frsize = FS_BLOCK
         reply.f_namemax = MAX_NAME_BYTES
-        reply.f_blocks, reply.f_files = space.blocks, space.files
+        reply.f_blocks = space.blocks
+        reply.f_files = space.files
         return reply
 
     @_handler
@@ -141,7 +142,8 @@ class Operations(pyfuse3.Operations):
     def open(self, inode: int, flags: int, ctx: object) -> pyfuse3.FileInfo:
         if flags & (os.O_WRONLY | os.O_RDWR):
             raise FUSEError(errno.EROFS)
-        handle, file = inode, self.session.file(inode)
+        handle = inode
+        file = self.session.file(inode)
         if file.live and not file.append_only:
             handle = next(self._handles)
             self._contents[handle] = file.read(0, sys.maxsize)

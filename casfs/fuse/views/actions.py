@@ -114,7 +114,7 @@ class CachedAction(ComposedDirectory):
 
     def _users(self, key: bytes) -> Users:
         result = cache.result_of(self._reader.store, self._reader.node(self._result, cache.TYPE))
-        return Users(key, self._reader, self._index, result)
+        return Users(key, self._reader, index=self._index, result=result)
 
 
 class Users(ReferrersDirectory):

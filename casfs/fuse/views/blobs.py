@@ -158,7 +158,7 @@ class BlobFile(File):
     def extent(self, offset: int, size: int) -> Extent | None:
         blob = self._reader.verified(self._hash, self._size)
         wanted = min(size, self._size - offset)
-        return Extent(blob.fd, offset, wanted, blob) if blob.fd >= 0 < wanted else None
+        return Extent(blob.fd, offset, size=wanted, owner=blob) if blob.fd >= 0 < wanted else None
 
     def seek(self, offset: int, whence: int, size: int) -> int:
         blob = self._reader.verified(self._hash, size)

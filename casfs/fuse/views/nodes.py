@@ -94,7 +94,9 @@ class NodeDirectory(ComposedDirectory):
         return self._hash
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
-        fields = _Fields(self._reader, self._hash, self._depth, self._mtime_ns).factories()
+        fields = _Fields(
+            self._reader, self._hash, depth=self._depth, mtime_ns=self._mtime_ns
+        ).factories()
         return {**fields, **self._more}
 
 
@@ -147,17 +149,28 @@ class _Fields:
             return all(isinstance(one, str) and one in self._refs for one in members)
         probe = [ANY_HASH] if isinstance(value, list) else {"any": ANY_HASH}
         payload = {**self._node.payload, key: probe}
-        node = Node(self._node.hash, self._node.type, self._node.type_hash, payload)
+        node = Node(
+            self._node.hash, self._node.type, type_hash=self._node.type_hash, payload=payload
+        )
         return ANY_HASH in self._reader.refs(node)
 
     def _blob(self, hash: str, key: bytes) -> Vnode:
-        return ref_factory(self._reader, hash, self._depth, self._mtime_ns, plain=True)(key)
+        return ref_factory(
+            self._reader, hash, depth=self._depth, mtime_ns=self._mtime_ns, plain=True
+        )(key)
 
     def _ref(self, hash: str, key: bytes) -> Vnode:
-        return ref_factory(self._reader, hash, self._depth, self._mtime_ns)(key)
+        return ref_factory(self._reader, hash, depth=self._depth, mtime_ns=self._mtime_ns)(key)
 
     def _directory(self, field: str, key: bytes) -> Vnode:
-        return Refs(key, self._reader, self._node.hash, field, self._depth + 1, self._mtime_ns)
+        return Refs(
+            key,
+            self._reader,
+            hash=self._node.hash,
+            field=field,
+            depth=self._depth + 1,
+            mtime_ns=self._mtime_ns,
+        )
 
 
 class Refs(Directory):
@@ -180,14 +193,16 @@ class Refs(Directory):
         hash = _find_ref(self._value(), name)
         if hash is None:
             return None
-        return ref_factory(self._reader, hash, self._depth, self._mtime_ns)(
+        return ref_factory(self._reader, hash, depth=self._depth, mtime_ns=self._mtime_ns)(
             child_key(self.key, name)
         )
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         remaining = iter(_named_refs(self._value()))
         while batch := dict(islice(remaining, REF_BATCH)):
-            factories = ref_factories(self._reader, batch, self._depth, self._mtime_ns)
+            factories = ref_factories(
+                self._reader, batch, depth=self._depth, mtime_ns=self._mtime_ns
+            )
             yield from StaticDirectory(self.key, factories).entries()
 
     def _value(self) -> list[str] | dict[str, str]:
@@ -236,7 +251,7 @@ def ref_factory(
     even of a node."""
     info = reader.info([hash]).get(hash)
     if plain and info is not None:
-        info = BlobInfo(info.size, None)
+        info = BlobInfo(info.size, type=None)
     return partial(_make_ref, reader, hash, info, depth, mtime_ns)
 
 
@@ -246,10 +261,10 @@ def _make_ref(
     if info is None:
         raise Corrupt(f"{hash} is referred to, but not in this store; try `casfs fsck`")
     if info.type is None:
-        return BlobFile(key, reader.blobs, hash, info.size, mtime_ns=mtime_ns)
+        return BlobFile(key, reader.blobs, hash=hash, size=info.size, mtime_ns=mtime_ns)
     if reader.store.registry.name(info.type).startswith("thread-"):
         return Link(key, b"../" * depth + b"nodes/" + hash.encode("ascii"), mtime_ns)
-    return NodeDirectory(key, reader, cast(NodeHash, hash), depth + 1, mtime_ns)
+    return NodeDirectory(key, reader, hash=cast(NodeHash, hash), depth=depth + 1, mtime_ns=mtime_ns)
 
 
 def _not_json(name: bytes) -> bytes:

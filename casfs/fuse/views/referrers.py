@@ -42,7 +42,8 @@ class ReferrerIndex:
         thread at a time; it does not wait for the others."""
         version = self._version_of_store()
         if version != self._version:
-            self._version, self._changed_ns = version, time.time_ns()
+            self._version = version
+            self._changed_ns = time.time_ns()
         return self._changed_ns
 
 

@@ -48,7 +48,8 @@ Try: grep -rn WORD threads/*/steps/*/output.md     cp -a trees/NAME/latest/ DIR
 def root(reader: StoreReader, stats: Stats) -> Directory:
     """Returns the root directory of a mount of the reader's store."""
     stats.cache = reader.cache_sizes
-    index, log = ThreadIndex(reader), EventLog(reader.store.backend)
+    index = ThreadIndex(reader)
+    log = EventLog(reader.store.backend)
     referrers = ReferrerIndex(reader.store)
     casfs = StaticDirectory(
         make_key(b"/.casfs"),
@@ -106,7 +107,7 @@ def _blobs(key: bytes, reader: BlobReader, prefix: bytes = b"") -> HashDirectory
 
     def find(key: bytes, hash: str) -> Vnode | None:
         info = reader.info([hash]).get(hash)
-        return None if info is None else BlobFile(key, reader, hash, info.size)
+        return None if info is None else BlobFile(key, reader, hash=hash, size=info.size)
 
     return HashDirectory(key, find, prefix)
 

@@ -70,7 +70,9 @@ class RunningStep(ComposedDirectory):
     def _paused(self) -> dict[bytes, VnodeFactory]:
         intent = self._intent() or {}
         turns = attempt_details.turns(self._reader.store, intent.get("paused", ""))
-        return _numbered(self._reader, turns, TURN_DEPTH, intent.get("since", 0) * MILLISECOND)
+        return _numbered(
+            self._reader, turns, depth=TURN_DEPTH, mtime_ns=intent.get("since", 0) * MILLISECOND
+        )
 
     def _intent(self) -> Mapping[str, Any] | None:
         found: Mapping[str, Any] | None = self._reader.thread(self._id).thread.fields.get("intent")
@@ -104,21 +106,21 @@ class RunningStep(ComposedDirectory):
         intent = self._intent() or {}
         turns = [hash for hash in threads.turns(self._reader.store, intent) if is_hash(hash)]
         since_ns = intent.get("since", 0) * MILLISECOND
-        return _numbered(self._reader, turns, TURN_DEPTH, since_ns)
+        return _numbered(self._reader, turns, depth=TURN_DEPTH, mtime_ns=since_ns)
 
 
 def attempts(reader: StoreReader, id: ThreadId) -> dict[bytes, VnodeFactory]:
     """Returns the details of the failed attempts at the pending step, oldest first."""
     thread, mtime_ns = reader.thread(id)
     found = [hash for hash in thread.fields.get("attempts") or () if is_hash(hash)]
-    return _numbered(reader, found, ATTEMPT_DEPTH, mtime_ns)
+    return _numbered(reader, found, depth=ATTEMPT_DEPTH, mtime_ns=mtime_ns)
 
 
 def _numbered(
     reader: StoreReader, hashes: Sequence[str], depth: int, mtime_ns: int
 ) -> dict[bytes, VnodeFactory]:
     names = {b"%04d" % place: hash for place, hash in enumerate(hashes)}
-    factories = ref_factories(reader, names, depth, mtime_ns)
+    factories = ref_factories(reader, names, depth=depth, mtime_ns=mtime_ns)
     return {name: partial(_keyed, factory, names[name]) for name, factory in factories.items()}
 
 

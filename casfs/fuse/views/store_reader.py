@@ -62,7 +62,8 @@ class StoreReader:
 
     def note_uses(self) -> None:
         """Writes the last uses to the store, by which cache checkpoints are evicted."""
-        uses, self.uses = self.uses, set()
+        uses = self.uses
+        self.uses = set()
         if uses:
             note_use(self.store.heads, uses)
 
@@ -76,7 +77,7 @@ class StoreReader:
 
     def shown_tree(self, node: Node, field: str) -> DatedTree | None:
         """Returns the tree that a node's directory shows; `field` names its work."""
-        state = recorded_state.of_node(self.store, node.hash, node.payload, field)
+        state = recorded_state.of_node(self.store, node.hash, payload=node.payload, field=field)
         if state is None:
             return None
         return state.whole if self.with_local else state.work
@@ -147,7 +148,8 @@ class StoreReader:
         generation = self._prompts.generation
         found: bytes | None = self._prompts.get(step) or self._prompts.get(faulty)
         if found is None:
-            node, thread = self.node(step, "thread-step"), threads.get(self.store, id)
+            node = self.node(step, "thread-step")
+            thread = threads.get(self.store, id)
             prompt = self._load(lambda: prompts.of_step(self.store, thread, node), step)
             found = prompt.marked().encode()
             key = faulty if prompt.fault else step

@@ -36,7 +36,8 @@ ACTIVE = b'  "%b": {"head": "%b", "start": "%b", "updatedAt": %d}'
 LINE = b'{"threadId":"%b","head":"%b","start":"%b","completedAt":%d}\n'
 TIMES_MS = range(10**12, 10**13)  # thirteen digits
 LENGTHS = (b"-" * ID_LENGTH, b"-" * 64, b"-" * 64, TIMES_MS[0])
-ACTIVE_LENGTH, LINE_LENGTH = len(ACTIVE % LENGTHS), len(LINE % LENGTHS)
+ACTIVE_LENGTH = len(ACTIVE % LENGTHS)
+LINE_LENGTH = len(LINE % LENGTHS)
 DAY_MS = 86_400_000
 TIME_BYTES = 8
 ENTRY_BYTES = TIME_BYTES + ID_LENGTH  # of an ended thread
@@ -164,7 +165,8 @@ def _is_active(head: Head) -> bool:
 
 
 def _fields(id: str, head: Head) -> tuple[bytes, bytes, bytes, int]:
-    start, at = head.record["start"], head.record["updatedAt"]
+    start = head.record["start"]
+    at = head.record["updatedAt"]
     return id.encode("ascii"), head.hash.encode("ascii"), start.encode("ascii"), at
 
 

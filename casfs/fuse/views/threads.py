@@ -45,7 +45,8 @@ from casfs.thread_state import state
 from casfs.threads import StepRef, Thread, ThreadId
 
 STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
-RUNNING, ATTEMPTS = b"running", b"attempts"
+RUNNING = b"running"
+ATTEMPTS = b"attempts"
 
 
 class Threads(StoreDirectory):
@@ -151,7 +152,8 @@ class ThreadDirectory(ComposedDirectory):
         return ComputedFile(key, make, end["completedAt"] * MILLISECOND)
 
     def _children(self) -> dict[bytes, VnodeFactory]:
-        ids, heads = self._thread().fields.get("children") or [], self._reader.store.heads
+        ids = self._thread().fields.get("children") or []
+        heads = self._reader.store.heads
         if len(ids) >= threads.MAX_CHILDREN:  # the record names no more than that
             ids = self._reader.aggregate(f"children {self._id}", threads.HEADS, self._find_children)
         else:
@@ -187,7 +189,9 @@ class Steps(StoreDirectory):
             return None
         for step in self._steps()[max(int(index) - 1, 0) : int(index)]:
             if _step_name(step) == name:
-                return StepDirectory(child_key(self.key, name), self._reader, self._id, step.hash)
+                return StepDirectory(
+                    child_key(self.key, name), self._reader, id=self._id, hash=step.hash
+                )
         return None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
@@ -195,7 +199,7 @@ class Steps(StoreDirectory):
             name = _step_name(step)
             key = child_key(self.key, name)
             try:
-                yield name, StepDirectory(key, self._reader, self._id, step.hash)
+                yield name, StepDirectory(key, self._reader, id=self._id, hash=step.hash)
             except CasfsError as error:
                 yield name, BrokenFile(key, error)
 
@@ -248,20 +252,26 @@ class StepDirectory(ComposedDirectory):
         return ComputedFile(key, make, self._mtime_ns)
 
     def _prompt(self, key: bytes) -> Vnode:
-        return PromptFile(key, self._reader, self._id, self._hash, self._mtime_ns)
+        return PromptFile(key, self._reader, id=self._id, hash=self._hash, mtime_ns=self._mtime_ns)
 
     def _blob(self, hash: str, key: bytes) -> Vnode:
-        return ref_factory(self._reader, hash, STEP_DEPTH, self._mtime_ns, plain=True)(key)
+        return ref_factory(
+            self._reader, hash, depth=STEP_DEPTH, mtime_ns=self._mtime_ns, plain=True
+        )(key)
 
     def _detail(self, hash: NodeHash, key: bytes) -> Vnode:
         """A directory whatever the node's type, so that grep -r enters it; a blob is a file."""
         info = self._reader.info([hash]).get(hash)
         if info is None or info.type is None:
             return self._blob(hash, key)
-        return NodeDirectory(key, self._reader, hash, STEP_DEPTH + 1, self._mtime_ns)
+        return NodeDirectory(
+            key, self._reader, hash=hash, depth=STEP_DEPTH + 1, mtime_ns=self._mtime_ns
+        )
 
     def _refs(self, hash: NodeHash, field: str, key: bytes) -> Vnode:
-        return Refs(key, self._reader, hash, field, STEP_DEPTH + 1, self._mtime_ns)
+        return Refs(
+            key, self._reader, hash=hash, field=field, depth=STEP_DEPTH + 1, mtime_ns=self._mtime_ns
+        )
 
 
 def _step_name(step: StepRef) -> bytes:

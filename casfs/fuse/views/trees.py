@@ -76,7 +76,8 @@ class TreeDirectory(Directory):
         return self._root.tree
 
     def attr(self) -> Attr:
-        own, mtime_ns = None, None
+        own = None
+        mtime_ns = None
         with suppress(CasfsError):  # its own listing fails; the parent's need not
             own = self._reader.preserved(self._root.tree)
             mtime_ns = self._reader.times(self._root).own
@@ -100,18 +101,25 @@ class TreeDirectory(Directory):
     def _vnode(self, entry: Entry, recorded: Times) -> Vnode:
         modified = recorded.entries.get(entry.name)
         if isinstance(entry, File):
-            hash, size = entry.digest.hash, entry.digest.size_bytes
+            hash = entry.digest.hash
+            size = entry.digest.size_bytes
             mode, mtime_ns = _attributes(
                 EXECUTABLE_MODE if entry.executable else FILE_MODE, entry.properties, modified
             )
-            key = self._key(entry.name, hash.encode(), mode, mtime_ns)
-            return BlobFile(key, self._reader.blobs, hash, size, mode, mtime_ns)
+            key = self._key(entry.name, hash.encode(), mode=mode, mtime_ns=mtime_ns)
+            return BlobFile(
+                key, self._reader.blobs, hash=hash, size=size, mode=mode, mtime_ns=mtime_ns
+            )
         if isinstance(entry, Symlink):
             _, mtime_ns = _attributes(LINK, entry.properties, modified)
-            return Link(self._key(entry.name, entry.target, LINK, mtime_ns), entry.target, mtime_ns)
+            return Link(
+                self._key(entry.name, entry.target, mode=LINK, mtime_ns=mtime_ns),
+                entry.target,
+                mtime_ns,
+            )
         inner = child_key(self._inner, entry.name)
         below = DatedTree(entry.digest.hash, recorded.below.get(entry.name))
-        return TreeDirectory(child_key(self.key, entry.name), self._reader, below, inner)
+        return TreeDirectory(child_key(self.key, entry.name), self._reader, root=below, inner=inner)
 
     def _key(self, name: bytes, content: bytes, mode: int, mtime_ns: int) -> bytes:
         return make_key(b"%b%b/%b/%o/%d" % (self._inner, name, content, mode, mtime_ns))

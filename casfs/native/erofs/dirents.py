@@ -33,7 +33,9 @@ def split(names: list[bytes]) -> tuple[list[int], int]:
     used = each * len(names) + sum(map(len, names))
     if used <= BLOCK:
         return [len(names)], used
-    counts, count, used = [], 0, 0
+    counts = []
+    count = 0
+    used = 0
     for name in names:
         length = each + len(name)
         if used + length > BLOCK:

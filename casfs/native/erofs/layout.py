@@ -15,16 +15,23 @@ SLOT = 32  # bytes; inodes are counted in slots
 BLOCK_BITS = BLOCK.bit_length() - 1
 MAX_BLOCKS = 0xFFFF_FFFE  # 0xFFFF_FFFF is the address of a hole
 
-CHECKSUM, MTIME = 1, 2  # compatible features
-CHUNKED, DEVICES = 4, 8  # the incompatible features that are used
+CHECKSUM = 1  # compatible features
+MTIME = 2
+CHUNKED = 4  # the incompatible features that are used
+DEVICES = 8
 
 EXTENDED = 1  # bit 0 of an inode's format; the bits above are the place of its data
-PLAIN, INLINE, CHUNKS = 0 << 1, 2 << 1, 4 << 1
+PLAIN = 0 << 1
+INLINE = 2 << 1
+CHUNKS = 4 << 1
 MAX_CHUNK_BITS = 31  # a chunk is of BLOCK << this at most
 HOLE = b"\xff\xff\xff\xff"
 INDEXED = 32  # bit of a chunk format: an INDEX for each chunk, not an address
 
-FILE, DIRECTORY, DEVICE, SYMLINK = 1, 2, 3, 7  # types in a directory entry
+FILE = 1  # types in a directory entry
+DIRECTORY = 2
+DEVICE = 3
+SYMLINK = 7
 
 SUPER = struct.Struct("<IIIBBHQqIIII16s16sIHHHBBIQ24x")
 INODE = struct.Struct("<HHHHIIIIHHI")

@@ -86,7 +86,7 @@ class _Image:
         stack: list[tuple[Directory, int, bytearray, int]] = [(root, 0, top, 0)]
         while stack:
             directory, parent, where, at = stack.pop()
-            stack += self._directory(directory, parent, where, at)
+            stack += self._directory(directory, parent, where=where, at=at)
         self._root = layout.NID.unpack(top)[0]
         if self._root > 0xFFFF:
             raise Invalid("there are too many shared extended attributes in front of the root")
@@ -103,7 +103,12 @@ class _Image:
         below = [node for _, node in entries if type(node) is Directory]
         counts, size = dirents.split(names)
         place, tail_at = self._inode(
-            stat.S_IFDIR, directory.attr, directory.xattrs, size, size % BLOCK, 2 + len(below)
+            stat.S_IFDIR,
+            directory.attr,
+            found=directory.xattrs,
+            size=size,
+            tail=size % BLOCK,
+            nlink=2 + len(below),
         )
         nid = place // SLOT
         layout.NID.pack_into(where, at, nid)
@@ -116,8 +121,8 @@ class _Image:
             else:
                 nids.append(self._leaf(node))
                 types.append(TYPES[type(node)])
-        content, later = dirents.pack(names, nids, types, counts)
-        places = self._content(place, content, tail_at, later)
+        content, later = dirents.pack(names, nids, types=types, counts=counts)
+        places = self._content(place, content, tail_at=tail_at, later=later)
         return [(node, nid, *found) for node, found in zip(below[::-1], places[::-1], strict=True)]
 
     def _content(
@@ -145,24 +150,28 @@ class _Image:
             if not 0 <= size <= MAX_SIZE:
                 raise Invalid(f"a file of {size} bytes cannot be in an image")
             if isinstance(content, (bytes, str)):
-                return self._with_data(stat.S_IFREG, attr, found, size, content)
+                return self._with_data(stat.S_IFREG, attr, found=found, size=size, content=content)
             self._chunked |= size > 0
             chunks = self._devices.map(content, size) if size else None
-            return self._inode(stat.S_IFREG, attr, found, size, chunks=chunks)[0] // SLOT
+            return self._inode(stat.S_IFREG, attr, found=found, size=size, chunks=chunks)[0] // SLOT
         if type(node) is Symlink:
             target = node.target
             if not target or b"\0" in target or len(target) > MAX_TARGET:
                 raise Invalid(f"{target[:20]!r} ({len(target)} bytes) cannot be a link's target")
-            return self._with_data(stat.S_IFLNK, node.attr, node.xattrs, len(target), target)
+            return self._with_data(
+                stat.S_IFLNK, node.attr, found=node.xattrs, size=len(target), content=target
+            )
         if type(node) is Whiteout:
-            return self._inode(stat.S_IFCHR, node.attr, (), 0)[0] // SLOT
+            return self._inode(stat.S_IFCHR, node.attr, found=(), size=0)[0] // SLOT
         return dirents.PENDING_NID
 
     def _with_data(
         self, kind: int, attr: Attr, found: Xattrs, size: int, content: bytes | str
     ) -> int:
         """Place an inode with its data; returns its nid."""
-        place, at = self._inode(kind, attr, found, size, size if size < BLOCK else 0)
+        place, at = self._inode(
+            kind, attr, found=found, size=size, tail=size if size < BLOCK else 0
+        )
         if isinstance(content, bytes):
             _check_size("a content", content, size)
         if size and not at:
@@ -195,9 +204,12 @@ class _Image:
         head = (SLOT if short else 2 * SLOT) + len(encoded)
         meta = self._meta
         place = -(-len(meta) // SLOT) * SLOT
-        format, start, after = layout.PLAIN, 0, b""
+        format = layout.PLAIN
+        start = 0
+        after = b""
         if chunks is not None:
-            format, start = layout.CHUNKS, chunks[0]
+            format = layout.CHUNKS
+            start = chunks[0]
             aligned = bytes(-head % layout.INDEX.size if start & layout.INDEXED else 0)
             after = aligned + chunks[1]
         elif tail and head + tail <= BLOCK:
@@ -231,7 +243,8 @@ class _Image:
 
     def finish(self, uuid: bytes, fetch: Fetch, label: bytes) -> Iterator[bytes | bytearray]:
         """Yields the image, part by part. Contents in blocks are fetched lazily."""
-        self._label, meta = label, self._meta
+        self._label = label
+        meta = self._meta
         if not (self._directory_blocks or self._files):
             # fsck.erofs reads an xattr header behind every inode
             meta += bytes(layout.XATTRS.size)
@@ -250,7 +263,7 @@ class _Image:
             first += -(-size // BLOCK)
         if front or label:  # inode numbers depend on what is in packs, and in remotes
             uuid = Hasher(uuid + front).update(meta).digest(length=16)
-        self._write_superblock(front or meta, uuid, blocks, area)
+        self._write_superblock(front or meta, uuid, blocks=blocks, area=area)
         yield front + meta
         yield self._directory_blocks
         yield from self._data(fetch)

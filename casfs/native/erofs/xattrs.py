@@ -36,7 +36,8 @@ class Table:
         """Returns the bytes at an inode. Raises Invalid."""
         if not xattrs:
             return b""
-        ids, own = [], []
+        ids = []
+        own = []
         for pair in xattrs:
             id = self._ids.get(pair)
             if id is None:

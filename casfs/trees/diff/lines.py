@@ -30,8 +30,10 @@ def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
     for group in groups(changed_blocks(old, new)):
         start = max(group[0][0] - CONTEXT_LINES, 0)
         end = min(group[-1][1] + CONTEXT_LINES, len(old))
-        shift, after = group[0][2] - group[0][0], group[-1][3] - group[-1][1]
-        old_range, new_range = _range(start, end), _range(start + shift, end + after)
+        shift = group[0][2] - group[0][0]
+        after = group[-1][3] - group[-1][1]
+        old_range = _range(start, end)
+        new_range = _range(start + shift, end + after)
         yield b"@@ -%s +%s @@\n" % (old_range, new_range)
         at = start
         for i1, i2, j1, j2 in group:

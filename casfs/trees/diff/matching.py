@@ -30,10 +30,11 @@ def changed_blocks(old: Lines, new: Lines) -> list[Block]:
     found: list[Block] = []
     left = MATCH_BUDGET
     for i, j in [*_anchors(old, new, whole), (i2, j2)]:
-        pieces, spent = _match_gap(old, new, _trimmed(old, new, (i1, i, j1, j)), left)
+        pieces, spent = _match_gap(old, new, block=_trimmed(old, new, (i1, i, j1, j)), limit=left)
         found += pieces
         left -= spent
-        i1, j1 = i + 1, j + 1
+        i1 = i + 1
+        j1 = j + 1
     return found
 
 
@@ -41,7 +42,8 @@ def _trimmed(old: Lines, new: Lines, block: Block) -> Block:
     """Strips the common prefix and suffix."""
     i1, i2, j1, j2 = block
     head = _equal(zip(range(i1, i2), range(j1, j2), strict=False), old, new)
-    i1, j1 = i1 + head, j1 + head
+    i1 = i1 + head
+    j1 = j1 + head
     backwards = zip(range(i2 - 1, i1 - 1, -1), range(j2 - 1, j1 - 1, -1), strict=False)
     tail = _equal(backwards, old, new)
     return i1, i2 - tail, j1, j2 - tail
@@ -54,7 +56,8 @@ def _equal(pairs: Iterator[tuple[int, int]], old: Lines, new: Lines) -> int:
 def _anchors(old: Lines, new: Lines, block: Block) -> list[tuple[int, int]]:
     """Returns the longest increasing sequence of lines that occur once on both sides."""
     i1, i2, j1, j2 = block
-    old_counts, new_counts = Counter(old[i1:i2]), Counter(new[j1:j2])
+    old_counts = Counter(old[i1:i2])
+    new_counts = Counter(new[j1:j2])
     place = {new[j]: j for j in range(j1, j2) if new_counts[new[j]] == 1}
     ends: list[int] = []  # the smallest new line that a run of that length can end with
     last: list[int] = []  # of these runs, as indices of `run`
@@ -65,7 +68,8 @@ def _anchors(old: Lines, new: Lines, block: Block) -> list[tuple[int, int]]:
             continue
         at = bisect_left(ends, j)
         run.append((i, j, last[at - 1] if at else -1))
-        ends[at : at + 1], last[at : at + 1] = [j], [len(run) - 1]
+        ends[at : at + 1] = [j]
+        last[at : at + 1] = [len(run) - 1]
     return _backtrack(run, last[-1] if last else -1)
 
 
@@ -82,7 +86,8 @@ def _match_gap(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[B
     i1, i2, j1, j2 = block
     if i1 == i2 and j1 == j2:
         return [], 0
-    a, b = old[i1:i2], new[j1:j2]
+    a = old[i1:i2]
+    b = new[j1:j2]
     if limit < len(a) + len(b) + GAP_COST or set(a).isdisjoint(b):
         return [block], 0
     matches, spent = _matches(a, b, limit)
@@ -91,7 +96,8 @@ def _match_gap(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[B
     for x, y, size in [*sorted(matches), (len(a), len(b), 0)]:
         if i < x or j < y:
             found.append((i + i1, x + i1, j + j1, y + j1))
-        i, j = x + size, y + size
+        i = x + size
+        j = y + size
     return found, spent
 
 

@@ -62,7 +62,7 @@ def partial_tree(store: Store, leaves: Mapping[bytes, Entry], like: TreeHash) ->
     """Stores a tree of these paths alone; directories have the properties that they have in
     `like`."""
     with store.batch() as batch:
-        return edit.with_entries(store, batch, None, leaves, like).hash
+        return edit.with_entries(store, batch, root=None, changes=leaves, like=like).hash
 
 
 def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: str) -> Merged:
@@ -78,13 +78,13 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     files = {path for path, one in tree.walk(store, ours) if not isinstance(one, Subdirectory)}
     _drop_blocked(edits, files, merging.conflicts)
     with store.batch() as batch:
-        root = edit.with_entries(store, batch, ours, edits, like).hash
+        root = edit.with_entries(store, batch, root=ours, changes=edits, like=like).hash
     differing = [
         tree.Change(path, tree.find(store, ours, path), entry)
         for path, entry in sorted(edits.items())
     ]
     changed = renames.detect(store, differing)
-    return Merged(root, changed, sorted(merging.conflicts), merging.unresolved)
+    return Merged(root, changed, conflicts=sorted(merging.conflicts), unresolved=merging.unresolved)
 
 
 def _drop_blocked(
@@ -115,7 +115,9 @@ class _Merge:
         if _is_same(ours, base):
             return theirs
         if isinstance(ours, File) and isinstance(theirs, File):
-            return self._file(path, base if isinstance(base, File) else None, ours, theirs)
+            return self._file(
+                path, base if isinstance(base, File) else None, ours=ours, theirs=theirs
+            )
         if ours is None:
             self.conflicts.append((path, "deleted here, changed by the thread"))
             return theirs
@@ -127,7 +129,7 @@ class _Merge:
         return ours
 
     def _file(self, path: bytes, base: File | None, ours: File, theirs: File) -> File:
-        merged = ours._replace(executable=self._executable(path, base, ours, theirs))
+        merged = ours._replace(executable=self._executable(path, base, ours=ours, theirs=theirs))
         if ours.digest == theirs.digest or (base and theirs.digest == base.digest):
             return merged
         if base and ours.digest == base.digest:
@@ -138,7 +140,7 @@ class _Merge:
             return merged
         if _has_markers(mine) and not _has_markers(old):
             self.unresolved.append(path)
-        done = three_way.merge(old, mine, new, ("ours", self._label))
+        done = three_way.merge(old, mine, theirs=new, labels=("ours", self._label))
         if done.conflicts:
             marked = "1 conflict" if done.conflicts == 1 else f"{done.conflicts} conflicts"
             self.conflicts.append((path, f"changed on both sides, {marked} marked"))

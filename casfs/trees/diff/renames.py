@@ -145,11 +145,13 @@ class _Search:
     def _similarity(self, source: bytes, path: bytes) -> float:
         """Returns the share of bytes that two files have in common, 0 where that is too little or
         the limit is reached."""
-        old, new = self._deleted[source], self._added[path]
+        old = self._deleted[source]
+        new = self._added[path]
         smaller, larger = sorted((old.digest.size_bytes, new.digest.size_bytes))
         if smaller < larger * MIN_SIMILARITY or smaller == 0:
             return 0.0
-        before, after = self._pieces_of(old), self._pieces_of(new)
+        before = self._pieces_of(old)
+        after = self._pieces_of(new)
         if before is None or after is None:
             return 0.0
         fewer, more = sorted((before, after), key=len)

@@ -30,15 +30,15 @@ class PathStat:
 
 def path_stats(store: Store, changes: Iterable[Change]) -> Iterator[PathStat]:
     for change in changes:
-        old, new = (
-            unified_diff.text_lines(store, change.old),
-            unified_diff.text_lines(store, change.new),
-        )
+        old = unified_diff.text_lines(store, change.old)
+        new = unified_diff.text_lines(store, change.new)
         lines = None
         if not isinstance(old, str) and not isinstance(new, str):
             lines = textdiff.counts(old, new)
         modes = tree.changed_modes(store, change)
-        yield PathStat(change, lines, _size(change.old), _size(change.new), modes)
+        yield PathStat(
+            change, lines, old_bytes=_size(change.old), new_bytes=_size(change.new), modes=modes
+        )
 
 
 def _size(entry: Entry | None) -> int:

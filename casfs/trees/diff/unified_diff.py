@@ -43,7 +43,7 @@ def patch(
     parts: list[bytes] = []
     left = limit - TRAILER_BYTES
     dropped = 0
-    found = list(tree.changes(store, old, new, paths))
+    found = list(tree.changes(store, old, new=new, paths=paths))
     outside_git = [one for one in found if b".git" not in one.path.split(b"/")[:-1]]
     inside_git = len(found) - len(outside_git)
     for change in renames.detect(store, outside_git):
@@ -89,7 +89,8 @@ def text_lines(store: Store, entry: Entry | None, limit: int = MAX_FILE_BYTES) -
 
 def _parts(store: Store, change: Change) -> Iterator[bytes]:
     """Yields the patch of one path; two where its kind changed."""
-    old, new = change.old, change.new
+    old = change.old
+    new = change.new
     if old is None or new is None or type(old) is type(new):
         yield from _part(store, change)
         return
@@ -100,7 +101,8 @@ def _parts(store: Store, change: Change) -> Iterator[bytes]:
 
 
 def _part(store: Store, change: Change) -> Iterator[bytes]:
-    old, new = text_lines(store, change.old), text_lines(store, change.new)
+    old = text_lines(store, change.old)
+    new = text_lines(store, change.new)
     modes = tree.changed_modes(store, change)
     sides = [one.digest for one in (change.old, change.new) if isinstance(one, File)]
     if len(sides) == 2 and sides[0] == sides[1]:
@@ -139,7 +141,8 @@ def _note(change: Change, why: str) -> bytes:
 
 
 def _header(change: Change, preserved: tuple[int, int] | None) -> Iterator[bytes]:
-    old, new = _mode(change.old), _mode(change.new)
+    old = _mode(change.old)
+    new = _mode(change.new)
     if preserved is not None:
         old, new = (b"%o" % (0o100000 | mode) for mode in preserved)
     if old is None:

@@ -46,7 +46,8 @@ class History:
             self._roots[object_id] = bytes.fromhex(root.decode("ascii"))
 
     def _rows(self, content: bytes) -> list[Row]:
-        rows, at = [], 0
+        rows = []
+        at = 0
         while at < len(content):
             end = content.index(b"\0", at) + 1
             mode, name = content[at : end - 1].split(b" ", 1)

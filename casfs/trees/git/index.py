@@ -218,10 +218,12 @@ def _bitmap(data: bytes, at: int, count: int) -> tuple[set[int], int]:
     buffer = struct.unpack_from(f">{words}Q", data, at)
     at += words * 8 + 4  # and the position of its last marker
     positions: set[int] = set()
-    base, index = 0, 0
+    base = 0
+    index = 0
     while index < words:
         # A marker: a bit, how many words consist of it, and how many words follow as they are.
-        marker, index = buffer[index], index + 1
+        marker = buffer[index]
+        index = index + 1
         run_end = base + (marker >> 1 & 0xFFFFFFFF) * WORD_BITS
         if marker & 1:
             positions.update(range(base, min(run_end, bits)))

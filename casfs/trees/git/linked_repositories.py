@@ -47,14 +47,14 @@ def replaced(
         return state, []
     batch.commit()
     gone: dict[bytes, Entry | None] = dict.fromkeys(made)
-    work = edit.with_entries(store, batch, state.tree, gone, keep_empty=True).hash
-    full = edit.with_entries(store, batch, state.full, made, keep_empty=True).hash
+    work = edit.with_entries(store, batch, root=state.tree, changes=gone, keep_empty=True).hash
+    full = edit.with_entries(store, batch, root=state.full, changes=made, keep_empty=True).hash
     batch.commit()
     found = RecordedState(
         work,
         full,
-        dated.times_for(store, batch, work, state.work),
-        dated.times_for(store, batch, full, state.whole),
+        times=dated.times_for(store, batch, tree=work, source=state.work),
+        local_times=dated.times_for(store, batch, tree=full, source=state.whole),
     )
     batch.settle(filter(None, found.work))
     return found, [path for path, entry in made.items() if entry is None]
@@ -88,11 +88,12 @@ def own_repository(store: Store, batch: Batch, work_tree: Path) -> TreeDigest | 
     except (OSError, ValueError):
         return None
     entries: dict[bytes, Entry | None] = {
-        path: File(path.rpartition(b"/")[2], digest, False) for path, digest in made.items()
+        path: File(path.rpartition(b"/")[2], digest, executable=False)
+        for path, digest in made.items()
     }
     if not symbolic:  # git wants the directory
         entries[b"refs"] = Subdirectory(b"refs", batch.put_directory(directory.encode([])))
-    return edit.with_entries(store, batch, None, entries)
+    return edit.with_entries(store, batch, root=None, changes=entries)
 
 
 def _shared_directory(private: Path) -> Path:
@@ -121,7 +122,8 @@ def _refs(shared: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
                 found[name] = hash
     for path in (shared / "refs").rglob("*"):
         if path.is_file():
-            name, content = os.fsencode(path.relative_to(shared)), path.read_bytes()
+            name = os.fsencode(path.relative_to(shared))
+            content = path.read_bytes()
             if HASH.fullmatch(content.strip()):
                 found[name] = content.strip()
             elif content.startswith(b"ref: "):

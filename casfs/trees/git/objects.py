@@ -30,7 +30,8 @@ MAX_HEADER_BYTES = 64  # of a loose object
 INDEX_HEADER = b"\xfftOc\0\0\0\2"
 FANOUT = struct.Struct(">256I")
 CONFIG = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectformat = {}\n"
-PACK, PACK_INDEX = b".pack", b".idx"
+PACK = b".pack"
+PACK_INDEX = b".idx"
 BESIDE_PACKS = (b".rev", b".bitmap", b".mtimes")  # of a pack: wrong for one that is packed anew
 SHA1_BYTES = 20
 BUNDLE_SIGNATURE = b"# v"

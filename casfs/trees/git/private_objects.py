@@ -84,7 +84,9 @@ class Classes:
     scanner: Scanner | None
 
 
-NO_CLASSES = Classes(lambda _: False, lambda _: False, lambda _: None, (), (), None)
+NO_CLASSES = Classes(
+    lambda _: False, lambda _: False, work_hash=lambda _: None, private=(), local=(), scanner=None
+)
 
 
 def private_objects(
@@ -113,7 +115,9 @@ def private_objects(
     entries |= {path: None for path in added if stays(path)}
     commits: dict[bytes, list[str]] = {}
     for git, files in _by_repository(added).items():
-        repository = _Repository(store, batch, git, base, full, classes, derived)
+        repository = _Repository(
+            store, batch, git=git, base=base, full=full, classes=classes, derived=derived
+        )
         entries |= repository.private_files(files, hidden)
         if repository.incomplete:
             commits[git] = repository.incomplete
@@ -169,7 +173,9 @@ def staying_objects(store: Store, state: RecordedState) -> dict[bytes, StayingOb
         match = LOOSE.match(path) or PACK_FILE.match(path)
         git = (match[1] or b"").removesuffix(b"/") if match else None
         if git is not None and git not in repositories:
-            repository = _Repository(store, store.batch(), git, state, state.full, NO_CLASSES)
+            repository = _Repository(
+                store, store.batch(), git=git, base=state, full=state.full, classes=NO_CLASSES
+            )
             repositories[git] = repository.staying(hidden)
     return repositories
 
@@ -239,7 +245,9 @@ class _Repository:
             private |= self._private(sources, loose, private)
         else:
             try:
-                private, kept = self._private_in_packs(sources, files, stems, loose, private)
+                private, kept = self._private_in_packs(
+                    sources, files, stems=stems, loose=loose, private=private
+                )
             except CasfsError:  # no git on this machine, or a damaged pack
                 private |= self._private(sources, loose, private)
                 kept = {path: None for stem in stems for path in self._pack_files(stem)}
@@ -403,7 +411,8 @@ class _Repository:
         ]
         scanner = self._classes.scanner
         for object_id, content in source.contents(others):
-            kind, data = headers[object_id].kind, content.read(MAX_HISTORY_BYTES)
+            kind = headers[object_id].kind
+            data = content.read(MAX_HISTORY_BYTES)
             if len(data) == MAX_HISTORY_BYTES or not source.is_sound(object_id, content):
                 private.add(object_id)
                 continue

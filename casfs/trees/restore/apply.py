@@ -77,7 +77,7 @@ def apply(
         task = _Apply(store, target, new.work)
         undone = task.undo_interrupted(check)
         theirs = merge.changes(scratch, before, after)
-        result = _merge(scratch, target, theirs, before, after, label)
+        result = _merge(scratch, target, theirs=theirs, old=before, new=after, label=label)
         if step is not None and not check:
             # Before the first write: a kill between would lose it.
             applied_steps.note(store, target.path, step)
@@ -85,7 +85,9 @@ def apply(
             for one in (old, new):
                 recorded_state.with_private(store, one)
             # What it makes of private files is local; a record of the directory says what is work.
-            result = _merge(store.local_writes(), target, theirs, before, after, label)
+            result = _merge(
+                store.local_writes(), target, theirs=theirs, old=before, new=after, label=label
+            )
             merged = result.merged
             known = [RecordedState(root) for root in result.sides]
             options = SnapshotOptions(leaves_out_unreadable=True)  # which stays as it is
@@ -95,7 +97,9 @@ def apply(
             if step is not None:  # again: a look that has begun may have missed what was written
                 applied_steps.note(store, target.path, step)
             target.save_undo(there.full, merged.root)
-    return Applied(result.merged, theirs.skipped, undone, task.failed, task.aside)
+    return Applied(
+        result.merged, theirs.skipped, undone=undone, failed=task.failed, aside=task.aside
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def _merge(
     report = SnapshotReport()
     ours = tracked.snapshot_tracked(store, target.path, sides, report=report).tree
     theirs, refused = _without_purged(theirs, report.purged)
-    merged = merge.merge(store, theirs, ours, new, label)
+    merged = merge.merge(store, theirs, ours=ours, like=new, label=label)
     merged.conflicts = sorted([*merged.conflicts, *refused])
     if merged.unresolved:
         raise Refused(
@@ -178,7 +182,7 @@ class _Apply:
     def write(self, ours: TreeHash, merged: TreeHash) -> None:
         found = os.lstat(self._target.path)
         path = str(self._target.path)
-        state = RestoreState(path, found.st_dev, found.st_ino, (ours, merged))
+        state = RestoreState(path, found.st_dev, inode=found.st_ino, roots=(ours, merged))
         self._journal.save(state, durable=True)
         self._write([ours], merged)
         self._journal.forget(self._target.path)

@@ -92,25 +92,26 @@ class IncrementalRestore:
         after = self._load(new)
         names = set(after).union(*before)
         for name in sorted(names, key=lambda name: (name in after, name)):
-            was, to = [entries.get(name) for entries in before], after.get(name)
+            was = [entries.get(name) for entries in before]
+            to = after.get(name)
             if any(one != to for one in was):
-                self._restore_entry(fd, name, path, was, to)
+                self._restore_entry(fd, name, above=path, was=was, to=to)
         if new is not None:
-            self._set_own_properties(fd, olds, new, ALL_BITS if path else self._top_mode)
+            self._set_own_properties(fd, olds, new=new, bits=ALL_BITS if path else self._top_mode)
 
     def date(self, fd: int, source: DatedTree, *, keep: bool = False) -> None:
         """Dates what was written, in the order in which `source` was recorded. `keep`: no other
         file gets a new time."""
         when = None
         for path, when in modification_order.new_times(
-            self._store, source, self._written, self._start, keep=keep
+            self._store, source, written=self._written, start=self._start, keep=keep
         ):
             *above, name = path.split(b"/")
             self._progress.path = path.split(b"/")
             with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile
                 inner = open_directory(fd, above)
                 try:
-                    self._date(inner, name, path, source, when)
+                    self._date(inner, name, path=path, source=source, when=when)
                 except PermissionError as error:
                     if not self._progress.leaves_out(error):
                         raise
@@ -132,7 +133,7 @@ class IncrementalRestore:
         entry = tree.find(self._store, source.tree, path)
         is_shared = found.st_nlink > 1 or found.st_uid != os.geteuid()
         if is_shared and entry is not None and path not in self._written:
-            if not is_same(read_entry(fd, name, found, [entry]), entry):
+            if not is_same(read_entry(fd, name, found=found, wanted=[entry]), entry):
                 return  # changed meanwhile
             self._place(fd, name, entry)
         os.utime(name, ns=(when, when), dir_fd=fd, follow_symlinks=False)
@@ -144,15 +145,16 @@ class IncrementalRestore:
         self, fd: int, name: bytes, above: Path, was: list[Entry | None], to: Entry | None
     ) -> None:
         self._progress.path.append(name)
-        depth, path = len(self._progress.path), above + name
+        depth = len(self._progress.path)
+        path = above + name
         try:
             found = host_entries.lstat(fd, name)
             if found is not None and stat.S_ISDIR(found.st_mode):
-                self._replace_directory(fd, name, path, was, to)
+                self._replace_directory(fd, name, path=path, was=was, to=to)
             elif isinstance(to, Subdirectory):
-                self._create_directory(fd, name, path, was, to, found)
+                self._create_directory(fd, name, path=path, was=was, to=to, found=found)
             else:
-                self._restore_leaf(fd, name, path, was, to, found)
+                self._restore_leaf(fd, name, path=path, was=was, to=to, found=found)
         except OSError as error:
             if not self._progress.leaves_out(error):
                 raise
@@ -168,7 +170,7 @@ class IncrementalRestore:
             self.outcome.changed.append(path)
         olds: Olds = list(dict.fromkeys(tree.subtree(one) for one in was))
         with host_entries.entered(fd, name) as inner:
-            self.directory(inner, path + b"/", olds, tree.subtree(to))
+            self.directory(inner, path + b"/", olds=olds, new=tree.subtree(to))
         if isinstance(to, Subdirectory):
             return
         try:
@@ -207,7 +209,7 @@ class IncrementalRestore:
         to: Subdirectory,
         found: os.stat_result | None,
     ) -> None:
-        actual = read_entry(fd, name, found, was)
+        actual = read_entry(fd, name, found=found, wanted=was)
         self._report_if_changed(path, actual, was)
         if _is_unknown(actual, was):
             self._move_aside(fd, name, path)
@@ -218,7 +220,9 @@ class IncrementalRestore:
             os.mkdir(self._temp, host_entries.OWNER_ACCESS, dir_fd=fd)
             inner = os.open(self._temp, DIR_FLAGS, dir_fd=fd)
             try:
-                write_tree(self._store, DatedTree(to.digest.hash), inner, self._progress)
+                write_tree(
+                    self._store, DatedTree(to.digest.hash), fd=inner, progress=self._progress
+                )
             finally:
                 os.close(inner)
         for below, entry in tree.walk(self._store, to.digest.hash, path + b"/"):
@@ -234,10 +238,10 @@ class IncrementalRestore:
         to: File | Symlink | None,
         found: os.stat_result | None,
     ) -> None:
-        actual = read_entry(fd, name, found, [*was, to])
+        actual = read_entry(fd, name, found=found, wanted=[*was, to])
         if is_same(actual, to):
             if to is not None and found is not None:
-                self._set_properties(fd, name, was, to, found)
+                self._set_properties(fd, name, was=was, to=to, found=found)
             return
         is_unknown = _is_unknown(actual, [*was, to])
         if to is None and is_unknown:
@@ -251,7 +255,7 @@ class IncrementalRestore:
             self.outcome.deleted += 1
         elif isinstance(actual, File) and isinstance(to, File) and is_same_content(actual, to):
             assert found is not None
-            self._set_mode(fd, name, to, found)
+            self._set_mode(fd, name, to=to, found=found)
         else:
             self._place(fd, name, to)
             is_as_long = (
@@ -275,7 +279,9 @@ class IncrementalRestore:
         with self._renamed(fd, name):
             if isinstance(to, File):
                 content = next(iter(self._store.blobs.get_many([to.digest.hash])))
-                size = write_file(self._store, fd, self._temp, to, content, self._mode(to))
+                size = write_file(
+                    self._store, fd, name=self._temp, entry=to, content=content, mode=self._mode(to)
+                )
             elif isinstance(to, Symlink):
                 write_link(fd, self._temp, to)
         self._progress.wrote(size)
@@ -307,7 +313,7 @@ class IncrementalRestore:
             given = [one for one in map(_properties, [*was, to]) if one is not None]
             asked = any(one.unix_mode is not None for one in given)
             if late or (asked and self._mode(to) != stat.S_IMODE(found.st_mode)):
-                self._set_mode(fd, name, to, found)
+                self._set_mode(fd, name, to=to, found=found)
 
     def _mode(self, to: File) -> int:
         return file_mode(to, self._progress.set_id)

@@ -33,7 +33,9 @@ def local_changes(
             yield above + name
         if isinstance(entry, Subdirectory):
             below = [tree.subtree(one) for one in theirs]
-            yield from local_changes(store, entry.digest.hash, below, above + name + b"/")
+            yield from local_changes(
+                store, entry.digest.hash, others=below, above=above + name + b"/"
+            )
 
 
 def replaced_directories(
@@ -58,7 +60,11 @@ def _is_same(store: Store, here: Entry, other: Entry | None) -> bool:
     """Compares kind, content and mode, but neither times nor the content of directories."""
     if isinstance(here, File) and isinstance(other, File):
         same: bool = here.digest.hash == other.digest.hash
-        return same and (file_mode(here, False) ^ file_mode(other, False)) & COMPARED_BITS == 0
+        return (
+            same
+            and (file_mode(here, set_id=False) ^ file_mode(other, set_id=False)) & COMPARED_BITS
+            == 0
+        )
     if isinstance(here, Symlink) and isinstance(other, Symlink):
         return here.target == other.target
     if isinstance(here, Subdirectory) and isinstance(other, Subdirectory):

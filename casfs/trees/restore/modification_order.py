@@ -133,7 +133,8 @@ def _recorded_times(
         except NotFound:
             yield from ((path, None) for path in inside)
             continue
-        entries, times = tree.load(store, directory.tree), dated.load_times(store, directory)
+        entries = tree.load(store, directory.tree)
+        times = dated.load_times(store, directory)
         for path in inside:
             name = path[len(above) :].lstrip(b"/")
             if name not in entries or not has_own_time(entries[name]):

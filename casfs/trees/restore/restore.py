@@ -119,7 +119,7 @@ def restore(
     failed: dict[bytes, str] = {}
     writing = WriteProgress(progress=progress, set_id=set_id)
     writing.failed = failed if leaves_out_failed else None
-    task = _Restore(store, state, place, writing, name)
+    task = _Restore(store, state, target=place, progress=writing, name=name)
     task.result.failed = failed
     with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
 
@@ -129,14 +129,16 @@ def restore(
         place.check(root, delete_untracked, parents)
         place.delete_staging()
         if place.is_empty():
-            olds, here = [], None
+            olds = []
+            here = None
         else:
             olds = place.possible_trees(base, root, is_needed=not paths)
             here = task.look(olds, verify=verify or set_id)
         task.select(paths, here)
         task.leave_unreadable()
         task.find_local_changes(here, olds)
-        known, before = here, None
+        known = here
+        before = None
         if here is not None:
             forced = on_local_changes is not None
             here, before = task.find_untracked(here, olds, delete_untracked, forced, verify)
@@ -166,7 +168,8 @@ class _Restore:
     ) -> None:
         self._store = ScratchStore(store)
         self._real_store = store
-        self._state, self._name = state, name
+        self._state = state
+        self._name = name
         self._root = self.goal = root = state.full
         self._paths: list[bytes] = []  # empty: the whole tree
         self._purged: list[bytes] = []  # paths of which `look` has left out the content
@@ -193,11 +196,12 @@ class _Restore:
     def look(self, olds: Roots, *, verify: bool) -> TreeHash:
         """Returns the tree of what is there now, of the paths that any of the trees has."""
         roots = self._known(olds)
-        kept, path = preserved_names(self._store, *roots), self._target.here
+        kept = preserved_names(self._store, *roots)
+        path = self._target.here
         report = SnapshotReport()
         options = self._options(kept)
         here = tracked.snapshot_tracked(
-            self._store, path, roots, options, report=report, verify=verify
+            self._store, path, roots=roots, options=options, report=report, verify=verify
         )
         self.result.failed |= report.unreadable
         self._purged = sorted(report.purged)
@@ -217,7 +221,9 @@ class _Restore:
             return root
         without = dict.fromkeys(self.result.failed)
         with self._store.batch() as batch:
-            found = edit.with_entries(self._store, batch, root, without, keep_empty=True)
+            found = edit.with_entries(
+                self._store, batch, root=root, changes=without, keep_empty=True
+            )
         return found.hash
 
     def _known(self, olds: Roots) -> list[TreeHash]:
@@ -235,7 +241,9 @@ class _Restore:
         if wanted:
             self._paths = list(wanted)
             with self._store.batch() as batch:
-                found = edit.with_entries(self._store, batch, here, wanted, self._root)
+                found = edit.with_entries(
+                    self._store, batch, root=here, changes=wanted, like=self._root
+                )
             self.goal = found.hash
 
     def find_local_changes(self, here: TreeHash | None, olds: Roots) -> None:
@@ -275,7 +283,9 @@ class _Restore:
             full = before.full
             wanted = {one: tree.resolve(self._store, full, one) for one in blocked}
             with self._store.batch() as batch:
-                here = edit.with_entries(self._store, batch, here, wanted, full).hash
+                here = edit.with_entries(
+                    self._store, batch, root=here, changes=wanted, like=full
+                ).hash
             self.result.local = sorted({*self.result.local, *blocked})
         self._target.refuse_blocked(self._blocked(here), forced=True)
         return here, before
@@ -288,7 +298,12 @@ class _Restore:
         known = [RecordedState(old) for old in self._known(olds) if not self._is_of(old, held)]
         states = [*([held] if held else []), self._state, *known]
         return working_tree.record(
-            store, self._target.here, states, report, self._options(), verify=verify
+            store,
+            self._target.here,
+            known=states,
+            report=report,
+            options=self._options(),
+            verify=verify,
         )
 
     def changes(self, old: TreeHash | None, new: TreeHash) -> Iterator[tree.Change]:
@@ -339,11 +354,13 @@ class _Restore:
             fd = os.open(staging, DIR_FLAGS)
             try:
                 self._save_state(fd)
-                write_tree(self._store, self._dated_goal(), fd, self._progress)
+                write_tree(self._store, self._dated_goal(), fd=fd, progress=self._progress)
                 self._keep_private(fd)
                 kept = preserved_names(self._store, self.goal)
                 if self.goal == self._root and not self._progress.failed:
-                    tracked.remember(self._real_store, fd, path, self._state, kept)
+                    tracked.remember(
+                        self._real_store, fd, directory=path, state=self._state, preserve=kept
+                    )
                 staging.rename(path)  # takes the place of an empty directory
                 self._save_state(fd)
             finally:
@@ -357,7 +374,7 @@ class _Restore:
     def _dated_goal(self) -> DatedTree:
         """Returns what the directory is to hold, with the times that it was recorded with."""
         with self._store.batch() as batch:
-            times = dated.times_for(self._store, batch, self.goal, self._state.whole)
+            times = dated.times_for(self._store, batch, tree=self.goal, source=self._state.whole)
         return DatedTree(self.goal, times)
 
     def _save_state(self, fd: int) -> None:

@@ -161,9 +161,11 @@ class Target:
     def refuse_blocked(self, blocked: Sequence[bytes], *, forced: bool) -> None:
         """`forced`: what can be recorded is, so these hold what a checkpoint leaves out."""
         if blocked:
-            kind, or_force = "untracked files", ", or use --force, which records it first"
+            kind = "untracked files"
+            or_force = ", or use --force, which records it first"
             if forced:
-                kind, or_force = "files that checkpoints leave out", ""
+                kind = "files that checkpoints leave out"
+                or_force = ""
             raise Refused(
                 f"{self}/{listed(blocked)}: a directory with {kind} is where the tree has a file;"
                 f" move it away{or_force}"
@@ -179,8 +181,8 @@ class Target:
         state = RestoreState(
             str(self.path),
             found.st_dev,
-            found.st_ino,
-            tuple(roots),
+            inode=found.st_ino,
+            roots=tuple(roots),
             name=name,
             work=work,
             is_restored=not name or (before is not None and before.is_restored),
@@ -193,7 +195,9 @@ class Target:
         before = self._current_state(self._states)
         if before is None or before.roots[0] != roots[0]:
             found = os.fstat(fd)
-            before = RestoreState(str(self.path), found.st_dev, found.st_ino, tuple(roots[:1]))
+            before = RestoreState(
+                str(self.path), found.st_dev, inode=found.st_ino, roots=tuple(roots[:1])
+            )
         is_partial = before.state is not None
         state = replace(before, roots=tuple(roots), is_partial=is_partial)
         self._states.save(state, durable=True)
@@ -201,7 +205,7 @@ class Target:
     def save_undo(self, before: TreeHash, made: TreeHash) -> None:
         """Save that an apply turned the tree `before` into one with the paths of `made`."""
         found = os.stat(self.path)
-        state = RestoreState(str(self.path), found.st_dev, found.st_ino, (before, made))
+        state = RestoreState(str(self.path), found.st_dev, inode=found.st_ino, roots=(before, made))
         self._undo.save(state)
 
     def forget(self) -> None:

@@ -109,7 +109,8 @@ def _batches(store: Store, root: DatedTree) -> Iterator[list[tuple[_Step, bytes 
             size += min(step.digest.size_bytes, CHUNK)
         if len(batch) >= FETCH_BATCH_ENTRIES or size >= FETCH_BATCH_BYTES:
             yield _with_contents(store, batch)
-            batch, size = [], 0
+            batch = []
+            size = 0
     yield _with_contents(store, batch)
 
 
@@ -158,7 +159,9 @@ class _Writer:
         self._progress.path.append(step.name)
         if isinstance(step, File):
             mode = file_mode(step, self._progress.set_id)
-            self._progress.wrote(write_file(self._store, fd, step.name, step, content, mode))
+            self._progress.wrote(
+                write_file(self._store, fd, name=step.name, entry=step, content=content, mode=mode)
+            )
         elif isinstance(step, Symlink):
             write_link(fd, step.name, step)
             self._progress.wrote(0)
@@ -256,7 +259,7 @@ def _copy(source: BinaryIO, out: int) -> int:
         return size
     for at, end in data_extents(fd, 0, size):
         while at < end:
-            at += _copy_range(fd, out, at, end - at)
+            at += _copy_range(fd, out, at=at, count=end - at)
     os.ftruncate(out, size)
     return size
 

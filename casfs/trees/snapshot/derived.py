@@ -30,7 +30,8 @@ REPOSITORY = (b"HEAD", b"objects", b"refs")
 CACHE_TAG = b"CACHEDIR.TAG"
 CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 MAX_GITIGNORE_BYTES = 1 << 20
-GIT, VENV = "a git repository", "a virtual environment"
+GIT = "a git repository"
+VENV = "a virtual environment"
 EVIDENCE_INSIDE = (GIT, VENV, CACHE_TAG.decode())  # reasons that what is inside gives
 
 

@@ -104,7 +104,7 @@ class Encoder:
         cached = scanned.cached
         if scanned.unchanged and cached is not None:
             if self._is_dated(cached) and self._has_same_subdirectories(scanned, cached):
-                return Encoded(cached.digest, cached.times_ref, True)
+                return Encoded(cached.digest, cached.times_ref, is_cached=True)
             self._fill_from_cache(scanned, cached)
         digests = self._digests(scanned)
         names = sorted(scanned.entries)
@@ -114,14 +114,14 @@ class Encoder:
         fingerprints += own_fingerprint(scanned.stat, self._options, self._racy_after)
         hits = {name: entry.hits for name, entry in scanned.entries.items() if entry.hits}
         below = [scanned.entries[name].times for name in directories]
-        row = stat_cache.pack(names, fingerprints, digests, hits, below)
+        row = stat_cache.pack(names, fingerprints, digests=digests, hits=hits, below=below)
         if (
             cached is not None
             and cached.scanned == row.scanned
             and self._is_dated(cached)
             and stat_cache.RACY not in fingerprints
         ):
-            return Encoded(cached.digest, cached.times_ref, True)
+            return Encoded(cached.digest, cached.times_ref, is_cached=True)
         entries = [
             self._entry(name, scanned.entries[name], digest)
             for name, digest in zip(names, digests, strict=True)
@@ -131,7 +131,7 @@ class Encoder:
         found = self._put_times(scanned, entries, directories)
         if self._cache is not None:
             self._cache.put(scanned.path, row.with_nodes(node, found))
-        return Encoded(node, found, False)
+        return Encoded(node, found, is_cached=False)
 
     def _is_dated(self, row: CachedDirectory) -> bool:
         """A row of a directory that was restored from a record without times has none."""
@@ -151,7 +151,9 @@ class Encoder:
         last = newest_of([*modified.values(), *[one.newest for one in below.values()]])
         hashes = {name: one.hash for name, one in below.items() if one.hash is not None}
         return dated.put(
-            self._batch, entries, Times(scanned.stat.st_mtime_ns, last, modified, hashes)
+            self._batch,
+            entries,
+            Times(scanned.stat.st_mtime_ns, last, entries=modified, below=hashes),
         )
 
     def _has_same_subdirectories(self, scanned: ScannedDirectory, row: CachedDirectory) -> bool:
@@ -207,7 +209,9 @@ class Encoder:
         own = properties(scanned.stat, self._options.preserve)
         if stat.S_ISLNK(scanned.stat.st_mode):
             return Symlink(name, scanned.target, own)
-        return File(name, digest, bool(scanned.stat.st_mode & stat.S_IXUSR), own)
+        return File(
+            name, digest, executable=bool(scanned.stat.st_mode & stat.S_IXUSR), properties=own
+        )
 
 
 def own_fingerprint(

@@ -45,7 +45,7 @@ def ignore_rules(
         work=settings.work,
         private=settings.private,
     )
-    exclude_stores(store, directory, rules, report)
+    exclude_stores(store, directory, rules=rules, report=report)
     return rules
 
 
@@ -68,7 +68,8 @@ def exclude_stores(
 
 def refuse_unrecordable(store: Store, directory: Path) -> None:
     """Raises Refused for the store, and for directories whose files the kernel makes up."""
-    top, shown = real_path(directory), shown_path(directory)
+    top = real_path(directory)
+    shown = shown_path(directory)
     if store.root is not None and top.is_relative_to(store.root.resolve()):
         raise Refused(f"{shown} is the store itself, or in it; record another directory")
     above = [mount for mount in mounts.mounts() if top.is_relative_to(mount.point)]

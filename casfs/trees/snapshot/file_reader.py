@@ -98,7 +98,12 @@ class ReadFile:
 
     @classmethod
     def unreadable(cls, name: bytes, error: OSError) -> ReadFile:
-        return cls(name, NO_DIGEST, Stat(0, 0, 0, 0, 0), error=error.strerror or repr(error))
+        return cls(
+            name,
+            NO_DIGEST,
+            Stat(0, 0, st_mtime_ns=0, st_ctime_ns=0, st_ino=0),
+            error=error.strerror or repr(error),
+        )
 
 
 class FileReader:
@@ -139,7 +144,8 @@ class FileReader:
                     size += len(data)
                     if size > STAGE_BATCH_BYTES:
                         self._stage(held)
-                        held, size = [], 0
+                        held = []
+                        size = 0
             self._stage(held)
         except BaseException:
             discard(done)
@@ -160,7 +166,7 @@ class FileReader:
             if size > STREAM_MIN_BYTES:
                 return self._stream(file, name, marked), None
             data = _read_whole(file, size)
-            read = ReadFile(name, Digest.of(data), Stat.of(os.fstat(file)), marked)
+            read = ReadFile(name, Digest.of(data), stat=Stat.of(os.fstat(file)), has_xattrs=marked)
             if self._scanner is not None:
                 read.hits = hits(self._scanner.scan(data))
                 if not read.hits and data[:1] in FIRST_BYTES_OF_GIT:
@@ -177,11 +183,19 @@ class FileReader:
             except OSError:  # of the source or of the store: the kernel copies, and does not say
                 _check_readable(source)
                 raise
-        read = ReadFile(name, staged.digest, Stat.of(os.fstat(file)), marked, staged, hits=found)
+        read = ReadFile(
+            name,
+            staged.digest,
+            stat=Stat.of(os.fstat(file)),
+            has_xattrs=marked,
+            staged=staged,
+            hits=found,
+        )
         info = self._blobs.info([staged.digest.hash]).get(staged.digest.hash)
         if info is not None and info.purged:
             protocols.discard([staged])
-            read.staged, read.is_purged = None, True
+            read.staged = None
+            read.is_purged = True
         return read
 
     def _stage(self, held: list[tuple[ReadFile, bytes]]) -> None:

@@ -85,7 +85,7 @@ def kept_objects(
 ) -> PrivateObjects:
     """Returns the git objects that stay here of the directory `full`, which was `base` before.
     `local`: its private and derived paths; `before`: those of `base`. Raises as `Store.get`."""
-    paths = _Paths(store, base, full, rules, local)
+    paths = _Paths(store, base, full=full, rules=rules, local=local)
     private = [*before.values(), *(tree.find(store, full, path) for path in local)]
     classes = Classes(
         is_private=paths.is_private,
@@ -95,4 +95,4 @@ def kept_objects(
         local=local,
         scanner=rules.scanner,
     )
-    return private_objects.private_objects(store, batch, base, full, classes)
+    return private_objects.private_objects(store, batch, base=base, full=full, classes=classes)

@@ -72,7 +72,12 @@ def _pattern(line: bytes, strict: bool) -> Pattern | None:
         raise ValueError(f"{printable(text)!r} is not a valid pattern")
     anchored = b"/" in glob
     glob = glob.removeprefix(b"/")
-    return Pattern(re.compile(_translate(glob, anchored), re.DOTALL), negated, anchored, directory)
+    return Pattern(
+        re.compile(_translate(glob, anchored), re.DOTALL),
+        negated,
+        anchored=anchored,
+        directory=directory,
+    )
 
 
 def _strip_spaces(line: bytes) -> bytes:
@@ -89,18 +94,21 @@ def _translate(glob: bytes, anchored: bool) -> bytes:
     """Returns the regular expression of a glob. `*` and `?` do not match a slash."""
     special = GLOB_CHARACTERS.search(glob)
     first = special.start() if special else len(glob)  # git compares the text before it literally
-    found, at = [], 0
+    found = []
+    at = 0
     while at < len(glob):
         byte = glob[at : at + 1]
         if byte == b"*":
-            piece, at = _stars(glob, at, anchored, first)
+            piece, at = _stars(glob, at, anchored=anchored, first=first)
         elif byte == b"?":
-            piece, at = b"[^/]", at + 1
+            piece = b"[^/]"
+            at = at + 1
         elif byte == b"[":
             piece, at = _bracket(glob, at)
         else:
             at += byte == b"\\"
-            piece, at = re.escape(glob[at : at + 1]), at + 1
+            piece = re.escape(glob[at : at + 1])
+            at = at + 1
         found.append(piece)
     return b"".join(found)
 

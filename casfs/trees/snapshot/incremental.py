@@ -45,8 +45,10 @@ class IncrementalSnapshot(Snapshot):
         """`listed` is called with each directory before it is listed, so that later changes are
         noticed; `linked` with each file that has several names. Raises as `take`."""
         assert self._cache is not None
-        self._rows, self._changes = self._cache.rows, changes
-        self._listed, self._linked = listed, linked
+        self._rows = self._cache.rows
+        self._changes = changes
+        self._listed = listed
+        self._linked = linked
         self._way = {one for path in (*changes.names, *changes.below) for one in _upwards(path)}
         self.gone = set(changes.below)
         root = self.take()
@@ -56,14 +58,16 @@ class IncrementalSnapshot(Snapshot):
         return root
 
     def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory | None:
-        above, row = self._everything, self._rows.get(path)
+        above = self._everything
+        row = self._rows.get(path)
         self._everything = above or row is None or path in self._changes.below
         try:
             self._listed(path, fd)
         except BaseException:
             os.close(fd)
             raise
-        names, before = self._changes.names.get(path, set()), set[bytes]()
+        names = self._changes.names.get(path, set())
+        before = set[bytes]()
         if row is not None and (names or not self._everything):
             stats = {name: stat for name, (stat, _) in row.entries().items()}
             before = {name for name, stat in stats.items() if stat == DIRECTORY}
@@ -83,7 +87,7 @@ class IncrementalSnapshot(Snapshot):
         row = self._rows.get(path)
         if row is None or self._everything or path in self._way:
             return super()._scan_subdirectory(fd, path, name, seen)
-        return ScannedEntry(seen, DIRECTORY, row.digest, row.times_ref)
+        return ScannedEntry(seen, DIRECTORY, digest=row.digest, times=row.times_ref)
 
     def _count_odd(self, path: bytes, seen: os.stat_result) -> None:
         super()._count_odd(path, seen)

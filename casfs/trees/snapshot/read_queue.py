@@ -37,7 +37,8 @@ class ReadQueue:
     ) -> None:
         self._batch = batch
         self._root_fd = root_fd
-        self._root, self._options = root, options
+        self._root = root
+        self._options = options
         self._report = report
         self._racy_after = racy_after
         self._reader = FileReader(batch.blobs, batch.knows, scanner=options.scanner)
@@ -66,7 +67,8 @@ class ReadQueue:
         if self._pool is not None:
             if self._asked:
                 self._pool.submit(self._asked)
-                self._asked, self._asked_files = [], 0
+                self._asked = []
+                self._asked_files = 0
             for scanned, done in self._pool.results(max_pending):
                 self._adopt(scanned, done)
             for pack in self._pool.packs(is_last=max_pending == 0):
@@ -80,7 +82,8 @@ class ReadQueue:
     def _start_pool(self, scanned: ScannedDirectory, names: list[bytes]) -> None:
         """Starts the pool where it repays, for a store that processes can share."""
         size = sum(scanned.entries[name].stat.st_size for name in names)
-        files, size = self._report.read + len(names), self._report.read_bytes + size
+        files = self._report.read + len(names)
+        size = self._report.read_bytes + size
         if files > POOL_MIN_FILES or size > POOL_MIN_BYTES:
             private = staging_directory(self._batch.blobs)
             if private is not None:
@@ -115,7 +118,8 @@ class ReadQueue:
             self._report.bytes += file.digest.size_bytes - entry.stat.st_size
             if entry.fingerprint != stat_cache.fingerprint(file.stat, self._racy_after):
                 entry.fingerprint = stat_cache.RACY
-            entry.stat, entry.digest = file.stat, file.digest
+            entry.stat = file.stat
+            entry.digest = file.digest
         self._options.progress(self._report.files, self._report.read_bytes)
 
     def _drop(self, scanned: ScannedDirectory, name: bytes) -> None:

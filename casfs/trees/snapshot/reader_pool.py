@@ -133,7 +133,9 @@ class ReaderPool(Generic[Key]):
         done = []
         for name, hash, size, seen, marked, staged, info, hot, hits, purged, unread in items:
             digest = Digest(hash, size)
-            one = ReadFile(name, digest, Stat(*seen), marked, is_purged=purged, error=unread)
+            one = ReadFile(
+                name, digest, stat=Stat(*seen), has_xattrs=marked, is_purged=purged, error=unread
+            )
             one.hits = tuple(Hit(*hit) for hit in hits)
             if staged:
                 one.staged = Staged(digest, *staged)
@@ -173,7 +175,7 @@ def main() -> None:
     backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
     packs = backend.hot_packs()
-    reader = FileReader(backend.blobs, staged.__contains__, packs, scanner)
+    reader = FileReader(backend.blobs, staged.__contains__, packs=packs, scanner=scanner)
     pipes: list[Connection[Any, Any]] = [Connection(int(fd)) for fd in pipe_fds]
     with suppress(EOFError, BrokenPipeError, ConnectionResetError), closing(packs):
         while True:
@@ -184,7 +186,7 @@ def main() -> None:
                 try:
                     asked = marshal.loads(pipe.recv_bytes())
                     for path, names in asked:
-                        done, error = _read_batch(reader, int(root_fd), path, names)
+                        done, error = _read_batch(reader, int(root_fd), path=path, names=names)
                         found.append(done)
                         staged.update(
                             one.digest.hash for one in done if not (one.is_purged or one.error)
@@ -228,7 +230,9 @@ def _read_batch(
 def _packed(one: ReadFile) -> tuple[Any, ...]:
     staged = one.staged and (one.staged.data, one.staged.temp)
     info = one.info and (one.info.size, one.info.type)
-    hash, size = one.digest.hash, one.digest.size_bytes
+    hash = one.digest.hash
+    size = one.digest.size_bytes
     hits = [tuple(hit) for hit in one.hits]
-    stat, marked = tuple(one.stat), one.has_xattrs
+    stat = tuple(one.stat)
+    marked = one.has_xattrs
     return one.name, hash, size, stat, marked, staged, info, one.hot, hits, one.is_purged, one.error

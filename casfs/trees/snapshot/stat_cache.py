@@ -56,7 +56,7 @@ TIMES_BYTES = len(NO_TIMES)
 MAX_TIME_NS = 2**63 - 1  # of an INTEGER: later ones count as this
 
 
-UNKNOWN_TIMES = TimesRef(None, None)
+UNKNOWN_TIMES = TimesRef(None, newest=None)
 
 
 class CachedDirectory(NamedTuple):
@@ -157,7 +157,9 @@ class StatCache:
     def advance(self) -> None:
         """Makes what was recorded the rows of the next snapshot."""
         kept = {path: row for path, row in self.rows.items() if path in self.seen}
-        self.rows, self.updated, self.seen = kept | self.updated, {}, set()
+        self.rows = kept | self.updated
+        self.updated = {}
+        self.seen = set()
 
     def save(self) -> None:
         """Writes new rows, deletes those of directories that are gone."""
@@ -186,7 +188,8 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
     if store.root is None:
         return None
     path = store.root / "index.db"
-    where, last = os.fsencode(real_path(directory)), f"/{variant}".encode()
+    where = os.fsencode(real_path(directory))
+    last = f"/{variant}".encode()
     root = where + b"\0" + rules.fingerprint.encode() + last
     with _database(path) as database, database.read() as db:
         found = db.execute(
@@ -204,7 +207,7 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
         ).fetchall()
     looks = store if isinstance(store, ScratchStore) else None
     known = {row[0]: CachedDirectory(*row[1:]) for row in rows}
-    return StatCache(path, looks, root, known)
+    return StatCache(path, looks, root=root, rows=known)
 
 
 def forget(store: Store, hash: str) -> None:
@@ -230,7 +233,8 @@ def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
 def pack_stat(seen: os.stat_result | Stat) -> bytes:
     """Returns the stat as rows have it; NEVER_EQUAL, which no row has, for one whose times are
     beyond the year 2262."""
-    mtime, ctime = seen.st_mtime_ns, seen.st_ctime_ns
+    mtime = seen.st_mtime_ns
+    ctime = seen.st_ctime_ns
     try:
         return STAT.pack(seen.st_size, mtime, ctime, seen.st_ino, seen.st_mode)
     except struct.error:
@@ -245,7 +249,7 @@ def pack_mode(mode: int) -> bytes:
 def unpack_stat(printed: bytes) -> Stat:
     """The inverse of `pack_stat`."""
     size, mtime, ctime, ino, mode = STAT.unpack(printed)
-    return Stat(mode, size, mtime, ctime, ino)
+    return Stat(mode, size, st_mtime_ns=mtime, st_ctime_ns=ctime, st_ino=ino)
 
 
 def pack(

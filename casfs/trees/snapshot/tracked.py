@@ -71,12 +71,12 @@ def snapshot_tracked(
     """Store the paths of the trees `roots` as they are in `directory`; returns the tree, which no
     head keeps. `verify`: read every file. Raises as `casfs.trees.snapshot.working_tree.record`."""
     rules = TrackedPaths(store, roots)
-    exclusions.exclude_stores(store, directory, rules, SnapshotReport())
+    exclusions.exclude_stores(store, directory, rules=rules, report=SnapshotReport())
     # Scanned like any snapshot, so that the stat cache's rows serve both.
     options = options or SnapshotOptions()
     options.scanner = policy.load(store).scanner()
     return working_tree.snapshot_paths(
-        store, directory, rules, options, report=report, verify=verify
+        store, directory, rules=rules, options=options, report=report, verify=verify
     )
 
 
@@ -99,12 +99,14 @@ def remember(
     """Fill the stat cache of `directory` from the directory `fd`, into which `state` was just
     written and which no other process knows yet. Its private files count as scanned."""
     options = SnapshotOptions(preserve, scanner=policy.load(store).scanner())
-    cache = stat_cache.load(store, directory, IgnoreRules(), options.variant)
+    cache = stat_cache.load(store, directory, rules=IgnoreRules(), variant=options.variant)
     if cache is None:
         return
     private = {path for path, _ in recorded_state.local_paths(store, state.tree, state.full)}
     size = store.blobs.info([state.full])[state.full].size
-    _Memory(store, cache, private, _clock_ns(fd)).directory(fd, b"", state.whole, size)
+    _Memory(store, cache, private=private, clock=_clock_ns(fd)).directory(
+        fd, b"", state.whole, size
+    )
     cache.save()
 
 
@@ -122,7 +124,10 @@ class _Memory:
 
     def directory(self, fd: int, path: bytes, root: DatedTree, size: int) -> TimesRef:
         """`size`: of the directory node. Returns its times."""
-        names, stats, digests, below = [], [], [], []
+        names = []
+        stats = []
+        digests = []
+        below = []
         hits: dict[bytes, Hits] = {}
         directory = dated.load(self._store, root)
         for name, entry in directory.entries.items():
@@ -130,12 +135,15 @@ class _Memory:
             seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
             printed = stat_cache.fingerprint(seen, self._clock)
             if isinstance(entry, Subdirectory):
-                digest, printed = entry.digest, stat_cache.DIRECTORY
+                digest = entry.digest
+                printed = stat_cache.DIRECTORY
                 inner = os.open(name, DIR_FLAGS, dir_fd=fd)
                 try:
                     size_below = entry.digest.size_bytes
                     at = path + b"/" + name
-                    times = self.directory(inner, at, directory.subtree(entry), size_below)
+                    times = self.directory(
+                        inner, at, root=directory.subtree(entry), size=size_below
+                    )
                     below.append(times)
                 finally:
                     os.close(inner)
@@ -150,7 +158,7 @@ class _Memory:
         if own is not None and own.unix_mode is not None:
             stats.append(stat_cache.pack_mode(own.unix_mode))
         times = TimesRef(root.times, dated.load_times(self._store, root).newest)
-        row = stat_cache.pack(names, stats, digests, hits, below)
+        row = stat_cache.pack(names, stats, digests=digests, hits=hits, below=below)
         self._cache.put(path, row.with_nodes(TreeDigest(root.tree, size), times))
         return times
 

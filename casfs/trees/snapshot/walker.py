@@ -65,12 +65,16 @@ def snapshot(
     options = options or SnapshotOptions()
     seen = SnapshotReport()
     try:
-        root_node = Snapshot(batch, root, rules, seen, options, cache, fd).take()
+        root_node = Snapshot(
+            batch, root, rules=rules, report=seen, options=options, cache=cache, root_fd=fd
+        ).take()
     except StaleCache:  # gc deleted nodes of the cache: start without it
         assert cache is not None
         cache.rows.clear()
         seen = SnapshotReport()
-        root_node = Snapshot(batch, root, rules, seen, options, cache, fd).take()
+        root_node = Snapshot(
+            batch, root, rules=rules, report=seen, options=options, cache=cache, root_fd=fd
+        ).take()
     finally:
         os.close(fd)
     if report is not None:
@@ -84,7 +88,9 @@ def survey(
     """Reports what a snapshot would record; reads and stores no file. Raises as `snapshot`."""
     fd = open_top(root, follow=True)
     try:
-        Snapshot(store.batch(), root, rules, report, options, None, fd).survey()
+        Snapshot(
+            store.batch(), root, rules=rules, report=report, options=options, cache=None, root_fd=fd
+        ).survey()
     finally:
         os.close(fd)
 
@@ -116,8 +122,22 @@ class Snapshot:
         self._cache = cache
         self._user = os.geteuid()
         self._racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
-        self._queue = ReadQueue(batch, root_fd, self._root, report, self._racy_after, options)
-        self._encoder = Encoder(batch, report, options, cache, self._racy_after, self._vanished)
+        self._queue = ReadQueue(
+            batch,
+            root_fd,
+            root=self._root,
+            report=report,
+            racy_after=self._racy_after,
+            options=options,
+        )
+        self._encoder = Encoder(
+            batch,
+            report,
+            options=options,
+            cache=cache,
+            racy_after=self._racy_after,
+            vanished=self._vanished,
+        )
 
     def take(self) -> Encoded:
         """Raises StaleCache and what `snapshot` raises."""
@@ -152,27 +172,34 @@ class Snapshot:
         `fd`; `path` is relative to the root, and empty for it."""
         row = None if self._cache is None else self._cache.get(path)
         above = self._may_be_local
-        report, own_path = self._report, path[1:]
+        report = self._report
+        own_path = path[1:]
         self._may_be_local = (
             above
             or own_path in report.derived
             or own_path in report.private
             or GIT_DIRECTORIES.search(path) is not None  # what a thread's agents committed
         )
-        scanned = ScannedDirectory(path, own, row, {}, self._may_be_local)
+        scanned = ScannedDirectory(
+            path, own, cached=row, entries={}, may_be_local=self._may_be_local
+        )
         try:
             try:
-                entries = list_directory(fd, path, self._root_fd, self._rules, self._report)
+                entries = list_directory(
+                    fd, path, root=self._root_fd, rules=self._rules, report=self._report
+                )
             except OSError as error:
                 self._leave_out_unreadable(path, error)
                 return None
             if entries is None:
                 return None
-            below = None if row is None else self._scan_unchanged(scanned, row, fd, entries)
+            below = (
+                None if row is None else self._scan_unchanged(scanned, row, fd=fd, entries=entries)
+            )
             if below is None:
                 below = self._scan_entries(scanned, fd, entries)
             for name, seen in below:
-                found = self._scan_subdirectory(fd, path + b"/" + name, name, seen)
+                found = self._scan_subdirectory(fd, path + b"/" + name, name=name, seen=seen)
                 if found is not None:
                     scanned.entries[name] = found
         finally:
@@ -214,7 +241,8 @@ class Snapshot:
         stats += own_fingerprint(scanned.stat, self._options, self._racy_after)
         if row.names != b"\0".join(names) or row.stats != b"".join(stats):
             return None
-        scanned.unchanged, scanned.links = True, links  # a row has no fifos and the like
+        scanned.unchanged = True  # a row has no fifos and the like
+        scanned.links = links
         for name, hits in row.split_hits().items():
             path = scanned.path + b"/" + name
             self._report.findings[path[1:]] = hits
@@ -232,7 +260,7 @@ class Snapshot:
         unread: list[bytes] = []
         below: Subdirectories = []
         for name, entry in entries.items():
-            found = self._scan_entry(fd, scanned.path + b"/" + name, name, entry)
+            found = self._scan_entry(fd, scanned.path + b"/" + name, name=name, entry=entry)
             if found is None:
                 continue
             kind = stat.S_IFMT(found.stat.st_mode)

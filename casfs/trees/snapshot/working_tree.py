@@ -55,7 +55,16 @@ def record(
         rules = TrackedRules(rules, store, state)
     base = next(iter(known), None)
     with store.batch() as batch:
-        return snapshot(store, batch, directory, rules, report, options, base, verify=verify)
+        return snapshot(
+            store,
+            batch,
+            directory=directory,
+            rules=rules,
+            report=report,
+            options=options,
+            base=base,
+            verify=verify,
+        )
 
 
 def snapshot(
@@ -73,11 +82,22 @@ def snapshot(
 ) -> RecordedState:
     """Stores what `rules` leave of a directory; `base`, `known`, `thread`: as of `divide`. The
     batch is committed, but for the heads that it moves."""
-    cache = stat_cache.load(store, directory, rules, options.variant)
+    cache = stat_cache.load(store, directory, rules=rules, variant=options.variant)
     if cache is not None and verify:
         cache.rows.clear()
-    full = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
-    state = divide(store, batch, full.dated, directory, report, base, known=known, thread=thread)
+    full = walker.snapshot(
+        batch, directory, rules=rules, report=report, options=options, cache=cache
+    )
+    state = divide(
+        store,
+        batch,
+        full=full.dated,
+        directory=directory,
+        report=report,
+        base=base,
+        known=known,
+        thread=thread,
+    )
     if cache is not None:
         cache.save()
     return state
@@ -105,7 +125,7 @@ def divide(
     needs_before = base is not None and (is_partial or thread is not None)
     before = _private_before(store, base) if base is not None and needs_before else {}
     if is_partial:
-        _report_unchanged(store, full.tree, before, report)
+        _report_unchanged(store, full.tree, before=before, report=report)
     sticky = {} if thread is None else before
     if known is not None:
         sticky = sticky | _private_before(store, known)
@@ -115,16 +135,22 @@ def divide(
     local = classes.settle(
         report,
         TrackedFiles(directory, above=True) if thread is None else thread.tracked,
-        rules,
-        sticky,
-        partial(_is_known_work, store, base, full.tree),
+        rules=rules,
+        private_before=sticky,
+        is_known_work=partial(_is_known_work, store, base, full.tree),
     )
     objects: Mapping[bytes, Entry | None] = {}
     if thread is not None and base is not None:
         from casfs.trees.snapshot import git_classes  # 5 ms; no other command needs it
 
         kept = git_classes.kept_objects(
-            store, batch, base, full.tree, thread, local.reasons, before
+            store,
+            batch,
+            base=base,
+            full=full.tree,
+            rules=thread,
+            local=local.reasons,
+            before=before,
         )
         report.git_commits |= kept.commits
         objects = kept.entries
@@ -135,8 +161,8 @@ def divide(
     state = recorded_state.divide(
         store,
         batch,
-        full,
-        [*local.reasons, *(path for path, entry in objects.items() if entry is None)],
+        full=full,
+        local_paths=[*local.reasons, *(path for path, entry in objects.items() if entry is None)],
         base=None if base is None else base.tree,
         kept=local.by_content,
         replaced={path: entry for path, entry in objects.items() if entry is not None},
@@ -160,7 +186,8 @@ def _is_known_work(store: Store, base: RecordedState | None, full: TreeHash, pat
     is not hidden: then it is not kept here by what it holds."""
     if base is None:
         return False
-    known, entry = tree.find(store, base.tree, path), tree.find(store, full, path)
+    known = tree.find(store, base.tree, path)
+    entry = tree.find(store, full, path)
     if not isinstance(known, File) or not isinstance(entry, File) or known.digest != entry.digest:
         return False
     return not store.blobs.local_among([entry.digest.hash])
@@ -198,11 +225,13 @@ def snapshot_paths(
 ) -> DatedTree:
     """Stores what `rules` leave of a directory as one tree, whatever is work in it. It is only
     compared, and no head keeps it."""
-    cache = stat_cache.load(store, directory, rules, options.variant)
+    cache = stat_cache.load(store, directory, rules=rules, variant=options.variant)
     if cache is not None and verify:
         cache.rows.clear()
     with store.batch() as batch:
-        root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
+        root = walker.snapshot(
+            batch, directory, rules=rules, report=report, options=options, cache=cache
+        )
     # What is new of it stays local, as nothing has decided what is work.
     if cache is not None:
         cache.save()
