@@ -7,16 +7,75 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
+from casfs.digest import BlobHash, NodeHash, TimesHash, TreeHash
+
+
+class Spent(TypedDict):
+    tokens: int
+    wallMs: int
+
+
+class Intent(TypedDict):
+    role: str
+    index: int
+    attempt: NotRequired[int]
+    since: NotRequired[int]
+    run: NotRequired[str | None]
+    pid: NotRequired[int | None]
+    pidStart: NotRequired[int | None]
+    turns: NotRequired[list[BlobHash]]
+    turnCount: NotRequired[int]
+    earlier: NotRequired[NodeHash]
+    paused: NotRequired[NodeHash]
+    correction: NotRequired[NodeHash]
+    kept: NotRequired[BlobHash]
+    tree: NotRequired[TreeHash]
+    local: NotRequired[TreeHash]
+    times: NotRequired[TimesHash]
+    localTimes: NotRequired[TimesHash]
+    calls: NotRequired[list[str]]
+    resumed: NotRequired[bool]
+    goesOn: NotRequired[bool]
+    rule: NotRequired[int]
+
+
+class ThreadRecord(TypedDict):
+    status: str
+    start: NodeHash
+    workflow: str
+    updatedAt: int
+    reason: NotRequired[str | None]
+    cause: NotRequired[str | None]
+    question: NotRequired[NodeHash | None]
+    answer: NotRequired[NodeHash | None]
+    hint: NotRequired[NodeHash | None]
+    intent: NotRequired[Intent | None]
+    attempts: NotRequired[list[BlobHash]]
+    spent: NotRequired[Spent | None]
+    compact: NotRequired[NodeHash | None]
+    parent: NotRequired[str | None]
+    children: NotRequired[list[str]]
+    fork: NotRequired[dict[str, Any] | None]
+    agents: NotRequired[NodeHash | None]
+    definition: NotRequired[NodeHash]
+    key: NotRequired[str | None]
+    name: NotRequired[str | None]
+    returnCode: NotRequired[int | None]
+    origin: NotRequired[str]
+    trusted: NotRequired[bool]
+    lease: NotRequired[int]
+    secretMarks: NotRequired[int]
+
 
 class ActionResult(TypedDict):
-    action: str
+    action: NodeHash
     exitCode: int
-    stdout: str
-    stderr: str
-    outputs: str
-    times: NotRequired[str]
-    detail: str | None
-    artifacts: list[str]
+    stdout: BlobHash
+    stderr: BlobHash
+    outputs: TreeHash
+    times: NotRequired[TimesHash]
+    detail: BlobHash | None
+    artifacts: list[BlobHash]
     durationMs: int
     createdAt: int
 
@@ -25,7 +84,7 @@ class Action(TypedDict):
     argv: list[str]
     cwd: str
     env: dict[str, str]
-    inputRoot: str | None
+    inputRoot: TreeHash | None
     local: NotRequired[str]
     outputs: list[str]
     platform: dict[str, Any]
@@ -40,15 +99,15 @@ class Agent(TypedDict):
 
 
 class CallDetail(TypedDict):
-    ends: list[str]
+    ends: list[NodeHash]
     totalTokens: int
     durationMs: int
 
 
 class Checkpoint(TypedDict):
-    root: str
-    times: NotRequired[str]
-    applied: NotRequired[list[str]]
+    root: TreeHash
+    times: NotRequired[TimesHash]
+    applied: NotRequired[list[NodeHash]]
     previous: str | None
     name: str
     createdAt: int
@@ -60,30 +119,30 @@ class Checkpoint(TypedDict):
 class CommandDetail(TypedDict):
     argv: list[str]
     exitCode: int
-    stdout: str
-    stderr: str
+    stdout: BlobHash
+    stderr: BlobHash
     durationMs: int
 
 
 class Content(TypedDict):
     text: str
-    artifacts: list[str]
+    artifacts: list[BlobHash]
 
 
 class CursorDetail(TypedDict):
     sessionId: str
     model: str | None
     durationMs: int
-    turns: list[str]
-    stream: str
+    turns: list[NodeHash]
+    stream: BlobHash
 
 
 class CursorTurn(TypedDict):
     index: int
     kind: str
     name: str | None
-    text: str
-    result: str | None
+    text: NodeHash
+    result: NodeHash | None
 
 
 class Directory(TypedDict):
@@ -99,7 +158,7 @@ class HermesDetail(TypedDict):
     model: str | None
     durationMs: int
     turnCount: int
-    turns: list[str]
+    turns: list[NodeHash]
     warning: NotRequired[str]
 
 
@@ -112,14 +171,14 @@ class HermesTurn(TypedDict):
 
 
 class HumanDetail(TypedDict):
-    question: str
-    answer: str
+    question: NodeHash
+    answer: NodeHash
 
 
 class ReactSession(TypedDict):
-    agent: str
+    agent: NodeHash
     role: str
-    turns: list[str]
+    turns: list[NodeHash]
     totalTokens: int
     durationMs: int
     sessionId: NotRequired[str]
@@ -127,15 +186,15 @@ class ReactSession(TypedDict):
     model: NotRequired[str]
     stopReason: NotRequired[str]
     malformedLines: NotRequired[int]
-    malformed: NotRequired[str]
+    malformed: NotRequired[BlobHash]
     loneSurrogates: NotRequired[int]
-    stderr: NotRequired[str]
+    stderr: NotRequired[BlobHash]
 
 
 class ReactToolCall(TypedDict):
     name: str
-    arguments: str
-    result: str
+    arguments: NodeHash
+    result: NodeHash
     durationMs: int
     kind: NotRequired[str]
     status: NotRequired[str]
@@ -143,25 +202,25 @@ class ReactToolCall(TypedDict):
     diffs: NotRequired[list[dict[str, Any]]]
     terminals: NotRequired[list[dict[str, Any]]]
     files: NotRequired[list[dict[str, Any]]]
-    more: NotRequired[str]
-    workspace: NotRequired[str]
-    times: NotRequired[str]
+    more: NotRequired[NodeHash]
+    workspace: NotRequired[TreeHash]
+    times: NotRequired[TimesHash]
 
 
 class ReactTurn(TypedDict):
-    input: str
-    output: str
-    toolCalls: list[str]
+    input: NodeHash
+    output: NodeHash
+    toolCalls: list[NodeHash]
     tokens: dict[str, Any]
     latencyMs: int
-    thoughts: NotRequired[str]
+    thoughts: NotRequired[NodeHash]
     plan: NotRequired[list[dict[str, Any]]]
-    updates: NotRequired[str]
-    otherSessions: NotRequired[str]
-    workspace: NotRequired[str]
-    times: NotRequired[str]
-    messages: NotRequired[str]
-    before: NotRequired[str]
+    updates: NotRequired[NodeHash]
+    otherSessions: NotRequired[NodeHash]
+    workspace: NotRequired[TreeHash]
+    times: NotRequired[TimesHash]
+    messages: NotRequired[NodeHash]
+    before: NotRequired[TreeHash]
 
 
 RoleSchema: TypeAlias = dict[str, Any]
@@ -172,7 +231,7 @@ class Role(TypedDict):
     description: str
     systemPrompt: str
     extractPrompt: str
-    schema: str
+    schema: NodeHash
     policy: NotRequired[dict[str, Any]]
     cacheable: NotRequired[bool]
 
@@ -181,25 +240,25 @@ Schema: TypeAlias = dict[str, Any]
 
 
 class ThreadAgents(TypedDict):
-    agents: dict[str, str]
+    agents: dict[str, NodeHash]
 
 
 class ThreadEnd(TypedDict):
     returnCode: int
     summary: str
-    start: str
-    lastStep: str | None
+    start: NodeHash
+    lastStep: NodeHash | None
     completedAt: int
 
 
 class ThreadStart(TypedDict):
-    workflow: str
-    input: str
+    workflow: NodeHash
+    input: NodeHash
     depth: int
-    parentState: str | None
-    agents: dict[str, str]
-    workspace: str | None
-    times: NotRequired[str]
+    parentState: BlobHash | None
+    agents: dict[str, NodeHash]
+    workspace: TreeHash | None
+    times: NotRequired[TimesHash]
     maxRounds: int
     budget: dict[str, Any] | None
     compact: NotRequired[dict[str, Any]]
@@ -209,21 +268,21 @@ class ThreadStep(TypedDict):
     index: int
     role: str
     meta: dict[str, Any]
-    content: str
-    detail: str
-    agent: str
-    start: str
-    previous: str | None
-    ancestors: list[str]
-    leap: NotRequired[str]
-    compact: str | None
-    childThreads: list[str]
-    attempts: list[str]
-    paused: NotRequired[str]
+    content: NodeHash
+    detail: BlobHash
+    agent: NodeHash
+    start: NodeHash
+    previous: NodeHash | None
+    ancestors: list[NodeHash]
+    leap: NotRequired[NodeHash]
+    compact: NodeHash | None
+    childThreads: list[NodeHash]
+    attempts: list[BlobHash]
+    paused: NotRequired[NodeHash]
     extraction: str
-    workspace: str | None
-    times: NotRequired[str]
-    changes: str | None
+    workspace: TreeHash | None
+    times: NotRequired[TimesHash]
+    changes: BlobHash | None
     startedAt: int
     completedAt: int
     prompt: NotRequired[dict[str, Any]]
@@ -235,12 +294,12 @@ class Times(TypedDict):
     own: Any
     newest: Any
     files: list[Any]
-    directories: list[str | None]
+    directories: list[TimesHash | None]
     symlinks: list[Any]
 
 
 class Workflow(TypedDict):
     name: str
     description: str
-    roles: dict[str, str]
+    roles: dict[str, NodeHash]
     moderator: list[dict[str, Any]]

@@ -19,10 +19,9 @@ from casfs import rule_prompts, threads
 from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import NotFound
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.thread_summary import content_text
-from casfs.threads import Thread, ThreadId
+from casfs.threads import StepNode, Thread, ThreadId
 from casfs.tombstones import MARK
 
 History: TypeAlias = tuple[str | None, list[EarlierStep]]  # a summary, and the steps since
@@ -49,7 +48,7 @@ class StepPrompt:
         )
 
 
-def of_step(store: Store, thread: Thread, step: Node) -> StepPrompt:
+def of_step(store: Store, thread: Thread, step: StepNode) -> StepPrompt:
     """Returns the prompt of a recorded step. Raises NotFound, Corrupt."""
     recorded = step.payload.get("prompt")
     first = None
@@ -107,7 +106,7 @@ def context(store: Store, state: NodeHash, compact: NodeHash | None) -> str:
     return "\n\n".join([*parts, *(step.text() for step in steps)])
 
 
-def history(store: Store, newest_first: Iterable[Node], compact: str | None = None) -> History:
+def history(store: Store, newest_first: Iterable[StepNode], compact: str | None = None) -> History:
     """Returns what a prompt shows of these steps: the newest summary, and the steps from the one
     that carries it on, oldest first; only `compact`, a summary of all of them, where there is one.
     Raises NotFound, Corrupt."""

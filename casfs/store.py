@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, overload
 
 from casfs import config
 from casfs.backend.derived import find_prefix
@@ -37,6 +37,7 @@ from casfs.nodes.registry import Registry, builtin
 from casfs.system.files import replacing, syncfs
 
 if TYPE_CHECKING:
+    from casfs import payloads
     from casfs.write_batch import Batch
 
 FORMAT = "casfs 4"
@@ -220,7 +221,55 @@ class Store:
         """Returns the verified bytes of a blob. Raises NotFound, CorruptBlob."""
         return self.blobs.get(hash).data
 
-    def node(self, hash: str, type: str | None = None) -> Node:
+    @overload
+    def node(self, hash: str, type: Literal["action-result"]) -> Node[payloads.ActionResult]: ...
+    @overload
+    def node(self, hash: str, type: Literal["action"]) -> Node[payloads.Action]: ...
+    @overload
+    def node(self, hash: str, type: Literal["agent"]) -> Node[payloads.Agent]: ...
+    @overload
+    def node(self, hash: str, type: Literal["call-detail"]) -> Node[payloads.CallDetail]: ...
+    @overload
+    def node(self, hash: str, type: Literal["checkpoint"]) -> Node[payloads.Checkpoint]: ...
+    @overload
+    def node(self, hash: str, type: Literal["command-detail"]) -> Node[payloads.CommandDetail]: ...
+    @overload
+    def node(self, hash: str, type: Literal["content"]) -> Node[payloads.Content]: ...
+    @overload
+    def node(self, hash: str, type: Literal["cursor-detail"]) -> Node[payloads.CursorDetail]: ...
+    @overload
+    def node(self, hash: str, type: Literal["cursor-turn"]) -> Node[payloads.CursorTurn]: ...
+    @overload
+    def node(self, hash: str, type: Literal["directory"]) -> Node[payloads.Directory]: ...
+    @overload
+    def node(self, hash: str, type: Literal["hermes-detail"]) -> Node[payloads.HermesDetail]: ...
+    @overload
+    def node(self, hash: str, type: Literal["hermes-turn"]) -> Node[payloads.HermesTurn]: ...
+    @overload
+    def node(self, hash: str, type: Literal["human-detail"]) -> Node[payloads.HumanDetail]: ...
+    @overload
+    def node(self, hash: str, type: Literal["react-session"]) -> Node[payloads.ReactSession]: ...
+    @overload
+    def node(self, hash: str, type: Literal["react-tool-call"]) -> Node[payloads.ReactToolCall]: ...
+    @overload
+    def node(self, hash: str, type: Literal["react-turn"]) -> Node[payloads.ReactTurn]: ...
+    @overload
+    def node(self, hash: str, type: Literal["role"]) -> Node[payloads.Role]: ...
+    @overload
+    def node(self, hash: str, type: Literal["thread-agents"]) -> Node[payloads.ThreadAgents]: ...
+    @overload
+    def node(self, hash: str, type: Literal["thread-end"]) -> Node[payloads.ThreadEnd]: ...
+    @overload
+    def node(self, hash: str, type: Literal["thread-start"]) -> Node[payloads.ThreadStart]: ...
+    @overload
+    def node(self, hash: str, type: Literal["thread-step"]) -> Node[payloads.ThreadStep]: ...
+    @overload
+    def node(self, hash: str, type: Literal["times"]) -> Node[payloads.Times]: ...
+    @overload
+    def node(self, hash: str, type: Literal["workflow"]) -> Node[payloads.Workflow]: ...
+    @overload
+    def node(self, hash: str, type: str | None = None) -> Node[Any]: ...
+    def node(self, hash: str, type: str | None = None) -> Node[Any]:
         """Returns a node. Raises NotFound (also for plain bytes, or another `type`), Corrupt."""
         blob = self.blobs.get(hash)
         if blob.type is None:
@@ -231,7 +280,7 @@ class Store:
             raise NotFound(f"{hash} is a {name}, not a {type}")
         return Node(cast(NodeHash, hash), name, type_hash=type_hash, payload=payload)
 
-    def readable_nodes(self, hashes: Sequence[str]) -> Iterator[Node]:
+    def readable_nodes(self, hashes: Sequence[str]) -> Iterator[Node[Any]]:
         """Yields the nodes of these hashes, read in one go; omits one that is damaged, or that gc
         has deleted meanwhile."""
         contents: list[bytes | None]
@@ -247,7 +296,7 @@ class Store:
                 continue
             yield Node(cast(NodeHash, hash), name, type_hash=type_hash, payload=payload)
 
-    def refs(self, found: Node) -> list[Ref]:
+    def refs(self, found: Node[Any]) -> list[Ref]:
         """Returns the refs of a node: those of its payload, then its type."""
         if found.type_hash == META:
             return []

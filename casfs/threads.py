@@ -57,7 +57,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NewType
+from typing import TYPE_CHECKING, Any, NewType, TypeAlias, cast
 
 from casfs import canonical
 from casfs.backend.protocols import Head, HeadName
@@ -67,8 +67,14 @@ from casfs.nodes import head_kinds
 from casfs.nodes.node import Node
 from casfs.store import Store
 
+if TYPE_CHECKING:
+    from casfs import payloads
+
 HEADS = "threads/"
 ThreadId = NewType("ThreadId", str)
+StartNode: TypeAlias = "Node[payloads.ThreadStart]"
+StepNode: TypeAlias = "Node[payloads.ThreadStep]"
+EndNode: TypeAlias = "Node[payloads.ThreadEnd]"
 RUNNING = "running"
 SUSPENDED = "suspended"
 ENDED = "ended"
@@ -179,7 +185,7 @@ def of_head(name: HeadName, head: Head) -> Thread:
     return Thread(thread_id(name), head, head_kinds.record_fault(name, head))
 
 
-def start(store: Store, thread: Thread) -> Node:
+def start(store: Store, thread: Thread) -> StartNode:
     """Returns the thread-start node."""
     return store.node(thread.record["start"], "thread-start")
 
@@ -204,14 +210,14 @@ def turns(store: Store, intent: Mapping[str, Any]) -> list[NodeHash]:
     found = list(intent.get("turns") or ())
     hash = intent.get("earlier")
     while hash is not None:
-        held: list[NodeHash] = store.node(hash, "content").payload["artifacts"]
+        held = cast(list[NodeHash], store.node(hash, "content").payload["artifacts"])
         more = len(held) < intent["turnCount"] - len(found)
         hash, held = (held[0], held[1:]) if more else (None, held)
         found = held + found
     return found
 
 
-def end(store: Store, thread: Thread) -> Node | None:
+def end(store: Store, thread: Thread) -> EndNode | None:
     """Returns the thread-end node; None while the thread has not ended."""
     node = store.node(thread.hash)
     return node if node.type == "thread-end" else None
@@ -226,12 +232,12 @@ def last_step(store: Store, thread: Thread) -> NodeHash | None:
     return node.hash if node.type == "thread-step" else None
 
 
-def backwards(store: Store, thread: Thread) -> Iterator[Node]:
+def backwards(store: Store, thread: Thread) -> Iterator[StepNode]:
     """Yields the steps from the newest to the first, loaded one by one."""
     yield from backwards_from(store, last_step(store, thread))
 
 
-def backwards_from(store: Store, hash: NodeHash | None) -> Iterator[Node]:
+def backwards_from(store: Store, hash: NodeHash | None) -> Iterator[StepNode]:
     """Yields a step and those before it, as `backwards`; nothing for None."""
     while hash is not None:
         node = store.node(hash, "thread-step")
@@ -239,10 +245,10 @@ def backwards_from(store: Store, hash: NodeHash | None) -> Iterator[Node]:
         hash = node.payload["previous"]
 
 
-def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) -> list[Node]:
+def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) -> list[StepNode]:
     """Returns the newest `count` steps (all for None) with an index above `after`, oldest first.
     Loads these and at most one more, however long the thread is."""
-    found: list[Node] = []
+    found: list[StepNode] = []
     for node in backwards(store, thread) if count != 0 else ():
         if node.payload["index"] <= after:
             break
@@ -258,7 +264,7 @@ def length(store: Store, thread: Thread) -> int:
     return 0 if last is None else int(store.node(last, "thread-step").payload["index"])
 
 
-def step_at(store: Store, thread: Thread, index: int) -> Node:
+def step_at(store: Store, thread: Thread, index: int) -> StepNode:
     """Returns the step with this index. Raises NotFound."""
     hash = last_step(store, thread)
     node = None if hash is None else store.node(hash, "thread-step")

@@ -20,8 +20,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
-    schemas casfs.version casfs.payloads
-    casfs.errors casfs.canonical casfs.digest casfs.config
+    schemas casfs.version
+    casfs.errors casfs.canonical casfs.digest casfs.payloads casfs.config
     casfs.config_edit casfs.lru_cache casfs.system casfs.scanner casfs.store_mounts casfs.packs
     casfs.object_storage
     casfs.backend casfs.backend.postgres

@@ -84,7 +84,7 @@ def load(store: Store, hash: NodeHash) -> Result:
     return result_of(store, store.node(hash, TYPE))
 
 
-def result_of(store: Store, node: Node) -> Result:
+def result_of(store: Store, node: Node[Any]) -> Result:
     """Returns the fields of an action-result node."""
     from casfs.trees import recorded_state  # a list of entries has no results
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Self, TypeAlias
+from typing import Any, BinaryIO, Self, TypeAlias
 
 from casfs import config, graph
 from casfs import store as trunk
@@ -93,7 +93,7 @@ class Store(trunk.Store):
         """Returns those of `hashes` that are not stored, in their order, each once."""
         return derived.find_missing(self.blobs, [str(hash) for hash in hashes])
 
-    def node(self, hash: Hash, type: str | None = None) -> Node:
+    def node(self, hash: Hash, type: str | None = None) -> Node[Any]:
         """Returns a node. Raises NotFound (also for a blob that is not a node, or not of `type`),
         Corrupt."""
         return super().node(str(hash), type)

@@ -14,10 +14,9 @@ from casfs.api.trees import Tree, Trees
 from casfs.api.values import Agent, Step, Thread, from_ms
 from casfs.backend.derived import version_of
 from casfs.errors import NoDaemon
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.thread_state import state
-from casfs.threads import ThreadId
+from casfs.threads import StepNode, ThreadId
 
 NO_AGENTS: Mapping[str, Agent] = {}
 STARTS_AGENTS = ("start", "fork", "resume")
@@ -197,7 +196,7 @@ class Threads:
 
     # -- values ---------------------------------------------------------------------------
 
-    def _step(self, node: Node) -> Step:
+    def _step(self, node: StepNode) -> Step:
         payload = node.payload
         content = self._store.node(payload["content"], "content").payload
         return Step(

@@ -17,16 +17,19 @@ from casfs.thread_summary import content_text
 
 def version(store: Store, found: Version) -> dict[str, Any]:
     """Returns a version; what its nodes do not tell, or not any more, is null."""
-    agent: dict[str, Any] = {"package": None, "config": {}}
+    package = None
+    config: dict[str, Any] = {}
     with suppress(CasfsError):
         agent = store.node(found.agent or "", "agent").payload
+        package = agent["package"]
+        config = agent["config"]
     return {
         "revision": found.revision,
         "hash": found.hash,
         "step": found.index,
         "role": found.role,
-        "agent": agent["package"],
-        "model": agent["config"].get("model"),
+        "agent": package,
+        "model": config.get("model"),
         "message": found.message,
         "recordedAt": found.at,
     }

@@ -178,7 +178,7 @@ def at(store: Store, revision: Revision) -> Place:
     return _of_node(store, found, revision.thread.id if revision.thread else "")
 
 
-def _of_node(store: Store, found: node.Node, id: str = "") -> Place:
+def _of_node(store: Store, found: node.Node[Any], id: str = "") -> Place:
     """Returns the version of a node of the chain of a thread, whose id is known or looked for."""
     is_start = found.type == "thread-start"
     start = found if is_start else store.node(found.payload["start"], "thread-start")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from casfs import canonical, tombstones
 from casfs.backend.derived import repairable
@@ -92,7 +92,7 @@ def _check_node(store: Store, hash: NodeHash, type: str) -> Iterator[Fault]:
     yield from _check_order(store, found)
 
 
-def _decode_checked(store: Store, hash: NodeHash, type: str) -> Node:
+def _decode_checked(store: Store, hash: NodeHash, type: str) -> Node[Any]:
     """Returns the node. Raises where its bytes, form or payload are invalid."""
     data = store.get(hash)
     type_hash, payload = node.decode(hash, data)
@@ -107,7 +107,7 @@ def _decode_checked(store: Store, hash: NodeHash, type: str) -> Node:
     return Node(hash, name, type_hash=type_hash, payload=payload)
 
 
-def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
+def _check_refs(store: Store, found: Node[Any]) -> Iterator[Fault]:
     """Yields missing refs, and refs to a node of another type or size than is required."""
     refs = dict.fromkeys(store.refs(found))
     known = store.blobs.info({ref.hash for ref in refs})
@@ -167,7 +167,7 @@ def lost_type(store: Store, hash: str, info: BlobInfo, names: tuple[str, ...]) -
         return False
 
 
-def _check_order(store: Store, found: Node) -> Iterator[Fault]:
+def _check_order(store: Store, found: Node[Any]) -> Iterator[Fault]:
     """Checks a step's index and a thread-start's depth against their predecessors."""
     try:
         if found.type == "thread-step":
@@ -183,7 +183,7 @@ def _check_order(store: Store, found: Node) -> Iterator[Fault]:
         return
 
 
-def _depth(store: Store, start: Node) -> int:
+def _depth(store: Store, start: Node[Any]) -> int:
     state = start.payload["parentState"]
     if state is None:
         return 0

@@ -8,10 +8,10 @@ from casfs import tombstones
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.directory import Entry, File
-from casfs.nodes.node import Node
 from casfs.referrers import Referrers
 from casfs.store import Store
 from casfs.system.clock import now_ms
+from casfs.threads import StepNode
 from casfs.tombstones import Tombstone
 from casfs.trees import tree
 from casfs.trees.diff import renames, unified_diff
@@ -23,6 +23,8 @@ def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombs
     made: dict[str, Tombstone] = {}
     for step in _steps_above(store, hashes):
         patch = step.payload["changes"]
+        if patch is None:
+            continue
         try:
             data = store.get(patch)
             left = unified_diff.without(data, _changes(store, step, hashes))
@@ -39,18 +41,16 @@ def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombs
     return list(made.values())
 
 
-def _steps_above(store: Store, hashes: Collection[str]) -> Iterator[Node]:
-    """Yields the steps with a diff that come after the first that has one of the blobs."""
+def _steps_above(store: Store, hashes: Collection[str]) -> Iterator[StepNode]:
+    """Yields the steps that come after the first that has one of the blobs."""
     with Referrers(store) as index:
         above = {one for hash in hashes for one in index.walk_up(hash)}
     for hash, info in store.blobs.info(sorted(above)).items():
         if info.type is not None and store.registry.name(info.type) == "thread-step":
-            step = store.node(hash)
-            if step.payload["changes"] is not None:
-                yield step
+            yield store.node(hash, "thread-step")
 
 
-def _changes(store: Store, step: Node, hashes: Collection[str]) -> list[tree.Change]:
+def _changes(store: Store, step: StepNode, hashes: Collection[str]) -> list[tree.Change]:
     """Returns the changes of a step that show one of the blobs."""
     previous = step.payload["previous"]
     start = step.payload["start"]

@@ -28,7 +28,7 @@ from casfs.maintenance import search_threads
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system import interruption
-from casfs.threads import Thread, ThreadId
+from casfs.threads import StepNode, Thread, ThreadId
 
 SCHEMA = (
     """
@@ -149,7 +149,7 @@ class Index:
         except CasfsError:  # its schema is damaged
             return False
 
-    def _add(self, db: Connection, position: int, node: Node) -> int:
+    def _add(self, db: Connection, position: int, node: Node[Any]) -> int:
         """Returns the length of the node's text."""
         db.execute(
             "INSERT OR REPLACE INTO docs (id, hash, type) VALUES (?, ?, ?)",
@@ -161,7 +161,7 @@ class Index:
             _add_step(db, node)
         return len(text)
 
-    def _text(self, node: Node) -> str:
+    def _text(self, node: Node[Any]) -> str:
         parts = [*_strings(node.payload)]
         if node.type == "command-detail":
             names = ["stderr", *(["stdout"] if node.payload["exitCode"] else [])]
@@ -262,7 +262,7 @@ class Index:
         return index <= len(steps) and steps[index - 1].hash == step
 
 
-def _add_step(db: Connection, node: Node) -> None:
+def _add_step(db: Connection, node: StepNode) -> None:
     step = node.payload
     shown = [(step["detail"], "detail/")] if step["detail"] != step["content"] else []
     shown += [(step["content"], "output.md")]

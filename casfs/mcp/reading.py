@@ -23,14 +23,13 @@ from casfs.history import details, versions
 from casfs.history.log import log as changes
 from casfs.maintenance.search import Index
 from casfs.nodes.directory import File
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.clock import times
 from casfs.system.paths import open_top
 from casfs.thread_state import STATES, state
 from casfs.thread_summary import content_text, first_line, listing
-from casfs.threads import Thread
+from casfs.threads import StepNode, Thread
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
 
@@ -112,7 +111,7 @@ class Reading:
         lines = map(self._line, threads.backwards(self.store, found))
         return {**times(value), **rows("steps", lines, first=offset, limit=limit)}
 
-    def _line(self, node: Node) -> Value:
+    def _line(self, node: StepNode) -> Value:
         step = node.payload
         said = first_line(content_text(self.store, step["content"]))
         status = str(step["meta"].get("status", ""))

@@ -72,7 +72,7 @@ def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str,
     return payload if own is None else payload | _preserved(own)
 
 
-def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
+def decode(payload: Mapping[str, Any]) -> dict[bytes, Entry]:
     """Returns the entries by name, sorted. Raises Invalid where the payload breaks the format."""
     names = check(payload)
     entries = [
@@ -84,7 +84,7 @@ def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
     return {entry.name: entry for entry in entries}
 
 
-def find(payload: dict[str, Any], name: bytes) -> Entry | None:
+def find(payload: Mapping[str, Any], name: bytes) -> Entry | None:
     """Returns one entry of a stored payload, without decoding the others. Raises Invalid."""
     [(field, text)] = _text("name", name).items()
     for key, kind in KINDS:
@@ -94,7 +94,7 @@ def find(payload: dict[str, Any], name: bytes) -> Entry | None:
     return None
 
 
-def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
+def check(payload: Mapping[str, Any]) -> dict[str, list[bytes]]:
     """Checks what the schema cannot: order, unique and allowed names, targets. Raises Invalid.
     Returns the names of each list, so that `decode` need not read them again."""
     seen: set[bytes] = set()
@@ -194,7 +194,7 @@ def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
     return Subdirectory(name, TreeDigest(hash, size))
 
 
-def properties(item: dict[str, Any]) -> Properties | None:
+def properties(item: Mapping[str, Any]) -> Properties | None:
     """Returns the metadata of an entry, or of the directory whose payload this is. Raises Invalid
     for a value that no file can have."""
     if "mtime" not in item and "unix_mode" not in item:

@@ -4,7 +4,7 @@ JSON and that a store has accepted. The meta-schema node alone has the type "sch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from casfs import canonical
 from casfs.backend.protocols import MAX_NODE_BYTES, BlobInfo
@@ -18,13 +18,17 @@ CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check_node}
 PARENT_STATES = ("thread-start", "thread-step")
 
 
-class Node(NamedTuple):
-    """`type` is the name of the node's schema, `type_hash` the schema node itself."""
+Payload = TypeVar("Payload")
+
+
+class Node(NamedTuple, Generic[Payload]):
+    """`type` is the name of the node's schema, `type_hash` the schema node itself. `payload`: as in
+    `casfs.payloads` where the caller has named the type, else any JSON."""
 
     hash: NodeHash
     type: str
     type_hash: str
-    payload: Any
+    payload: Payload
 
 
 def check_targets(

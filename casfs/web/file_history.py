@@ -13,7 +13,6 @@ from casfs.digest import TreeDigest, TreeHash
 from casfs.history.blame import blame
 from casfs.history.versions import find
 from casfs.nodes.directory import Entry, Subdirectory
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread, ThreadId
 from casfs.trees import tree
@@ -72,12 +71,11 @@ def history(store: Store, thread: Thread, path: bytes, upto: int | None = None) 
 def _changes(store: Store, thread: Thread, path: bytes, first: int, last: int) -> Iterator[Step]:
     """Yields the steps; equal trees are not looked into."""
     newest = threads.step_at(store, thread, last).hash
-    nodes: list[Node] = list(islice(threads.backwards_from(store, newest), last - first + 2))
+    nodes = list(islice(threads.backwards_from(store, newest), last - first + 2))
+    trees = [node.payload["workspace"] for node in nodes]
     if first == 1:
-        nodes.append(threads.start(store, thread))
-    for node, before in pairwise(nodes):
-        new = node.payload["workspace"]
-        old = before.payload["workspace"]
+        trees.append(threads.start(store, thread).payload["workspace"])
+    for node, (new, old) in zip(nodes, pairwise(trees), strict=False):
         if new == old:
             continue
         change = Change(path, _entry(store, old, path), _entry(store, new, path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
@@ -15,7 +16,7 @@ from casfs.trees.git.object_files import is_object_file
 MAX_NAMES = 100
 
 
-def names(store: Store, node: Node) -> Sequence[bytes]:
+def names(store: Store, node: Node[Any]) -> Sequence[bytes]:
     """Returns the first names of the private files beside the work of a node; none where it is
     damaged, or is of another type."""
     whole = store.whole

@@ -11,9 +11,8 @@ from starlette.responses import Response
 
 from casfs import attempt_details, live_output, prompts, thread_lookup, threads
 from casfs.errors import CasfsError
-from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.threads import Thread
+from casfs.threads import StepNode, Thread
 from casfs.web import patch, private_files, texts
 from casfs.web.patch import FilePatch
 from casfs.web.site import Call
@@ -87,7 +86,7 @@ def show(call: Call) -> Response:
     )
 
 
-def record(store: Store, node: Node) -> Record:
+def record(store: Store, node: StepNode) -> Record:
     """Returns what a recorded step holds."""
     payload = node.payload
     try:
@@ -130,7 +129,7 @@ def pending(store: Store, found: Thread) -> Pending:
     return Pending(turns, tools, "" if tail is None else tail[0].decode("utf-8", "replace"))
 
 
-def prompt(store: Store, found: Thread, node: Node | None) -> Text:
+def prompt(store: Store, found: Thread, node: StepNode | None) -> Text:
     """Returns the prompt that the agent of a step got, or gets, with its fault if it has one."""
     try:
         made = (

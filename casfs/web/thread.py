@@ -12,10 +12,9 @@ from starlette.responses import Response
 from casfs import thread_lookup, threads
 from casfs.backend.protocols import HeadName
 from casfs.errors import CasfsError
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.thread_summary import detail_tokens, first_line
-from casfs.threads import Thread
+from casfs.threads import StepNode, Thread
 from casfs.web import texts
 from casfs.web.graph_layout import Graph, Rule, counted, layout
 from casfs.web.site import Call
@@ -137,7 +136,7 @@ def page(store: Store, table: ThreadTable, found: Thread, first: int | None, cou
     )
 
 
-def window(store: Store, found: Thread, first: int, last: int) -> list[Node]:
+def window(store: Store, found: Thread, first: int, last: int) -> list[StepNode]:
     """Returns the steps with the indices from `first` to `last`, by a few reads for the way there
     and one for each, however long the thread is."""
     if last < first:
@@ -146,7 +145,7 @@ def window(store: Store, found: Thread, first: int, last: int) -> list[Node]:
     return list(islice(threads.backwards_from(store, newest), last - first + 1))[::-1]
 
 
-def step_line(store: Store, node: Node, children: Sequence[Row]) -> StepLine:
+def step_line(store: Store, node: StepNode, children: Sequence[Row]) -> StepLine:
     step = node.payload
     ends = set(step["childThreads"])
     agent = agent_name(store, step["agent"])

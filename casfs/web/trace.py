@@ -247,7 +247,7 @@ def _terminal(store: Store, terminal: Mapping[str, Any]) -> Terminal:
     )
 
 
-def _node(store: Store, hash: str) -> Node | None:
+def _node(store: Store, hash: str) -> Node[Any] | None:
     """Returns a node; None for a blob, and for one that is damaged."""
     try:
         return store.node(hash)

@@ -92,7 +92,7 @@ class ThreadCalls:
         if end is None:
             raise Failed(f"thread {child.id}, which it called, {says(child)} and does not run")
         last = end.payload["lastStep"]
-        step = self._store.node(last, "thread-step").payload if last else {}
+        step = self._store.node(last, "thread-step").payload if last else None
         state = revisions.state_if_any(self._store, last or child.record["start"])
         return Called(
             thread=child.id,
@@ -100,7 +100,7 @@ class ThreadCalls:
             return_code=end.payload["returnCode"],
             summary=end.payload["summary"],
             output=text(self._store, step["content"]) if step else "",
-            meta=step.get("meta", {}),
+            meta=step["meta"] if step else {},
             workspace=None if state is None else state.tree,
             recorded={} if state is None else state.fields,
             tokens=child.record["spent"]["tokens"],

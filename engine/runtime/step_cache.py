@@ -80,8 +80,9 @@ def identify(store: Store, inputs: StepInputs) -> Action:
 
 
 def _step_key(store: Store, batch: Batch, inputs: StepInputs) -> dict[str, Any]:
-    agent = dict(store.node(inputs.agent, "agent").payload)
-    agent["version"] = f"=={loader.load(agent['package']).version}"  # installed, not resolved
+    recorded = store.node(inputs.agent, "agent").payload
+    version = f"=={loader.load(recorded['package']).version}"  # installed, not resolved
+    agent = {**recorded, "version": version}
     prompt = inputs.prompt
     parts = {**vars(prompt), "history": [vars(step) for step in prompt.history]}
     del parts["answer"]  # the prompt of a first attempt has none

@@ -15,9 +15,8 @@ from typing import Any, overload
 from casfs import prompts, revisions, threads
 from casfs.agents.prompt import EarlierStep
 from casfs.digest import NodeHash
-from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.threads import Thread
+from casfs.threads import StepNode, Thread
 from casfs.trees.recorded_state import RecordedState
 
 CHARS_PER_TOKEN = 4  # an estimate; the server's count is known only afterwards
@@ -104,7 +103,7 @@ class ThreadHistory:
 
 
 def prompt_history(
-    store: Store, thread: Thread, newest_first: Iterable[Node] | None = None
+    store: Store, thread: Thread, newest_first: Iterable[StepNode] | None = None
 ) -> PromptHistory:
     """Returns the history that the next prompt shows. `newest_first`: the thread's steps, where
     they are loaded already. Raises NotFound, Corrupt."""

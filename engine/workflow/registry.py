@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from casfs import arrivals, canonical
 from casfs.agents.notation import AgentSpec
@@ -223,9 +223,8 @@ def load(store: Store, hash: NodeHash) -> Workflow:
     """Loads a workflow. Raises NotFound where `hash` is not a workflow node."""
     flow = store.node(hash, "workflow").payload
     roles = {key: _loaded(store, ref) for key, ref in flow["roles"].items()}
-    return Workflow(
-        hash, flow["name"], description=flow["description"], roles=roles, rules=flow["moderator"]
-    )
+    rules = cast(list[Rule], flow["moderator"])
+    return Workflow(hash, flow["name"], description=flow["description"], roles=roles, rules=rules)
 
 
 def _loaded(store: Store, hash: NodeHash) -> Role:
@@ -248,11 +247,10 @@ def _loaded(store: Store, hash: NodeHash) -> Role:
 
 def definition(store: Store, hash: NodeHash) -> dict[str, Any]:
     """Returns the whole definition with its roles and role-schemas inline."""
-    payload = dict(store.node(hash, "workflow").payload)
-    payload["roles"] = {key: _role(store, ref) for key, ref in payload["roles"].items()}
-    return payload
+    flow = store.node(hash, "workflow").payload
+    return {**flow, "roles": {key: _role(store, ref) for key, ref in flow["roles"].items()}}
 
 
 def _role(store: Store, hash: NodeHash) -> dict[str, Any]:
-    payload = dict(store.node(hash, "role").payload)
-    return {**payload, "schema": store.node(payload["schema"], "role-schema").payload}
+    role = store.node(hash, "role").payload
+    return {**role, "schema": store.node(role["schema"], "role-schema").payload}

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from casfs.nodes import head_kinds
+
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "casfs/payloads.py"
 HEAD = '''"""The payloads of the built-in node types, for a type checker (`Node.payload`).
@@ -16,6 +18,8 @@ Made from `schemas/` by `python -m tests.support.payload_types`; a test compares
 from __future__ import annotations
 
 from typing import Any, NotRequired, TypeAlias, TypedDict
+
+from casfs.digest import BlobHash, NodeHash, TimesHash, TreeHash
 '''
 TYPES = {
     "string": "str",
@@ -25,13 +29,32 @@ TYPES = {
     "null": "None",
     "object": "dict[str, Any]",
 }
+HASHES = {None: "BlobHash", "directory": "TreeHash", "times": "TimesHash"}  # by cas_type
+
+
+RECORDS = {"Spent": "spent", "Intent": "intent", "ThreadRecord": None}  # by field of the last
 
 
 def source() -> str:
     parts = [HEAD]
+    for name, field in RECORDS.items():
+        schema = head_kinds.THREAD if field is None else head_kinds.THREAD["properties"][field]
+        parts.append(_record(name, schema))
     for path in sorted((ROOT / "schemas").glob("*.json")):
         parts.append(_definition(json.loads(path.read_text("utf-8"))))
     return "\n\n".join(parts)
+
+
+def _record(name: str, schema: dict[str, Any]) -> str:
+    """The type of a head's record, or of an object in one."""
+    lines = [f"class {name}(TypedDict):"]
+    for field, inner in schema["properties"].items():
+        record = next((one for one, of in RECORDS.items() if of == field), None)
+        null = " | None" if "null" in inner.get("type", "") else ""
+        form = record + null if record and name == "ThreadRecord" else _type(inner)
+        required = field in schema["required"]
+        lines.append(f"    {field}: {form if required else f'NotRequired[{form}]'}")
+    return "\n".join(lines) + "\n"
 
 
 def _definition(schema: dict[str, Any]) -> str:
@@ -48,6 +71,9 @@ def _definition(schema: dict[str, Any]) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
+    if schema.get("format") == "cas_ref":
+        hash_type = HASHES.get(schema.get("cas_type"), "NodeHash")
+        return f"{hash_type} | None" if "null" in schema["type"] else hash_type
     if "anyOf" in schema:
         return " | ".join(dict.fromkeys(_type(one) for one in schema["anyOf"]))
     if "enum" in schema or "const" in schema:

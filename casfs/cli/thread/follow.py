@@ -10,10 +10,9 @@ from typing import Any
 
 from casfs import live_output, threads
 from casfs.backend.derived import version_of
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.thread_state import state
-from casfs.threads import RUNNING, Thread
+from casfs.threads import RUNNING, StepNode, Thread
 
 POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
 
@@ -51,7 +50,7 @@ class Output:
 class Finished:
     """A step was recorded. `shown`: the output of its program so far, in `Output` events."""
 
-    step: Node
+    step: StepNode
     shown: str
 
 

@@ -28,7 +28,7 @@ from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.safe_text import escape
 from casfs.thread_summary import content_text
-from casfs.threads import Thread
+from casfs.threads import StepNode, Thread
 
 
 @click.command()
@@ -102,7 +102,7 @@ def _print_start(fields: Mapping[str, Any], as_json: bool) -> None:
         _print_head(f"... {fields['index']:06} {fields['role']} started{attempt_note(fields)}")
 
 
-def _print_step(store: Store, node: Node, as_json: bool, shown: str = "") -> None:
+def _print_step(store: Store, node: StepNode, as_json: bool, shown: str = "") -> None:
     """`shown`: the beginning of the output, which was printed as it came."""
     step = node.payload
     text = content_text(store, step["content"])
@@ -146,9 +146,10 @@ def _print_turns(store: Store, step: Mapping[str, Any], as_json: bool) -> None:
         _print_turn(store, {**place, "turn": number, "hash": hash}, as_json)
 
 
-def _turn_lines(store: Store, node: Node) -> list[str]:
+def _turn_lines(store: Store, node: Node[Any]) -> list[str]:
     """Returns what was said in a turn, and a line for each tool call."""
     turn = node.payload
+    calls: list[Mapping[str, Any]]
     match node.type:
         case "react-turn":
             said = content_text(store, turn["output"])

@@ -21,7 +21,7 @@ from casfs.store import Store
 from casfs.system.safe_text import escape
 from casfs.thread_state import state
 from casfs.thread_summary import content_text
-from casfs.threads import RUNNING, Thread
+from casfs.threads import RUNNING, StepNode, Thread
 
 
 class Screen:
@@ -71,7 +71,7 @@ class Screen:
         """Takes the last line away, and ends one that an agent has left open."""
         self._write("" if self._at_start else "\n")
 
-    def _turn(self, turn: Mapping[str, Any], node: Node) -> None:
+    def _turn(self, turn: Mapping[str, Any], node: Node[Any]) -> None:
         if node.type == "react-turn":
             self._shown |= {node.hash, output := node.payload["output"]}
             if not self._live and (text := content_text(self._store, output).strip()):
@@ -81,7 +81,7 @@ class Screen:
             ]:
                 self._line(f"{turn['index']} {turn['role']}: {', '.join(tools)}", "cyan")
 
-    def _finished(self, node: Node, shown: str) -> None:
+    def _finished(self, node: StepNode, shown: str) -> None:
         step = step_fields(self._store, node, self._tree)
         text = content_text(self._store, node.payload["content"])
         if (shown or not self._err) and node.payload["content"] not in self._shown:

@@ -18,17 +18,20 @@ from casfs.cli.output import echo_lines
 from casfs.cli.table import date
 from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.status_colours import coloured
-from casfs.digest import NodeHash, TreeHash
+from casfs.digest import BlobHash, NodeHash, TreeHash
 from casfs.errors import CasfsError
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.thread_state import FAILED
 from casfs.thread_summary import content_text, detail_payload, detail_tokens, head_fields
-from casfs.threads import SUSPENDED, Thread
+from casfs.threads import SUSPENDED, StepNode, Thread
 from casfs.trees import tree
 
 PAGE_STEPS = 50
+STEP_FIELDS = (
+    "index", "role", "agent", "meta", "workspace", "startedAt", "completedAt", "attempts",
+    "childThreads", "compact",
+)  # fmt: skip
 MAX_NAMED_FILES = 3  # changed files that a line names
 
 
@@ -108,13 +111,12 @@ def _steps(
         before = node.payload["workspace"]
 
 
-def step_fields(store: Store, node: Node, before: TreeHash | None) -> dict[str, Any]:
-    keys = ["index", "role", "agent", "meta", "workspace", "startedAt", "completedAt"]
-    keys += ["attempts", "childThreads", "compact"]
+def step_fields(store: Store, node: StepNode, before: TreeHash | None) -> dict[str, Any]:
+    payload: Mapping[str, Any] = node.payload
     changed = [printable(one.path) for one in _changes(store, before, node)]
     return {
         "hash": node.hash,
-        **{key: node.payload[key] for key in keys},
+        **{key: payload[key] for key in STEP_FIELDS},
         "status": node.payload["meta"].get("status"),
         "tokens": detail_tokens(store, node.payload["detail"]),
         "changedFiles": changed,
@@ -122,7 +124,7 @@ def step_fields(store: Store, node: Node, before: TreeHash | None) -> dict[str, 
     }
 
 
-def _changes(store: Store, before: TreeHash | None, node: Node) -> Iterable[tree.Change]:
+def _changes(store: Store, before: TreeHash | None, node: StepNode) -> Iterable[tree.Change]:
     after = node.payload["workspace"]
     return () if after is None or after == before else tree.diff(store, before, after)
 
@@ -131,7 +133,7 @@ def _agent(store: Store, hash: str, details: Iterable[str]) -> dict[str, str | N
     """Returns who an agent is: its package and version, None where its node is lost; the program
     and model behind it, as the newest of its `details` that says so or its config has them."""
     try:
-        agent = store.node(hash, "agent").payload
+        agent: Mapping[str, Any] = store.node(hash, "agent").payload
     except CasfsError:
         agent = {}
     config = agent.get("config", {})
@@ -173,7 +175,7 @@ def _config(store: Store, agent: NodeHash) -> dict[str, Any]:
     return {}
 
 
-def step_name(store: Store, caller: str | None, state: NodeHash | None) -> str | None:
+def step_name(store: Store, caller: str | None, state: BlobHash | None) -> str | None:
     """Returns the step after which a caller called: THREAD@STEP, where its node is here."""
     if caller is None or state is None:
         return None

@@ -7,7 +7,7 @@ or head refers to: if the store lacks it, that is damage, `Corrupt`, not NotFoun
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from casfs import prompts, threads
 from casfs.backend.derived import note_use
@@ -75,7 +75,7 @@ class StoreReader:
         self.uses.add(name)
         return head
 
-    def shown_tree(self, node: Node, field: str) -> DatedTree | None:
+    def shown_tree(self, node: Node[Any], field: str) -> DatedTree | None:
         """Returns the tree that a node's directory shows; `field` names its work."""
         state = recorded_state.of_node(self.store, node.hash, payload=node.payload, field=field)
         if state is None:
@@ -95,11 +95,11 @@ class StoreReader:
         hash = steps[index - 1].hash if index else threads.start(self.store, thread).hash
         return self.shown_tree(self.node(hash), "workspace")
 
-    def node(self, hash: str, type: str | None = None) -> Node:
+    def node(self, hash: str, type: str | None = None) -> Node[Any]:
         """Returns a node that is referred to. Raises Corrupt, CorruptBlob."""
         self.store.purged.replaced()  # clears the cache, where something was purged
         generation = self._nodes.generation
-        found: Node | None = self._nodes.get(hash)
+        found: Node[Any] | None = self._nodes.get(hash)
         if found is None:
             found = self._load(lambda: self.store.node(hash), hash)
             self._nodes.put(hash, found, _memory_bytes(found.payload), generation)
@@ -184,7 +184,7 @@ class StoreReader:
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         return self.store.blobs.info(hashes)
 
-    def refs(self, node: Node, *, local_too: bool = False) -> frozenset[str]:
+    def refs(self, node: Node[Any], *, local_too: bool = False) -> frozenset[str]:
         """Returns the hashes in a node's payload that are references; `local_too`: local refs,
         which may dangle, as well."""
         _, schema = self.store.registry.compiled(node.type_hash)
