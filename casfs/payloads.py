@@ -5,9 +5,11 @@ Made from `schemas/` by `python -m tests.support.payload_types`; a test compares
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypeAlias, TypedDict
+from typing import Any, NewType, NotRequired, TypeAlias, TypedDict
 
 from casfs.digest import BlobHash, NodeHash, TimesHash, TreeHash
+
+ThreadId = NewType("ThreadId", str)
 
 
 class Spent(TypedDict):
@@ -33,9 +35,11 @@ class Intent(TypedDict):
     local: NotRequired[TreeHash]
     times: NotRequired[TimesHash]
     localTimes: NotRequired[TimesHash]
-    calls: NotRequired[list[str]]
+    calls: NotRequired[list[ThreadId]]
     resumed: NotRequired[bool]
     goesOn: NotRequired[bool]
+    begun: NotRequired[bool]
+    lost: NotRequired[int]
     rule: NotRequired[int]
 
 
@@ -51,10 +55,10 @@ class ThreadRecord(TypedDict):
     hint: NotRequired[NodeHash | None]
     intent: NotRequired[Intent | None]
     attempts: NotRequired[list[BlobHash]]
-    spent: NotRequired[Spent | None]
+    spent: NotRequired[Spent]
     compact: NotRequired[NodeHash | None]
-    parent: NotRequired[str | None]
-    children: NotRequired[list[str]]
+    parent: NotRequired[ThreadId | None]
+    children: NotRequired[list[ThreadId]]
     fork: NotRequired[dict[str, Any] | None]
     agents: NotRequired[NodeHash | None]
     definition: NotRequired[NodeHash]
@@ -65,6 +69,10 @@ class ThreadRecord(TypedDict):
     trusted: NotRequired[bool]
     lease: NotRequired[int]
     secretMarks: NotRequired[int]
+    allowsSecrets: NotRequired[bool]
+    ignored: NotRequired[str | None]
+    rounds: NotRequired[int]
+    onLimit: NotRequired[str]
 
 
 class ActionResult(TypedDict):

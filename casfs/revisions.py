@@ -245,11 +245,13 @@ def turns(store: Store, detail: str | None) -> list[NodeHash]:
 def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns:
     """Returns the payload of a step, or its intent while it is pending, its turns up to this one,
     and the state after it. Raises NotFound."""
-    step = thread.record["intent"]
+    step: Mapping[str, Any]
+    pending = thread.pending
     name = f"step {index} of thread {thread.id}"
-    if step is not None and step["index"] == index:
-        left = [step.get("paused"), *thread.record.get("attempts", ())[-1:]]
-        found = threads.turns(store, step)
+    if pending is not None and pending["index"] == index:
+        step = pending
+        left = [pending.get("paused"), *thread.record.get("attempts", ())[-1:]]
+        found = threads.turns(store, pending)
         for entry in filter(None, left):
             found = found or attempt_details.turns(store, entry)
     else:

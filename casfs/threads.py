@@ -57,7 +57,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NewType, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from casfs import canonical
 from casfs.backend.protocols import Head, HeadName
@@ -65,13 +65,14 @@ from casfs.digest import NodeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import head_kinds
 from casfs.nodes.node import Node
+from casfs.payloads import ThreadId as ThreadId
 from casfs.store import Store
 
 if TYPE_CHECKING:
     from casfs import payloads
+    from casfs.payloads import Intent, ThreadRecord
 
 HEADS = "threads/"
-ThreadId = NewType("ThreadId", str)
 StartNode: TypeAlias = "Node[payloads.ThreadStart]"
 StepNode: TypeAlias = "Node[payloads.ThreadStep]"
 EndNode: TypeAlias = "Node[payloads.ThreadEnd]"
@@ -99,11 +100,28 @@ class Thread:
         return self.head.hash
 
     @property
-    def record(self) -> Mapping[str, Any]:
+    def record(self) -> ThreadRecord:
         """Raises Corrupt where it is damaged."""
         if self.fault is not None:
             raise Corrupt(f"thread {self.id} is broken: {self.fault}; `casfs thread rm` removes it")
-        return self.head.record
+        return cast("ThreadRecord", self.head.record)
+
+    @property
+    def pending(self) -> Intent | None:
+        """The pending step, if there is one. Raises Corrupt."""
+        return self.record.get("intent")
+
+    @property
+    def intent(self) -> Intent:
+        """The pending step of a thread that has one. Raises Corrupt, also where it has none."""
+        if (intent := self.pending) is None:
+            raise Corrupt(f"thread {self.id} has no pending step")
+        return intent
+
+    @property
+    def called(self) -> Sequence[ThreadId]:
+        """The threads that the pending step has called. Raises Corrupt."""
+        return () if self.pending is None else self.pending.get("calls", ())
 
     @property
     def fields(self) -> Mapping[str, Any]:

@@ -160,7 +160,7 @@ def _ask(store: Store, thread: Thread) -> str | None:
     thread = [thread, *waits][-1]
     if thread.status != SUSPENDED or thread.record["cause"] != HUMAN:
         return None
-    role = thread.record["intent"]["role"]
+    role = thread.intent["role"]
     words = {}
     echo_line(f"? {thread.record['reason']}")
     if store.node(threads.agents(store, thread)[role]).payload["package"] == "human":
@@ -171,7 +171,9 @@ def _ask(store: Store, thread: Thread) -> str | None:
         values = asked.get("enum", ()) if isinstance(asked, dict) else ()
         words = {str(one): json.dumps({required[0]: one}) for one in values}
     else:
-        echo(content_text(store, thread.record["question"]).strip()[-MAX_QUESTION_CHARS:])
+        question = thread.record["question"]
+        said = "" if question is None else content_text(store, question)
+        echo(said.strip()[-MAX_QUESTION_CHARS:])
     while (line := _read_line(f"{' or '.join(words) or 'answer'}> ")) == "":
         pass
     return words.get(line or "", line)

@@ -78,6 +78,8 @@ INTENT = _object(
     calls=_list(_id()),
     resumed=FLAG,
     goesOn=FLAG,
+    begun=FLAG,
+    lost=_count(),
     rule=_count(),
 )
 THREAD = _object(
@@ -94,7 +96,7 @@ THREAD = _object(
     hint=_ref("content", null=True),
     intent={**INTENT, "type": ["object", "null"]},
     attempts=_list(_ref()),
-    spent={**_object({"tokens": _count(), "wallMs": _count()}), "type": ["object", "null"]},
+    spent=_object({"tokens": _count(), "wallMs": _count()}),
     compact=_ref("content", null=True),
     parent=_id(null=True),
     children=_list(_id()),
@@ -108,6 +110,10 @@ THREAD = _object(
     trusted=FLAG,
     lease=_count(1),
     secretMarks=_count(),
+    allowsSecrets=FLAG,
+    ignored=_text(null=True),
+    rounds=_count(1),
+    onLimit=_text(),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}
 

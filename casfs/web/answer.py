@@ -91,8 +91,9 @@ def question(store: Store, thread: Thread) -> Question:
     """Returns the open question of a thread. Raises Conflict where it has none."""
     record = thread.record
     agents = threads.agents(store, thread)
-    role = str((record.get("intent") or {}).get("role"))
-    if thread.status != SUSPENDED or not record.get("question") or role not in agents:
+    role = thread.pending["role"] if thread.pending else ""
+    asked = record.get("question")
+    if thread.status != SUSPENDED or not asked or role not in agents:
         raise Conflict(f"thread {thread.id} {says(thread)}, and asks nothing")
     agent = store.node(agents[role], "agent").payload
     start = threads.start(store, thread).payload
@@ -114,7 +115,7 @@ def question(store: Store, thread: Thread) -> Question:
         thread,
         role,
         reason=str(record["reason"]).removeprefix(f"{role}: "),
-        prompt=texts.content(store, record["question"]),
+        prompt=texts.content(store, asked),
         task=texts.content(store, start["input"]),
         files=files,
         fields=form(schema),

@@ -3,7 +3,7 @@ one, the turns and the output of its program so far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ def show(call: Call) -> Response:
     found = thread_lookup.find(call.store, call.path["id"])
     index = number(call.path["index"])
     total = threads.length(store, found)
-    intent = found.record.get("intent") or {}
+    intent: Mapping[str, Any] = found.pending or {}
     is_pending = intent.get("index") == index > total
     node = None if is_pending else threads.step_at(store, found, index)
     if node is not None and call.query.get("fragment") == "record":
@@ -119,7 +119,7 @@ def changes(store: Store, hash: str | None) -> list[FilePatch]:
 
 def pending(store: Store, found: Thread) -> Pending:
     """Returns what the pending step has done so far."""
-    intent = found.record["intent"]
+    intent = found.intent
     hashes = threads.turns(store, {"turns": [], "turnCount": 0, **intent})
     first = max(0, len(hashes) - MAX_TURNS)
     turns = [turn(store, at, hash) for at, hash in enumerate(hashes[first:], start=first + 1)]

@@ -104,7 +104,7 @@ def page(store: Store, table: ThreadTable, found: Thread, first: int | None, cou
     children = table.children(found.id)
     lines = [step_line(store, node, children) for node in nodes]
     is_newest = first + count > total
-    intent = found.record.get("intent")
+    intent = found.pending
     start = threads.start(store, found).payload
     end = threads.end(store, found)
     flow = store.node(threads.workflow(store, found), "workflow").payload

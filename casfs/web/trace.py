@@ -123,7 +123,7 @@ def number(text: str) -> int:
 
 def attempts(store: Store, found: threads.Thread, index: int) -> Sequence[str]:
     """Returns the details of the failed attempts at a step, also at the pending one."""
-    intent = found.record.get("intent")
+    intent = found.pending
     if intent and intent["index"] == index:
         return found.record.get("attempts") or ()
     hashes: Sequence[str] = threads.step_at(store, found, index).payload["attempts"]

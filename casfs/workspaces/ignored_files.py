@@ -110,7 +110,7 @@ def load(store: Store, token: str | None) -> IgnoredFiles:
 
 def of_thread(store: Store, thread: Thread) -> IgnoredFiles:
     """Returns the copy of a thread; of one that began with a tree, the patterns in that."""
-    copy = load(store, thread.record.get(FIELD))
+    copy = load(store, thread.record.get("ignored"))
     root = threads.start(store, thread).payload["workspace"]
     if copy is not NOTHING_IGNORED or root is None:
         return copy

@@ -14,6 +14,7 @@ from casfs.agents import AgentContext
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError
+from casfs.payloads import Intent
 from casfs.store import Store
 from casfs.system.log import Log
 from casfs.threads import Thread
@@ -27,7 +28,7 @@ from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead
 from engine.runtime.workspace import Workspace
 from engine.threads import transitions
-from engine.threads.record import PAUSED, Intent
+from engine.threads.record import run_token
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class AgentContextBuilder:
             workspace=None if state is None else self.workspace.path,
             store=self.store,
             depth=self.config.start["depth"],
-            run=intent["run"],
+            run=run_token(intent),
             env=self.env,
             started=self._report_process,
             turn=self._report_turn,
@@ -68,7 +69,7 @@ class AgentContextBuilder:
             kept=intent.get("kept"),
             attempts=(
                 *self.head.thread.record["attempts"],
-                *([intent[PAUSED]] if PAUSED in intent else []),
+                *([intent["paused"]] if "paused" in intent else []),
             ),
             parent=self.config.start["parentState"],
             agent=self.config.agents[intent["role"]],
@@ -123,7 +124,7 @@ class AgentContextBuilder:
 
     async def _update_intent(self, **fields: Any) -> None:
         def update(now: Thread) -> Thread:
-            intent = {**now.record["intent"], **fields}
+            intent = {**now.intent, **fields}
             return transitions.update_record(self.store, now, intent=intent)
 
         await self.head.move(update)

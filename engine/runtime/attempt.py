@@ -24,6 +24,7 @@ from casfs.agents.messages import describe, find_waiting
 from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
+from casfs.payloads import Spent
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.trees.recorded_state import RecordedState
@@ -240,7 +241,7 @@ class Attempt:
     def _correct(self, detail: str, fault: str, now: Thread) -> Thread:
         return correct(self._store, now, detail=detail, fault=fault)
 
-    def _spent(self) -> dict[str, int]:
+    def _spent(self) -> Spent:
         return spent(self._head.thread.record, self.tokens)
 
     def _seconds_left(self) -> float | None:

@@ -109,7 +109,7 @@ class ThreadCalls:
 
 def child_ends(store: Store, thread: Thread) -> list[str]:
     """Returns the thread-ends of the pending step's children, in the order of the calls."""
-    calls = thread.record["intent"]["calls"]
+    calls = thread.intent["calls"]
     found = [threads.end(store, threads.get(store, id)) for id in calls]
     return [end.hash for end in found if end is not None]
 
@@ -117,7 +117,7 @@ def child_ends(store: Store, thread: Thread) -> list[str]:
 def cancel_children(store: Store, thread: Thread, workspaces: Workspaces) -> None:
     """Cancels the pending step's children that have not ended, and removes their workspaces.
     Children that cannot be read are left."""
-    intent = thread.record["intent"]
+    intent = thread.pending
     if intent is None or not intent["calls"]:
         return
     with suppress(CasfsError):

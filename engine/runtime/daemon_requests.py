@@ -150,7 +150,7 @@ class DaemonApi:
             )
             thread = lifecycle.create(store, request)
             self._supervisor.lend(thread.id, lent)
-            return thread, thread.status == RUNNING and thread.record["intent"] is None
+            return thread, thread.status == RUNNING and thread.pending is None
 
         thread, fresh = await blocking(create)
         if fresh and not self._supervisor.has_task(thread.id):
@@ -210,7 +210,8 @@ class DaemonApi:
             self._supervisor.launch(one.id)
         ids = [one.id for one in made]
         record = made[0].record
-        return {"id": ids[0], "ids": ids, "start": record["start"], **record["fork"]}
+        origin = record["fork"] or {}
+        return {"id": ids[0], "ids": ids, "start": record["start"], **origin}
 
     async def _resume(
         self,

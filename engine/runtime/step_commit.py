@@ -39,7 +39,7 @@ from engine.secrets import redaction
 from engine.threads import transitions
 from engine.threads.history import ThreadHistory
 from engine.threads.prompt_digest import PromptDigester
-from engine.threads.record import PAUSED, step_limit
+from engine.threads.record import step_limit
 
 SHORT_ID = 12  # of a commit
 LARGE_BYTES = 8 << 10  # of changes, which are uploaded before other steps wait for this one
@@ -79,7 +79,7 @@ class StepCommitter:
         """Adds to a result the tree that the agent left and its changes; cancels children that the
         agent did not wait for. A cancelled task gives it up."""
         before = self.history.state
-        if self.head.thread.record["intent"]["calls"]:
+        if self.head.thread.intent["calls"]:
             await blocking(self._cancel_children)
         if before is not None or result.workspace is not None:
             await self.head.patiently(lambda: self._record(before, result))
@@ -145,7 +145,7 @@ class StepCommitter:
         """The payload of a thread-step; puts its content and its changes into `batch`."""
         thread = self.head.thread
         record = thread.record
-        intent = record["intent"]
+        intent = thread.intent
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
         meta = self.config.secrets.redact_json(dict(step.extracted.meta))
         payload: dict[str, Any] = {
@@ -169,8 +169,8 @@ class StepCommitter:
         }
         if step.workspace is not None and step.workspace.times is not None:
             payload[TIMES] = step.workspace.times
-        if PAUSED in intent and PAUSED in self.config.step_fields:
-            payload[PAUSED] = intent[PAUSED]
+        if "paused" in intent and "paused" in self.config.step_fields:
+            payload["paused"] = intent["paused"]
         if "prompt" in self.config.step_fields:
             payload["prompt"] = self._prompt(intent["role"], step)
         if step.containment and "containment" in self.config.step_fields:
@@ -184,7 +184,7 @@ class StepCommitter:
         parts = {
             "hint": step.prompt.hint and record.get("hint"),
             "answer": step.prompt.answer and record["answer"],
-            "correction": step.prompt.correction and record["intent"].get("correction"),
+            "correction": step.prompt.correction and self.head.thread.intent.get("correction"),
         }
         found = {"hash": digest.hash, "size": digest.size_bytes}
         return found | {name: hash for name, hash in parts.items() if hash}
@@ -211,7 +211,7 @@ class StepCommitter:
         thread = self.head.thread
         if not self.history.steps and not thread.record["parent"]:
             before = None
-        place = {"thread": thread.id, "index": thread.record["intent"]["index"]}
+        place = {"thread": thread.id, "index": thread.intent["index"]}
         found = redaction.files_with_secrets(
             self.store, self.config.secrets, before=before, after=after
         )

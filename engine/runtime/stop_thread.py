@@ -34,7 +34,7 @@ def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequ
     for one in _end_processes(store, id, (RUNNING, SUSPENDED)):
         thread_workspace(store, one, workspaces).remove()
     ended = transitions.cancel(store, threads.get(store, id), interrupted)
-    ignored_files.release(store, ended.record.get(ignored_files.FIELD))
+    ignored_files.release(store, ended.record.get("ignored"))
 
 
 def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:

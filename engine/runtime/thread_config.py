@@ -14,9 +14,9 @@ from casfs import prompts, revisions, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.agents.secret_marks import SecretMarks
-from casfs.agents.secrets import HIGHEST_MARK
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, NotFound, Refused
+from casfs.payloads import Intent
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.trees.recorded_state import RecordedState
@@ -30,7 +30,7 @@ from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
 from engine.threads import call_stack
 from engine.threads.history import ThreadHistory
-from engine.threads.record import ALLOWS_SECRETS, Budget, Intent, pending_state
+from engine.threads.record import ALLOWS_SECRETS, Budget, pending_state
 from engine.workflow import registry as workflows
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ThreadConfig:
         self._read_local: str | None = None
         self._words_of_work: dict[str, bool] = {}
         self.read_private_files(_last_state(store, thread))
-        self.read_private_files(pending_state(thread.record["intent"] or {}))
+        self.read_private_files(pending_state(thread.pending or {}))
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
         schema = store.registry.document(store.registry.current("thread-step"))
         self.step_fields = frozenset(schema["properties"])  # a store of an older casfs has fewer
@@ -191,7 +191,7 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
 
 def marks_of(store: Store, thread: Thread, env: Mapping[str, str]) -> SecretMarks:
     allows_all = bool(thread.record.get(ALLOWS_SECRETS))
-    highest = thread.record.get(HIGHEST_MARK)
+    highest = thread.record.get("secretMarks")
     return redaction.new_marks(store, env, allows_all=allows_all, highest=highest or 0)
 
 

@@ -103,6 +103,6 @@ async def end_programs(head: ThreadHead, done: trio.Event) -> None:
 
 def end_orphans(thread: Thread) -> None:
     """Ends the processes of the pending step that a killed daemon left."""
-    intent = thread.record["intent"]
+    intent = thread.pending
     if intent is not None:
         processes.end_orphans(intent["run"], intent["pid"], intent["pidStart"])

@@ -22,6 +22,7 @@ from casfs.agents import Waiting
 from casfs.agents.prompt import Prompt
 from casfs.agents.secrets import Secrets
 from casfs.errors import CasfsError
+from casfs.payloads import Intent
 from casfs.scanner.private_values import MIN_LINE_CHARS
 from casfs.store import Store
 from casfs.system.log import Log, silent
@@ -44,7 +45,7 @@ from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.secrets.redaction import redacting_store
 from engine.threads import call_stack, history, record, suspension, transitions
 from engine.threads.history import ThreadHistory
-from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent, spent, step_limit
+from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, spent, step_limit
 
 if TYPE_CHECKING:
     from engine.llm.llm_extractor import Extractor
@@ -108,7 +109,7 @@ class ThreadRun:
             await self._suspend(FAILURE, str(error))
         if self.thread.status == ENDED:
             await blocking(self._workspace.remove)
-            token = self.thread.record.get(ignored_files.FIELD)
+            token = self.thread.record.get("ignored")
             await blocking(partial(ignored_files.release, self._raw_store, token))
         return self.thread
 
@@ -148,7 +149,7 @@ class ThreadRun:
         pending, else the moderator's decision."""
         if self.thread.status != RUNNING:
             return None
-        pending = self.thread.record["intent"]
+        pending = self.thread.pending
         await blocking(lambda: end_orphans(self.thread))
         if pending is None or pending.get("begun") is False:
             decision = await self._decide(self._history.steps)
@@ -177,8 +178,7 @@ class ThreadRun:
     def _next_intent(self) -> Intent | None:
         """The pending step of the head; None, logged, where the thread does not go on."""
         if self.thread.status == RUNNING:
-            intent: Intent = self.thread.record["intent"]
-            return intent
+            return self.thread.intent
         self._log(self.thread.status, thread=self.thread.id, reason=self.thread.record["reason"])
         return None
 
@@ -278,7 +278,7 @@ class ThreadRun:
                 self._store, now, reason=str(why), failed=failed, tokens=tokens
             )
         )
-        again: Intent = moved.record["intent"]
+        again = moved.intent
         self._log_step(again)
         return again
 
@@ -287,7 +287,7 @@ class ThreadRun:
         intent."""
         await self._committer.record(result)
         build = partial(self._committer.build, result)
-        role = self.thread.record["intent"]["role"]
+        role = self.thread.intent["role"]
         decision = moderator.unconditional(self._config.flow.rules, role)
         if decision is not None:
             await self._committer.commit(build, decision)
@@ -308,8 +308,13 @@ class ThreadRun:
         past = self._history.prompt_history
         if policy is None or len(past.steps) < 2 or past.tokens() <= policy["above"]:
             return
-        place = (self.thread.id, intent["index"], intent["run"])
-        given = compaction.CompactionInput(*place, self._config.task, past)
+        given = compaction.CompactionInput(
+            self.thread.id,
+            step=intent["index"],
+            run=record.run_token(intent),
+            task=self._config.task,
+            history=past,
+        )
         try:
             summary = await compaction.summarise(
                 self._store, policy["agent"], given=given, env=self._env

@@ -19,7 +19,7 @@ from engine.threads.record import BUDGET, CALLER
 def open_children(store: Store, thread: Thread) -> list[Thread]:
     """Returns the pending step's children that have not ended, each followed by its own."""
     found: list[Thread] = []
-    for id in (thread.record.get("intent") or {}).get("calls", ()):
+    for id in thread.called:
         child = threads.get(store, id)
         if child.status in (RUNNING, SUSPENDED):
             found += [child, *open_children(store, child)]
@@ -28,7 +28,7 @@ def open_children(store: Store, thread: Thread) -> list[Thread]:
 
 def finished_children(store: Store, thread: Thread) -> list[ThreadId]:
     """Returns the pending step's children whose result another attempt gets for an equal call."""
-    found = [threads.get(store, id) for id in (thread.record["intent"] or {}).get("calls", ())]
+    found = [threads.get(store, id) for id in thread.called]
     return [one.id for one in found if one.status == ENDED and one.record.get("returnCode") == 0]
 
 
@@ -37,7 +37,7 @@ def lost_attempts(store: Store, thread: Thread, once: bool) -> str | None:
     another one may begin (`once`: not even a second one). A step with open children may have twice
     as many: the step of a child is suspended first. So may one of a shared store, whose machines
     end for reasons of their own."""
-    intent = thread.record["intent"]
+    intent = thread.intent
     lost = record.lost_attempts(intent)
     limit = record.MAX_LOST_ATTEMPTS
     if once:
@@ -56,7 +56,7 @@ def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
     if above is None or store.heads.get(threads.head_name(above)) is None:
         return []
     parent = threads.get(store, above)
-    intent = parent.record["intent"]
+    intent = parent.pending
     waits = parent.status == SUSPENDED and parent.record.get("cause") in (CHILD, BUDGET)
     if not waits or intent is None or thread.id not in intent["calls"]:
         return []
@@ -79,7 +79,7 @@ def is_awaited(store: Store, thread: Thread, *, running: bool = False) -> bool:
 def awaited_children(store: Store, thread: Thread) -> list[Thread]:
     """Returns the suspended children that this thread waits for, each followed by those that it
     waits for: first those suspended with this thread, last the one that suspended it."""
-    calls = (thread.record.get("intent") or {}).get("calls", ())
+    calls = thread.called
     found = [threads.get(store, id) for id in calls]
     suspended = [child for child in found if child.status == SUSPENDED]
     paused = [child for child in suspended if child.record.get("cause") == CALLER]

@@ -60,14 +60,15 @@ class ForkPoint:
         package = store.node(agent, "agent").payload["package"]
         continues = "continue" in loader.load(package).descriptor.get("capabilities", ())
         intent = record.new_intent(step["role"], self.index + 1, 1)
-        intent |= {**record.state_fields(state), "begun": False, "resumed": True}
+        begin = record.state_fields(state)
+        intent = record.changed(intent, **begin, begun=False, resumed=True)
         if continues := continues and package == new.get(step["role"], Binding(package)).name:
             session = store.node(step["detail"]).payload if "detail" in step else {}
             kept = {"agent": agent, "session": session.get("sessionId", ""), "turn": self.turn}
             intent["kept"] = content.put(batch, json.dumps(kept), turns)
         fork |= {"turn": self.turn, "continues": continues}
         name = f"forked from {thread.id}@{self.index + 1}.{self.turn}"
-        intent[record.PAUSED] = content.put(batch, name, turns)
+        intent["paused"] = content.put(batch, name, turns)
         return {"fork": fork, "intent": intent}
 
 
@@ -102,7 +103,8 @@ def fork(
     kept = threads.agents(store, thread)
     agents = [thread.record.get("agents")]
     flow_name = thread.record["workflow"]
-    fields = {key: thread.record[key] for key in INHERITED if key in thread.record}
+    own: Mapping[str, Any] = thread.record
+    fields = {key: own[key] for key in INHERITED if key in own}
     fields |= {key: one for key, one in (("rounds", max_steps), ("hint", hint)) if one is not None}
     flow = None if workflow is None else workflows.load(store, workflow)
     if flow is not None:

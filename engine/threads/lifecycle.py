@@ -133,7 +133,7 @@ def call(
         raise Failed(f"thread {parent.id}: calls are {MAX_CALL_DEPTH} deep; none may go deeper")
     caller = {"depth": above["depth"] + 1, "parentState": parent.hash}
     valid = _validated(store, request, caller)
-    intent = parent.record["intent"]
+    intent = parent.intent
     with store.batch() as batch:
         start = _put_start(batch, valid)
         for id in intent["calls"]:
@@ -141,10 +141,11 @@ def call(
                 return parent, child
         if len(intent["calls"]) >= record.MAX_CALLS:
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
+        fields: Mapping[str, Any] = parent.record
         inherited = {
-            key: parent.record[key]
+            key: fields[key]
             for key in (ignored_files.FIELD, record.ALLOWS_SECRETS)
-            if key in parent.record
+            if key in fields
         }
         child = new_thread(start, valid.name, parent=parent.id, **inherited)
         batch.swap(child.name, None, child.head)

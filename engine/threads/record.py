@@ -12,9 +12,10 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from casfs.digest import NodeHash
+from casfs.payloads import Intent, Spent, ThreadId, ThreadRecord, ThreadStart
 from casfs.system.clock import now_ms
 from casfs.threads import RUNNING
 from casfs.trees.recorded_state import FIELDS, RecordedState
@@ -37,8 +38,6 @@ ROUNDS = "rounds"  # the step limit is reached
 ALLOWS_SECRETS = "allowsSecrets"
 ON_LIMIT = (SUSPEND_ON_LIMIT, END_ON_LIMIT) = ("suspend", "end")
 
-Intent = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -56,7 +55,7 @@ class Budget:
             return None
         return {"tokens": self.tokens, "wallMs": self.wall_ms}
 
-    def exceeded(self, spent: Mapping[str, int]) -> str | None:
+    def exceeded(self, spent: Spent) -> str | None:
         """Returns the reason to suspend a thread that spent so much; None below the limits."""
         if self.tokens is not None and spent["tokens"] >= self.tokens:
             return f"budget: {spent['tokens']} of {self.tokens} tokens are spent"
@@ -97,16 +96,16 @@ def new_intent(
     role: str,
     index: int,
     attempt: int,
-    calls: Sequence[str] = (),
+    calls: Sequence[ThreadId] = (),
     lost: int = 0,
-    last: Mapping[str, Any] | None = None,
+    last: Intent | None = None,
 ) -> Intent:
     """Returns the intent of an attempt. Its `run` is the token by which the attempt's processes
     are found again; `lost`: earlier attempts that ended with the daemon; `last`: the intent of the
     attempt before, if any."""
-    return {
-        **({"lost": lost} if lost else {}),
-        **{name: last[name] for name in ("rule", PAUSED, *KEPT) if last and name in last},
+    before: Mapping[str, Any] = last or {}
+    carried = {name: before[name] for name in ("rule", PAUSED, *KEPT) if name in before}
+    fresh: Intent = {
         "role": role,
         "index": index,
         "attempt": attempt,
@@ -118,6 +117,19 @@ def new_intent(
         "turnCount": 0,
         "calls": list(calls),
     }
+    return changed(fresh, **carried, **({"lost": lost} if lost else {}))
+
+
+def run_token(intent: Intent) -> str:
+    """Returns the token of the attempt that runs; an archived intent has none."""
+    token = intent["run"]
+    assert token is not None
+    return token
+
+
+def changed(intent: Mapping[str, Any], **fields: Any) -> Intent:
+    """Returns an intent with other values of these fields."""
+    return cast(Intent, {**intent, **fields})
 
 
 def state_fields(state: RecordedState) -> dict[str, str]:
@@ -133,39 +145,39 @@ def pending_state(intent: Mapping[str, Any]) -> RecordedState | None:
     return RecordedState.of_fields(intent["tree"], intent)
 
 
-def lost_attempts(intent: Mapping[str, Any]) -> int:
+def lost_attempts(intent: Intent) -> int:
     """Returns how many attempts at a pending step ended with the daemon, the last one included,
     since the step began or a person resumed it."""
     return 0 if intent.get("resumed") else intent.get("lost", 0) + 1
 
 
-def with_turn(intent: Mapping[str, Any], turn: str, keep: Callable[[Sequence[str]], str]) -> Intent:
+def with_turn(intent: Intent, turn: str, keep: Callable[[Sequence[str]], str]) -> Intent:
     """Returns the intent with one more turn. Where the list is full, `keep` puts a node that
     holds the earlier ones (`casfs.threads.turns`)."""
     more = {"turns": [*intent["turns"], turn], "turnCount": intent["turnCount"] + 1}
     if len(intent["turns"]) == MAX_TURNS:
         more |= {"turns": [turn], "earlier": keep(all_turns(intent))}
-    return {**intent, **more}
+    return changed(intent, **more)
 
 
-def all_turns(intent: Mapping[str, Any]) -> list[str]:
+def all_turns(intent: Intent) -> list[str]:
     """Returns the nodes that hold every turn of an attempt."""
     return [*([intent["earlier"]] if "earlier" in intent else []), *intent["turns"]]
 
 
-def without_turns(intent: Mapping[str, Any]) -> Intent:
+def without_turns(intent: Intent) -> Intent:
     """Returns the intent of an attempt that is over and whose turns are recorded elsewhere."""
     rest = {key: value for key, value in intent.items() if key != "earlier"}
-    return {**rest, "turns": [], "turnCount": 0}
+    return changed(rest, turns=[], turnCount=0)
 
 
-def step_limit(record: Mapping[str, Any], start: Mapping[str, Any]) -> int:
+def step_limit(record: ThreadRecord, start: ThreadStart) -> int:
     """Returns the number of steps at which a thread is suspended; `start`: its thread-start."""
     limit: int = record.get("rounds", start["maxRounds"])
     return limit
 
 
-def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:
+def spent(record: ThreadRecord, tokens: int) -> Spent:
     """Returns the spending of a thread after its pending attempt, which took `tokens`."""
     before = record["spent"]
     begun = record["intent"]
@@ -173,7 +185,7 @@ def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:
     return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall}
 
 
-def add_attempts(record: Mapping[str, Any], failed: Sequence[str]) -> list[str]:
+def add_attempts(record: ThreadRecord, failed: Sequence[str]) -> list[str]:
     return [*record["attempts"], *failed][-MAX_ATTEMPTS:]
 
 

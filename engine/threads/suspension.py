@@ -47,7 +47,7 @@ def suspend(
     Retries on conflict."""
 
     def attempt() -> Thread:
-        intent = thread.record["intent"]
+        intent = thread.pending
         details = failed
         with store.batch() as batch:
             if cause not in (FAILURE, TIMEOUT):
@@ -60,10 +60,10 @@ def suspend(
                 details = attempt_entry(batch, thread, how=f"failed: {reason}", details=failed)
                 finished = call_stack.finished_children(store, thread)
                 calls = intent["calls"] if cause == UNKNOWN else finished
-                intent = {**record.without_turns(intent), "calls": calls}
+                intent = record.changed(record.without_turns(intent), calls=calls)
             if intent is not None and state is not None:
                 rest = {key: value for key, value in intent.items() if key not in FIELDS}
-                intent = {**rest, **record.state_fields(state)}
+                intent = record.changed(rest, **record.state_fields(state))
             return move_head(
                 batch,
                 thread,
@@ -115,14 +115,14 @@ def resume(
     resumed = [*callers(store, thread), thread, *children(store, thread)]
     trust.check(store, resumed)
     asks = resumed[-1].record.get("cause") == HUMAN
-    if asks and resumed[-1] is thread and thread.record["intent"]["role"] in agents:
+    if asks and resumed[-1] is thread and thread.intent["role"] in agents:
         asks = False  # another agent takes the place of the one that asked
     if asks and answer is None:
         reason = resumed[-1].record["reason"]
         raise Conflict(f"thread {thread.id} waits for an answer ({reason}); give it by --input")
     if answer is not None and not asks:
         raise Conflict(f"thread {thread.id} has asked nothing; resume it without an input")
-    if hint is not None and (asks or resumed[-1].record["intent"] is None):
+    if hint is not None and (asks or resumed[-1].pending is None):
         raise Conflict(f"thread {thread.id} has no failed step that a hint is for")
     if answer is not None and check:
         _check_answer(store, resumed[-1], answer)
@@ -146,16 +146,18 @@ def resume(
 def _resume(store: Store, batch: Batch, thread: Thread, more: Any, new: Collection[str]) -> Thread:
     """A failed step is run again with all that it called, unless another agent plays its role,
     which begins with nothing of what that one kept."""
-    intent = thread.record["intent"]
+    intent = thread.pending
     cause = thread.record.get("cause")
     changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more[thread.id]}
     if intent is not None:
         other = intent["role"] in new
-        rest = {key: one for key, one in intent.items() if not (other and key in record.KEPT)}
+        dropped = record.KEPT if other else ()
+        rest = record.changed({key: one for key, one in intent.items() if key not in dropped})
         again = cause in (FAILURE, TIMEOUT) and not other
         if cause not in (FAILURE, TIMEOUT, UNKNOWN):
             rest = paused_intent(batch, rest)
-        changes["intent"] = {**rest, "resumed": True, **({"calls": []} if again else {})}
+        calls = [] if again else rest["calls"]
+        changes["intent"] = record.changed(rest, resumed=True, calls=calls)
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:
@@ -166,7 +168,7 @@ def _resume(store: Store, batch: Batch, thread: Thread, more: Any, new: Collecti
 
 def _check_answer(store: Store, thread: Thread, answer: str) -> None:
     """Raises Invalid for an answer to the human agent, whose output it is, without its meta."""
-    role = thread.record["intent"]["role"]
+    role = thread.intent["role"]
     agent = store.node(threads.agents(store, thread)[role], "agent").payload
     if agent["package"] == "human":
         flow = workflows.load(store, threads.workflow(store, thread))

@@ -15,6 +15,7 @@ from typing import Any
 from casfs import threads
 from casfs.digest import NodeHash
 from casfs.errors import Conflict
+from casfs.payloads import Intent
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.thread_state import says
@@ -32,7 +33,6 @@ from engine.threads.record import (
     RULE,
     UNLIMITED,
     Budget,
-    Intent,
 )
 
 RETURN_MAX_STEPS = 2
@@ -95,7 +95,7 @@ def retry(
     store: Store, thread: Thread, reason: str, failed: Sequence[str] = (), tokens: int = 0
 ) -> Thread:
     """Begins another attempt at the pending step, with the finished children of the last one."""
-    intent = thread.record["intent"]
+    intent = thread.intent
     calls = call_stack.finished_children(store, thread)
     number = intent["attempt"] + 1
     with store.batch() as batch:
@@ -128,7 +128,7 @@ def add_turn(store: Store, thread: Thread, hash: NodeHash) -> Thread:
     """Records a turn of the pending step, a node that is stored already."""
     with store.batch() as batch:
         keep = partial(content.put, batch, "earlier turns")
-        intent = record.with_turn(thread.record["intent"], hash, keep)
+        intent = record.with_turn(thread.intent, hash, keep)
         return move_head(batch, thread, thread.hash, intent=intent)
 
 
@@ -141,7 +141,7 @@ def add_tokens(store: Store, thread: Thread, tokens: int) -> Thread:
 def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
     """Records the detail of an unusable output, and the fault that the agent is told."""
     with store.batch() as batch:
-        intent = {**thread.record["intent"], "correction": content.put(batch, fault)}
+        intent = record.changed(thread.intent, correction=content.put(batch, fault))
         attempts = record.add_attempts(thread.record, [detail])
         return move_head(batch, thread, thread.hash, intent=intent, attempts=attempts)
 
@@ -167,7 +167,7 @@ def _cancel(
 ) -> Thread:
     end = End(RETURN_CANCELLED, summary)
     last = threads.last_step(store, thread)
-    paused = (thread.record["intent"] or {}).get(record.PAUSED)
+    paused = thread.pending and thread.pending.get("paused")
     held = [*([paused] if paused else []), *interrupted]
     entry = attempt_entry(batch, thread, how="was cancelled", details=held, is_told=False)
     attempts = record.add_attempts(thread.record, entry)
@@ -213,7 +213,7 @@ def _advance(
     if isinstance(decision, RuleFailed):
         reason = record.truncate_reason(decision.reason)
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
-    last = thread.record["intent"]
+    last = thread.pending
     is_again = attempt > 1 or (last and (last.get("begun") is False or last.get("goesOn")))
     last = last if is_again else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
@@ -237,7 +237,7 @@ def attempt_entry(
     """Puts what an attempt that is over left, as one entry for `attempts`: how it ended, with its
     recorded turns and `details`. A detail alone that says itself how it ended is the entry. Without
     turns and details there is an entry only if `is_told`."""
-    intent = thread.record["intent"]
+    intent = thread.pending
     if not intent:
         return []
     turns = record.all_turns(intent)
@@ -252,12 +252,12 @@ def attempt_entry(
 def paused_intent(batch: Batch, intent: Intent, details: Sequence[str] = ()) -> Intent:
     """Returns the intent of an attempt that goes on later, under the same number: what it left so
     far does not count as a failed attempt; `paused` refers to it."""
-    before = intent.get(record.PAUSED)
+    before = intent.get("paused")
     left = [*record.all_turns(intent), *details]
-    fresh = {**record.without_turns(intent), "goesOn": True}
+    fresh = record.changed(record.without_turns(intent), goesOn=True)
     if left:
         text = f"{intent['role']}, before it was paused"
-        fresh[record.PAUSED] = content.put(batch, text, [*([before] if before else []), *left])
+        fresh["paused"] = content.put(batch, text, [*([before] if before else []), *left])
     return fresh
 
 

@@ -51,7 +51,7 @@ def test_the_top_level_errors_are_those_a_library_call_raises() -> None:
 SAMPLE = """
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import casfs
 from casfs import agents, testing
@@ -59,7 +59,7 @@ from casfs import agents, testing
 with casfs.init(Path("store")) as store:
     digest: casfs.Digest = store.put(b"hello")
     data: bytes = store.get(digest)
-    node: casfs.Node = store.node(store.put_node("content", {"text": "", "artifacts": []}))
+    node: casfs.Node[Any] = store.node(store.put_node("content", {"text": "", "artifacts": []}))
     refs: list[casfs.Ref] = store.refs(node)
     stream: BinaryIO = store.stream(digest.hash)
     made: casfs.Checkpoint = store.checkpoints.create("work", ".", warn=print)

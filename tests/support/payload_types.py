@@ -17,9 +17,11 @@ Made from `schemas/` by `python -m tests.support.payload_types`; a test compares
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypeAlias, TypedDict
+from typing import Any, NewType, NotRequired, TypeAlias, TypedDict
 
 from casfs.digest import BlobHash, NodeHash, TimesHash, TreeHash
+
+ThreadId = NewType("ThreadId", str)
 '''
 TYPES = {
     "string": "str",
@@ -80,6 +82,8 @@ def _type(schema: dict[str, Any]) -> str:
         values = schema.get("enum", [schema.get("const")])
         return " | ".join(dict.fromkeys(type(one).__name__ for one in values))
     kind = schema.get("type")
+    if schema.get("pattern") == f"^{head_kinds.THREAD_ID}$":
+        return "ThreadId | None" if "null" in kind else "ThreadId"
     if isinstance(kind, list):
         return " | ".join(_type({**schema, "type": one}) for one in kind)
     if kind == "array":

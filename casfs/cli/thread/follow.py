@@ -124,7 +124,7 @@ def follow(
             same = attempt.place.get("index") == after
             yield Finished(node, attempt.shown if same else "")
         last = None
-        intent = thread.record.get("intent") or {}
+        intent: Mapping[str, Any] = thread.pending or {}
         if intent.get("run") != attempt.run:
             attempt = _Attempt(intent)
             if intent and state(thread) == RUNNING:

@@ -125,7 +125,7 @@ def _print_head(line: str) -> None:
 
 
 def _print_attempts(store: Store, thread: Thread, as_json: bool) -> None:
-    intent = thread.record.get("intent") or {}
+    intent: Mapping[str, Any] = thread.pending or {}
     place = {key: intent[key] for key in ("index", "role") if key in intent}
     for number, hash in enumerate(thread.record.get("attempts") or (), start=1):
         found = attempts.read(store, hash)

@@ -56,7 +56,7 @@ class Screen:
 
     def tick(self, now: Thread) -> None:
         """Brings the last line up to date."""
-        step = now.record.get("intent")
+        step = now.pending
         if self._moves and self._at_start and step and now.status == RUNNING:
             past = time.time() - step.get("since", 0) / 1000
             text = f"step {step['index']} {step['role']}: {state(now)}, {past:.0f} s"

@@ -266,7 +266,7 @@ async def test_a_corrected_answer_is_kept(disk_store: Store, side: Path) -> None
 async def test_that_nothing_can_be_kept_fails_no_step(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise Failed("the disk is full")
 
     monkeypatch.setattr(thread_run.step_cache, "save", full)
