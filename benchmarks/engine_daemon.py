@@ -124,7 +124,7 @@ def waiting(root: Path, count: int, seconds: float) -> list[str]:
             agents = dict.fromkeys(workflows.load(store, flow).roles, SLEEP)
             for _ in range(count):
                 daemon_socket.request(root, "start", workflow=flow, input=text(), agents=agents)
-            while not all((one.record["intent"] or {}).get("pid") for one in running(store)):
+            while not all(one.pending and one.pending.get("pid") for one in running(store)):
                 time.sleep(0.2)
         time.sleep(1)
         before, begin = processor(pid), time.monotonic()

@@ -104,7 +104,7 @@ class Thread:
         """Raises Corrupt where it is damaged."""
         if self.fault is not None:
             raise Corrupt(f"thread {self.id} is broken: {self.fault}; `casfs thread rm` removes it")
-        return cast("ThreadRecord", self.head.record)
+        return self.head.record  # type: ignore[return-value]  # the kind of head has these fields
 
     @property
     def pending(self) -> Intent | None:
@@ -114,14 +114,16 @@ class Thread:
     @property
     def intent(self) -> Intent:
         """The pending step of a thread that has one. Raises Corrupt, also where it has none."""
-        if (intent := self.pending) is None:
+        intent = self.record.get("intent")
+        if intent is None:
             raise Corrupt(f"thread {self.id} has no pending step")
         return intent
 
     @property
     def called(self) -> Sequence[ThreadId]:
         """The threads that the pending step has called. Raises Corrupt."""
-        return () if self.pending is None else self.pending.get("calls", ())
+        intent = self.record.get("intent")
+        return () if intent is None else intent.get("calls", ())
 
     @property
     def fields(self) -> Mapping[str, Any]:
