@@ -84,24 +84,24 @@ class Names:
     def place(self, name: HeadName, head: Head) -> Place | None:
         """Returns where a head arrives; None where it is here already. Raises Conflict, Invalid
         where it cannot arrive at all."""
-        here = self._store.heads.get(name)
-        if here is not None and self._origin.purges and is_redacted_since(here, head):
-            return Place(name, here)
-        if here is not None and self._is_known(name, here, head):
+        local_head = self._store.heads.get(name)
+        if local_head is not None and self._origin.purges and is_redacted_since(local_head, head):
+            return Place(name, local_head)
+        if local_head is not None and self._is_known(name, local_head, head):
             return None
         if not name.startswith(RENAMED) or not self._stays(name):
-            return Place(name, here)
+            return Place(name, local_head)
         alias = self._alias(name)
-        here = self._store.heads.get(alias)
-        if here is not None and self._is_known(alias, here, head):
-            is_taken = self._origin.purges and is_redacted_since(here, head)
-            return Place(alias, here) if is_taken else None
-        return Place(alias, here)
+        local_head = self._store.heads.get(alias)
+        if local_head is not None and self._is_known(alias, local_head, head):
+            is_taken = self._origin.purges and is_redacted_since(local_head, head)
+            return Place(alias, local_head) if is_taken else None
+        return Place(alias, local_head)
 
-    def check_move(self, place: Place, head: Head) -> None:
+    def check_move(self, arrival: Place, head: Head) -> None:
         """Raises Conflict where a thread of this store stays; the nodes of `head` are stored."""
-        name = place.name
-        old = place.old
+        name = arrival.name
+        old = arrival.old
         origin = self._origin.name
         if old is None or not name.startswith(threads.HEADS):
             return
@@ -120,10 +120,10 @@ class Names:
                 f" `casfs pull {origin} {label(name)} --replace` takes that"
             )
 
-    def _is_known(self, name: HeadName, here: Head, head: Head) -> bool:
+    def _is_known(self, name: HeadName, local_head: Head, head: Head) -> bool:
         if name.startswith(threads.HEADS):
-            return is_ahead(self._store, name, new=here.hash, old=head.hash)
-        return name.startswith(SCHEMAS) or value(name, here) == value(name, head)
+            return is_ahead(self._store, name, new=local_head.hash, old=head.hash)
+        return name.startswith(SCHEMAS) or value(name, local_head) == value(name, head)
 
     def _stays(self, name: HeadName) -> bool:
         """Is NAME one of this store, which does not move?"""
@@ -139,7 +139,7 @@ class Names:
             return False
         known = self._below(prefix)
         if known:
-            return not all(self._stands(*one) for one in known)
+            return not all(self._stands(*named_head) for named_head in known)
         text = _name(name)
         if text.partition(".")[0] in origin.others:
             return True  # reads as what arrived from there
@@ -165,8 +165,8 @@ class Names:
                 f"{_name(name)} is a name of this store, and {text} is too long for one"
                 f" ({MAX_NAME_CHARS} characters)"
             )
-        kind, _, rest = name.partition("/")
-        alias = HeadName(f"{kind}/{text}{rest[len(_name(name)) :]}")
+        kind, _, bare_name = name.partition("/")
+        alias = HeadName(f"{kind}/{text}{bare_name[len(_name(name)) :]}")
         for _, head in self._below(series(alias)):
             if head.record.get("origin") != self._origin.name:
                 raise Conflict(f"{_name(name)} and {text} are names of this store; remove one")
@@ -174,12 +174,12 @@ class Names:
 
     # -- records ----------------------------------------------------------------------------
 
-    def record(self, name: HeadName, place: Place, head: Head) -> Head:
+    def record(self, name: HeadName, arrival: Place, head: Head) -> Head:
         """Returns a head, which is called `name` there and has no marks, as it is kept here."""
         if not name.startswith((*RENAMED, threads.HEADS)):
             return head
         head = self._without_purged_message(name, head)
-        old = place.old
+        old = arrival.old
         if old is not None and is_redacted_since(old, head):
             texts = {
                 key: head.record[key]
@@ -190,14 +190,14 @@ class Names:
         marks: dict[str, Any] = {"origin": self._origin.name}
         if not name.startswith(CHECKPOINTS):
             marks["trusted"] = self._origin.is_own
-        if place.name != name:
+        if arrival.name != name:
             marks["name"] = _name(name)
         if name.startswith(threads.HEADS):
             if old is not None and self._origin.is_own:
                 marks = {key: old.record[key] for key in MARKS if key in old.record}
             if text := self._thread_name(name, head, old):
                 marks["name"] = text
-        record = {key: one for key, one in head.record.items() if key != "name"}
+        record = {key: field_value for key, field_value in head.record.items() if key != "name"}
         return Head(head.hash, {**record, **marks})
 
     def _without_purged_message(self, name: HeadName, head: Head) -> Head:
@@ -215,11 +215,11 @@ class Names:
         text = head.record.get("name")
         if not text or not _is_thread_name(text):
             return None
-        for one in (text, f"{self._origin.name}.{text}"):
-            is_free = one not in self._given and not _means_another(self._store, one)
-            if is_free and len(one) <= MAX_NAME_CHARS:
-                self._given.add(one)
-                return str(one)
+        for candidate in (text, f"{self._origin.name}.{text}"):
+            is_free = candidate not in self._given and not _means_another(self._store, candidate)
+            if is_free and len(candidate) <= MAX_NAME_CHARS:
+                self._given.add(candidate)
+                return str(candidate)
         return None
 
 
@@ -229,8 +229,8 @@ def _means_another(store: Store, text: str) -> bool:
     from casfs.checkpoints import checkpoint
 
     known = checkpoint.latest(store, text) if text not in RESERVED_NAMES else None
-    found = thread_lookup.matches(store, text) or checkpoint.with_id_part(store, text)
-    return known is not None or bool(found)
+    matches = thread_lookup.matches(store, text) or checkpoint.with_id_part(store, text)
+    return known is not None or bool(matches)
 
 
 def _is_thread_name(text: str) -> bool:
@@ -273,22 +273,22 @@ def series(name: str) -> str:
 # -- texts that were purged ---------------------------------------------------------------
 
 
-def redacted(record: Mapping[str, Any], at: int) -> dict[str, Any]:
+def redacted(record: Mapping[str, Any], redacted_at: int) -> dict[str, Any]:
     """Returns a record from which a text was purged, with the time, in ms since 1970 UTC: it stands
     above what another store has of the same head."""
-    return {**record, REDACTED_AT: at}
+    return {**record, REDACTED_AT: redacted_at}
 
 
 def is_what_is_left(old: object, new: object) -> bool:
     """Whether `new` is the text `old` with marks in place of parts of it."""
     if not isinstance(old, str) or not isinstance(new, str) or tombstones.MARK not in new:
         return False
-    at = 0
+    offset = 0
     for piece in new.split(tombstones.MARK):
-        found = old.find(piece, at)
-        if found < 0:
+        start = old.find(piece, offset)
+        if start < 0:
             return False
-        at = found + len(piece)
+        offset = start + len(piece)
     return True
 
 
@@ -299,8 +299,8 @@ def is_redacted_since(old: Head, new: Head) -> bool:
 
 def _redacted_at(head: Head) -> int:
     """Returns 0 for a time in the future too, which would stand above every purge to come."""
-    at = head.record.get(REDACTED_AT)
-    return at if isinstance(at, int) and at <= now_ms() else 0
+    redacted_at = head.record.get(REDACTED_AT)
+    return redacted_at if isinstance(redacted_at, int) and redacted_at <= now_ms() else 0
 
 
 # -- leaving ------------------------------------------------------------------------------
@@ -317,24 +317,24 @@ def own_name(name: HeadName, record: Mapping[str, Any]) -> HeadName:
     prefix = f"{record.get('origin')}.{record.get('name')}"
     if not name.startswith(RENAMED) or own is None or _name(name) != prefix:
         return name
-    kind, _, rest = name.partition("/")
-    return HeadName(f"{kind}/{own}{rest[len(prefix) :]}")
+    kind, _, bare_name = name.partition("/")
+    return HeadName(f"{kind}/{own}{bare_name[len(prefix) :]}")
 
 
 def leaving(heads: Iterable[tuple[HeadName, Head]]) -> dict[HeadName, Head]:
     """Returns heads under the names by which they leave. Raises Conflict where two have one."""
-    found: dict[HeadName, Head] = {}
+    own_heads: dict[HeadName, Head] = {}
     for name, head in heads:
         own = own_name(name, head.record)
-        if value(own, found.setdefault(own, head)) != value(own, head):
+        if value(own, own_heads.setdefault(own, head)) != value(own, head):
             raise Conflict(f"{label(name)} leaves as {label(own)}, as another does; name only one")
-    return found
+    return own_heads
 
 
 def without_marks(name: HeadName, record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record without what a store notes of where it is from."""
     marks = (*MARKS, "name") if name.startswith(RENAMED) else MARKS
-    return {key: one for key, one in record.items() if key not in marks}
+    return {key: field_value for key, field_value in record.items() if key not in marks}
 
 
 # -- what may run -------------------------------------------------------------------------

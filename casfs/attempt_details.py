@@ -27,17 +27,17 @@ def read(store: Store, hash: str) -> dict[str, Any]:
         node = store.node(hash)
     except CasfsError:
         return {"hash": hash, "type": None}
-    found: dict[str, Any] = {"hash": hash, "type": node.type}
+    attempt: dict[str, Any] = {"hash": hash, "type": node.type}
     payload = node.payload
     if node.type == "content":
         record = detail(store, hash)
         if record is not None:
-            found = {**read(store, record), **found, "detail": record}
-        found["text"] = payload["text"]
+            attempt = {**read(store, record), **attempt, "detail": record}
+        attempt["text"] = payload["text"]
     elif node.type == "command-detail":
-        found |= {name: payload[name] for name in ("argv", "exitCode", "durationMs")}
-        found |= {name: _text(store, payload[name]) for name in ("stdout", "stderr")}
-    return found
+        attempt |= {name: payload[name] for name in ("argv", "exitCode", "durationMs")}
+        attempt |= {name: _text(store, payload[name]) for name in ("stdout", "stderr")}
+    return attempt
 
 
 def detail(store: Store, hash: str) -> str | None:
@@ -88,8 +88,8 @@ def page(attempt: Mapping[str, Any]) -> Iterator[str]:
     for name in ("stdout", "stderr"):
         if text := (attempt.get(name) or "").rstrip():
             yield f"{name}:\n{text}"
-    if rest := (attempt.get("text") or "").strip().partition("\n")[2]:
-        yield rest
+    if body := (attempt.get("text") or "").strip().partition("\n")[2]:
+        yield body
 
 
 def _text(store: Store, hash: str) -> str | None:

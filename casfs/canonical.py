@@ -68,11 +68,11 @@ def parse(text: bytes | str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise Invalid(f"not accepted: duplicate key {twice!r} in one object")
-    return found
+    return members
 
 
 def _no_constant(name: str) -> Any:

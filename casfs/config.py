@@ -98,14 +98,16 @@ def load(root: Path, env: Mapping[str, str]) -> list[Value]:
 
 def values(root: Path, env: Mapping[str, str]) -> dict[str, Any]:
     """As `load`, the values only."""
-    return {one.setting.name: one.value for one in load(root, env)}
+    return {setting_value.setting.name: setting_value.value for setting_value in load(root, env)}
 
 
 def agents(root: Path, env: Mapping[str, str]) -> dict[str, tuple[object, str]]:
     """Returns the agent profiles, `[agents.NAME]` in the files: what each holds, and its file. The
     store's file has precedence over the user's. Raises Invalid."""
     files = (user_file(env), root / FILE)
-    return {name: one for path in files for name, one in _agents(_tables(path), path).items()}
+    return {
+        name: profile for path in files for name, profile in _agents(_tables(path), path).items()
+    }
 
 
 def agents_file(data: bytes, path: Path) -> dict[str, tuple[object, str]]:
@@ -118,8 +120,8 @@ def agents_file(data: bytes, path: Path) -> dict[str, tuple[object, str]]:
 
 def remotes(root: Path) -> dict[str, dict[str, object]]:
     """Returns the remotes in the store's file: what each table holds. Raises Invalid."""
-    found = _group(_tables(root / FILE), REMOTES, root / FILE)
-    return {name: value if isinstance(value, dict) else {} for name, value in found.items()}
+    tables = _group(_tables(root / FILE), REMOTES, root / FILE)
+    return {name: value if isinstance(value, dict) else {} for name, value in tables.items()}
 
 
 class Shared(NamedTuple):
@@ -135,10 +137,10 @@ class Shared(NamedTuple):
 def shared(root: Path) -> Shared | None:
     """Returns where the store's content is; None for a store on this disk. Raises Invalid."""
     path = root / FILE
-    found = _tables(path).get(SHARED)
-    if found is None:
+    table = _tables(path).get(SHARED)
+    if table is None:
         return None
-    texts = found if isinstance(found, dict) else {}
+    texts = table if isinstance(table, dict) else {}
     if not {"url", "objects"} <= texts.keys() <= {*Shared._fields} or not all(
         isinstance(text, str) for text in texts.values()
     ):
@@ -147,14 +149,14 @@ def shared(root: Path) -> Shared | None:
 
 
 def _agents(tables: dict[str, Any], path: Path) -> dict[str, tuple[object, str]]:
-    return {name: (one, str(path)) for name, one in _group(tables, AGENTS, path).items()}
+    return {name: (profile, str(path)) for name, profile in _group(tables, AGENTS, path).items()}
 
 
 def _group(tables: dict[str, Any], group: str, path: Path) -> dict[str, object]:
-    found = tables.get(group, {})
-    if not isinstance(found, dict):
+    group_tables = tables.get(group, {})
+    if not isinstance(group_tables, dict):
         raise Invalid(f"{path}: {group} must hold tables, [{group}.NAME]")
-    return found
+    return group_tables
 
 
 def _lookup(
@@ -206,9 +208,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def setting(name: str) -> Setting:
     """Raises NotFound."""
-    for one in SETTINGS:
-        if one.name == name:
-            return one
+    for known_setting in SETTINGS:
+        if known_setting.name == name:
+            return known_setting
     raise NotFound(f"no setting {name!r}; see `casfs config`")
 
 

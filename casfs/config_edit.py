@@ -24,22 +24,22 @@ def with_setting(text: str, name: str, value: Any) -> str:
     table, _, key = name.partition(".")
     lines = text.splitlines()
     start, end = _table(lines, table)
-    at = next((n for n in range(start, end) if re.match(rf"\s*{key}\s*=", lines[n])), None)
+    index = next((n for n in range(start, end) if re.match(rf"\s*{key}\s*=", lines[n])), None)
     if value is None:
-        lines = lines if at is None else [*lines[:at], *lines[at + 1 :]]
+        lines = lines if index is None else [*lines[:index], *lines[index + 1 :]]
     else:
-        comment = COMMENT.match(lines[at]) if at is not None else None
+        comment = COMMENT.match(lines[index]) if index is not None else None
         line = f"{key} = {json.dumps(value, ensure_ascii=False)}{comment[1] if comment else ''}"
-        if at is not None:
-            lines[at] = line
+        if index is not None:
+            lines[index] = line
         elif start <= len(lines):
             lines.insert(start, line)
         else:
             lines += ["", f"[{table}]", line] if lines else [f"[{table}]", line]
-    made = "".join(f"{line}\n" for line in lines)
-    if not _is_changed_as_meant(text, made, table=table, key=key, value=value):
+    new_text = "".join(f"{line}\n" for line in lines)
+    if not _is_changed_as_meant(text, new_text, table=table, key=key, value=value):
         raise Refused(f"{name} stands in a form that cannot be changed; use `casfs config edit`")
-    return made
+    return new_text
 
 
 def with_table(text: str, name: str, values: Mapping[str, Any]) -> str:
@@ -53,27 +53,27 @@ def with_table(text: str, name: str, values: Mapping[str, Any]) -> str:
     del lines[start - 1 : end]
     if values:
         pairs = [
-            f"{one} = {json.dumps(value, ensure_ascii=False)}" for one, value in values.items()
+            f"{field} = {json.dumps(value, ensure_ascii=False)}" for field, value in values.items()
         ]
         lines += [*([""] if lines else []), f"[{name}]", *pairs]
-    made = "".join(f"{line}\n" for line in lines)
+    new_text = "".join(f"{line}\n" for line in lines)
     is_meant = (
-        _is_changed_as_meant(text, made, table=group, key=key, value=dict(values) or None)
+        _is_changed_as_meant(text, new_text, table=group, key=key, value=dict(values) or None)
         if key
-        else tomllib.loads(made) == {**tomllib.loads(text), group: dict(values)}
+        else tomllib.loads(new_text) == {**tomllib.loads(text), group: dict(values)}
     )
     if not is_meant:
         raise Refused(f"[{name}] stands in a form that cannot be changed; use `casfs config edit`")
-    return made
+    return new_text
 
 
 def _table(lines: list[str], name: str) -> tuple[int, int]:
     """Returns the range of a table's lines, without its header; beyond the end where there is
     none."""
-    found = [(n, header[1]) for n, line in enumerate(lines) if (header := TABLE.fullmatch(line))]
-    for place, (n, table) in enumerate(found):
+    headers = [(n, header[1]) for n, line in enumerate(lines) if (header := TABLE.fullmatch(line))]
+    for index, (n, table) in enumerate(headers):
         if table == name:
-            return n + 1, found[place + 1][0] if place + 1 < len(found) else len(lines)
+            return n + 1, headers[index + 1][0] if index + 1 < len(headers) else len(lines)
     return len(lines) + 1, len(lines) + 1
 
 
@@ -86,5 +86,5 @@ def _is_changed_as_meant(old: str, new: str, table: str, key: str, value: Any) -
     wanted = {**before.get(table, {}), key: value}
     if value is None:
         del wanted[key]
-    rest = [{**one, table: None} for one in (before, after)]
-    return bool(after.get(table, {}) == wanted and rest[0] == rest[1])
+    other_tables = [{**document, table: None} for document in (before, after)]
+    return bool(after.get(table, {}) == wanted and other_tables[0] == other_tables[1])

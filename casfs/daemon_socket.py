@@ -56,10 +56,14 @@ def private_directory(folder: Path) -> None:
     """Creates a directory of mode 0700. Raises Refused where it belongs to another user."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        folder_stat = folder.lstat()
     except OSError as error:
         raise Failed(f"cannot make {folder}: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if (
+        not stat.S_ISDIR(folder_stat.st_mode)
+        or folder_stat.st_uid != os.getuid()
+        or folder_stat.st_mode & 0o077
+    ):
         raise Refused(f"{folder} must be a directory of yours with mode 0700")
 
 
@@ -97,18 +101,18 @@ def find(root: Path) -> dict[str, Any] | None:
     if not runs(root):
         return None
     try:
-        found: dict[str, Any] = json.loads((root / "daemon.json").read_text())
+        daemon: dict[str, Any] = json.loads((root / "daemon.json").read_text())
     except (OSError, ValueError):  # it is starting, or ending
         return None
-    return found
+    return daemon
 
 
 def status(root: Path) -> dict[str, Any] | None:
     """Returns what `find` does and, from the daemon, its limit of running threads, the ids of the
     `running`, `called` and `queued` ones, and how the processes of attempts are held. Of a daemon
     that starts or ends, or of an older version, `limit` and `containment` are None."""
-    found = find(root)
-    if found is None:
+    daemon = find(root)
+    if daemon is None:
         return None
     unknown: dict[str, Any] = {
         "version": "",
@@ -122,7 +126,7 @@ def status(root: Path) -> dict[str, Any] | None:
         answer = request(root, "status", timeout=STATUS_TIMEOUT_S)
     except NoDaemon:
         answer = {}
-    return {**unknown, **found, **{name: answer[name] for name in unknown.keys() & answer.keys()}}
+    return {**unknown, **daemon, **{name: answer[name] for name in unknown.keys() & answer.keys()}}
 
 
 def request(root: Path, op: str, *, timeout: float | None = None, **arguments: Any) -> Any:
@@ -145,22 +149,22 @@ def request_of_agents(root: Path, env: Mapping[str, str], op: str, **arguments: 
 def _exchange(
     root: Path, op: str, timeout: float | None, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    found = find(root)
-    if found is None:
+    daemon = find(root)
+    if daemon is None:
         raise NoDaemon(f"{NO_DAEMON} {root}; start one with `casfs daemon`")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
-            connection.connect(found["socket"])
+            connection.connect(daemon["socket"])
             connection.sendall(canonical.encode({"op": op, **arguments}) + b"\n")
             with connection.makefile("rb") as stream:
                 line = stream.readline(MAX_MESSAGE_BYTES)
         except OSError as error:
             raise NoDaemon(
-                f"the daemon (pid {found['pid']}) went away: {error.strerror or error}"
+                f"the daemon (pid {daemon['pid']}) went away: {error.strerror or error}"
             ) from None
     if not line.endswith(b"\n"):
-        raise NoDaemon(f"the daemon (pid {found['pid']}) went away without an answer")
+        raise NoDaemon(f"the daemon (pid {daemon['pid']}) went away without an answer")
     answer: dict[str, Any] = canonical.parse(line)
     return answer
 
@@ -177,9 +181,9 @@ def stop(root: Path) -> int:
     A daemon that cannot be reached, as its socket file is gone, gets SIGTERM. Raises NoDaemon,
     Failed.
     """
-    if (found := find(root)) is None:
+    if (daemon := find(root)) is None:
         raise NoDaemon(f"{NO_DAEMON} {root}")
-    pid = int(found["pid"])
+    pid = int(daemon["pid"])
 
     def ask(process: int) -> None:
         try:
@@ -232,5 +236,9 @@ def _end(pid: int, ask: Callable[[int], None], where: str) -> None:
 
 
 def _error(name: str) -> type[CasfsError]:
-    found = getattr(errors, name, CasfsError)
-    return found if isinstance(found, type) and issubclass(found, CasfsError) else CasfsError
+    error_class = getattr(errors, name, CasfsError)
+    return (
+        error_class
+        if isinstance(error_class, type) and issubclass(error_class, CasfsError)
+        else CasfsError
+    )

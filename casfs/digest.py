@@ -64,10 +64,10 @@ def hash_stream(source: BinaryIO, check: Callable[[], None] = lambda: None) -> D
     would kill this process.)"""
     first = source.read(CHUNK)
     if len(first) < CHUNK:
-        rest = source.read(CHUNK)
-        if not rest:
+        second = source.read(CHUNK)
+        if not second:
             return Digest.of(first)
-        first += rest
+        first += second
     hasher = blake3(first, max_threads=blake3.AUTO)
     size = len(first)
     piece = bytearray(LONG_READ_BYTES)

@@ -71,13 +71,13 @@ def refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
 
 def node_refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
     """As `refs`, for a hash that is known to be a node."""
-    found = store.node(hash)
-    refs = store.refs(found)
+    node = store.node(hash)
+    refs = store.refs(node)
     followed = {ref.hash for ref in refs if not ref.is_local}
     local = {ref.hash for ref in refs if ref.is_local} - followed
     if with_local and local:
         followed |= store.blobs.info(local).keys()
     hashes = [hash for hash in dict.fromkeys(ref.hash for ref in refs) if hash in followed - {META}]
-    if with_local and found.type in local_trees.TYPES and (tree := local_trees.get(store, hash)):
+    if with_local and node.type in local_trees.TYPES and (tree := local_trees.get(store, hash)):
         hashes[:0] = tree.refs  # the type stays last
     return hashes

@@ -68,26 +68,26 @@ class LiveOutput:
 def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveOutput]:
     """Makes the file of a program's output, and deletes it at the end of the block. `root`: of the
     store, None for one in memory, which has no such file."""
-    place = _place(root, token)
+    path = _place(root, token)
     fd = None
-    if place is not None:
+    if path is not None:
         with suppress(OSError):
-            place.parent.mkdir(0o700, exist_ok=True)
-            fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            path.parent.mkdir(0o700, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        yield LiveOutput(fd, secrets, place and _tools_path(place))
+        yield LiveOutput(fd, secrets, path and _tools_path(path))
     finally:
-        if fd is not None and place is not None:
+        if fd is not None and path is not None:
             os.close(fd)
             with suppress(OSError):
-                place.unlink(missing_ok=True)
-                _tools_path(place).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+                _tools_path(path).unlink(missing_ok=True)
 
 
 def exists(root: Path | None, token: object) -> bool:
     """Returns whether the program with that token has such a file."""
-    place = _place(root, token)
-    return place is not None and place.exists()
+    path = _place(root, token)
+    return path is not None and path.exists()
 
 
 def tail(root: Path | None, token: object, count: int = TAIL_BYTES) -> tuple[bytes, int] | None:
@@ -95,9 +95,9 @@ def tail(root: Path | None, token: object, count: int = TAIL_BYTES) -> tuple[byt
     there is no such file."""
     try:
         with open(_place(root, token) or "", "rb") as file:
-            found = os.fstat(file.fileno())
-            file.seek(max(0, found.st_size - count))
-            return file.read(count), found.st_mtime_ns
+            file_stat = os.fstat(file.fileno())
+            file.seek(max(0, file_stat.st_size - count))
+            return file.read(count), file_stat.st_mtime_ns
     except FileNotFoundError:
         return None
 
@@ -122,9 +122,9 @@ class Running(NamedTuple):
 
 def tools(root: Path | None, token: object) -> Running:
     """Returns the tool calls of a program that run now."""
-    place = _place(root, token)
-    if place is not None:
-        with suppress(FileNotFoundError), open(_tools_path(place)) as file:
+    path = _place(root, token)
+    if path is not None:
+        with suppress(FileNotFoundError), open(_tools_path(path)) as file:
             return Running(json.load(file), os.fstat(file.fileno()).st_mtime_ns)
     return Running([], 0)
 
@@ -143,8 +143,8 @@ def sweep(root: Path) -> None:
     rmtree.empty(root / FOLDER)
 
 
-def _tools_path(place: Path) -> Path:
-    return place.with_suffix(".tools")
+def _tools_path(path: Path) -> Path:
+    return path.with_suffix(".tools")
 
 
 def _place(root: Path | None, token: object) -> Path | None:

@@ -33,11 +33,11 @@ class LruCache:
 
     def get(self, key: str) -> Any | None:
         with self._lock:
-            found = self._items.get(key)
-            if found is None:
+            cached = self._items.get(key)
+            if cached is None:
                 return None
             self._items.move_to_end(key)
-            return found[0]
+            return cached[0]
 
     def put(self, key: str, value: Any, weight: int, generation: int | None = None) -> None:
         """Caches `value`, in place of the key's earlier one. `generation`: of the cache before the

@@ -75,7 +75,7 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
     start = threads.start(store, thread).payload
     refs = {**fields, "correction": intent.get("correction")}
     prompt = _prompt(store, workflow, role=intent["role"], start=start, shown=shown, refs=refs)
-    last = next((one.payload for one in threads.backwards(store, thread)), None)
+    last = next((node.payload for node in threads.backwards(store, thread)), None)
     rules = store.node(workflow, "workflow").payload["moderator"]
     instruction = rule_prompts.of_intent(rules, intent, last)
     caller = origin(store, start, fields.get("parent"))
@@ -148,8 +148,10 @@ def _candidates(store: Store, thread: Thread, step: Mapping[str, Any]) -> Iterat
     """Yields the prompts that the step may have had, the likeliest first."""
     start = store.node(step["start"], "thread-start").payload
     family = list(_family(store, thread))
-    flows = dict.fromkeys([*(threads.workflow(store, one) for one in family), start["workflow"]])
-    callers = dict.fromkeys([*(one.fields.get("parent") for one in family), None])
+    flows = dict.fromkeys(
+        [*(threads.workflow(store, relative) for relative in family), start["workflow"]]
+    )
+    callers = dict.fromkeys([*(relative.fields.get("parent") for relative in family), None])
     last = None if step["previous"] is None else store.node(step["previous"]).payload
     for shown, flow in product(_histories(store, step), flows):
         payload = store.node(flow, "workflow").payload
@@ -162,9 +164,11 @@ def _candidates(store: Store, thread: Thread, step: Mapping[str, Any]) -> Iterat
                 shown=shown,
                 refs=step.get("prompt", {}),
             )
-            given = rule_prompts.between(payload["moderator"], step["role"], last)
-            for caller, one in product(callers if start["parentState"] else (None,), given):
-                yield replace(prompt, origin=origin(store, start, caller), instruction=one)
+            instructions = rule_prompts.between(payload["moderator"], step["role"], last)
+            for caller, instruction in product(
+                callers if start["parentState"] else (None,), instructions
+            ):
+                yield replace(prompt, origin=origin(store, start, caller), instruction=instruction)
 
 
 def _histories(store: Store, step: Mapping[str, Any]) -> Iterator[History]:

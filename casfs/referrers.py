@@ -89,22 +89,24 @@ class Referrers:
     def iterate(self, hash: str) -> Iterator[str]:
         """Yields the same as of the last `catch_up`, in the order of their numbers, a page at a
         time; between two pages no transaction is open."""
-        of_type = (one for one, _ in of_types(self._store.blobs, [hash]))
+        of_type = (node_hash for node_hash, _ in of_types(self._store.blobs, [hash]))
         first = next(of_type, None)  # None: no schema
         key = bytes.fromhex(hash)
         last = 0
-        more = True
-        while more:
+        has_more = True
+        while has_more:
             with self._db.read() as db:
                 rows = db.execute(PARENTS, (key, last, PAGE_PARENTS)).fetchall()
             parents = [parent.hex() for _, parent in rows]
             skipped = set(find_missing(self._store.blobs, parents))
             if first is not None:
                 infos = self._store.blobs.info(parents)
-                skipped.update(one for one, info in infos.items() if info.type == hash)
-            yield from (one for one in parents if one not in skipped)
-            more = len(rows) == PAGE_PARENTS
-            last = rows[-1][0] if more else 0
+                skipped.update(
+                    parent_hash for parent_hash, info in infos.items() if info.type == hash
+                )
+            yield from (parent_hash for parent_hash in parents if parent_hash not in skipped)
+            has_more = len(rows) == PAGE_PARENTS
+            last = rows[-1][0] if has_more else 0
         if first is not None:
             yield first
             yield from of_type
@@ -117,8 +119,8 @@ class Referrers:
         owners = local_trees.owners(self._store)
         while level:
             above: list[str] = []
-            for one in level:
-                for parent in [*self.of(one), *owners.get(one, ())]:
+            for child in level:
+                for parent in [*self.of(child), *owners.get(child, ())]:
                     if parent not in seen:
                         seen.add(parent)
                         above.append(parent)
@@ -171,12 +173,12 @@ class Referrers:
         return batch, position
 
     def _edges(self, parents: list[str]) -> Iterator[tuple[str, set[bytes]]]:
-        for found in self._store.whole.readable_nodes(parents):
-            if found.type_hash != META:
+        for node in self._store.whole.readable_nodes(parents):
+            if node.type_hash != META:
                 with suppress(CasfsError):
-                    _, schema = self._store.registry.compiled(found.type_hash)
-                    refs = schema.refs(found.payload)
-                    yield found.hash, {bytes.fromhex(ref.hash) for ref in refs}
+                    _, schema = self._store.registry.compiled(node.type_hash)
+                    refs = schema.refs(node.payload)
+                    yield node.hash, {bytes.fromhex(ref.hash) for ref in refs}
 
     def _write_batch(self, begin: int, end: int, batch: Batch) -> int:
         """Returns the position that the index has reached: not `end` if another process has moved
@@ -215,8 +217,8 @@ class Referrers:
 
 
 def _progress(db: Connection, row: int) -> int:
-    found = db.execute("SELECT position FROM progress WHERE id = ?", (row,)).fetchone()
-    return found[0] if found else 0
+    position_row = db.execute("SELECT position FROM progress WHERE id = ?", (row,)).fetchone()
+    return position_row[0] if position_row else 0
 
 
 def _set_progress(db: Connection, row: int, value: int) -> None:

@@ -47,10 +47,10 @@ class Removal:
 def remove(store: Store, batch: Batch, heads: Iterable[tuple[HeadName, Head]]) -> str:
     """Removes heads when `batch` commits; returns the removal's id. A damaged head, or one that
     leads to nothing, is removed for good."""
-    found = list(heads)
-    id = _new_id(store, found[0][1])
-    stored = store.blobs.info([head.hash for _, head in found if head.hash])
-    for name, head in found:
+    removed_heads = list(heads)
+    id = _new_id(store, removed_heads[0][1])
+    stored = store.blobs.info([head.hash for _, head in removed_heads if head.hash])
+    for name, head in removed_heads:
         batch.swap(name, head, None)
         if head.hash in stored and head_kinds.fault(name, head) is None:
             batch.swap(_kept_name(id, name), None, head)
@@ -69,8 +69,10 @@ def replace(store: Store, batch: Batch, new: Mapping[HeadName, tuple[Head, Head]
 
 
 def _new_id(store: Store, head: Head) -> str:
-    at = max(now_ms(), *(one.removed_at + 1 for one in islice(_removals(store), 1)), 0)
-    return moment_id(at, head.hash or "0" * 8)
+    removed_at = max(
+        now_ms(), *(removal.removed_at + 1 for removal in islice(_removals(store), 1)), 0
+    )
+    return moment_id(removed_at, head.hash or "0" * 8)
 
 
 def listing(store: Store) -> list[Removal]:
@@ -82,26 +84,26 @@ def undo(store: Store, text: str | None = None) -> Removal:
     """Undoes a removal: the newest, or the newest that `text` names by its id, a prefix of it, or
     a name that it removed. Raises NotFound, Conflict (an ambiguous prefix), Refused where a
     name is taken again."""
-    found = _find(store, text)
+    removal = _find(store, text)
     swaps = []
-    for name, head in found.heads:
+    for name, head in removal.heads:
         taken = store.heads.get(name)
-        rest = {key: value for key, value in head.record.items() if key != REPLACED_BY}
-        old = Head(head.hash, rest)
+        record = {key: value for key, value in head.record.items() if key != REPLACED_BY}
+        old = Head(head.hash, record)
         gives_way = taken is not None and taken.hash == head.record.get(REPLACED_BY)
         if taken not in (None, old) and not gives_way and not name.startswith(KEYS):
             raise Refused(f"{label(name)} has a new value since; remove that first")
         if taken is None or gives_way:
             swaps.append(Swap(name, taken, old))
-        swaps.append(Swap(_kept_name(found.id, name), head, new=None))
+        swaps.append(Swap(_kept_name(removal.id, name), head, new=None))
     store.backend.publish([], swaps)
-    return found
+    return removal
 
 
 def label(name: str) -> str:
     """Returns a head's name as a person types it: NAME@ID of a checkpoint, else without kind."""
-    kind, _, rest = name.partition("/")
-    return rest.replace("/", "@", 1) if kind == "checkpoints" else rest
+    kind, _, bare_name = name.partition("/")
+    return bare_name.replace("/", "@", 1) if kind == "checkpoints" else bare_name
 
 
 def kept_heads(removal: Removal) -> list[tuple[HeadName, Head]]:
@@ -114,8 +116,8 @@ def _kept_name(id: str, name: HeadName) -> HeadName:
 
 
 def _removals(store: Store) -> Iterator[Removal]:
-    def id_of(one: tuple[HeadName, Head]) -> str:
-        return one[0].split("/", 2)[1]
+    def id_of(named_head: tuple[HeadName, Head]) -> str:
+        return named_head[0].split("/", 2)[1]
 
     for id, heads in groupby(store.heads.list(REMOVED, reverse=True), id_of):
         yield Removal(id, [(HeadName(removed_name(name)), head) for name, head in heads][::-1])
@@ -127,13 +129,13 @@ def _find(store: Store, text: str | None) -> Removal:
         if not known:
             raise NotFound("nothing to undo: no removal since gc ran")
         return known[0]
-    by_id = [one for one in known if one.id.startswith(text)]
+    by_id = [known_removal for known_removal in known if known_removal.id.startswith(text)]
     if len(by_id) > 1:
         raise Conflict(f"{text} is ambiguous: {by_id[0].id}, {by_id[1].id}; give more of the id")
-    for one in [*by_id, *known]:
-        names = {*one.names, *(name for name, _ in one.heads), *_thread_names(one)}
-        if one in by_id or text in names or text in {name.partition("@")[0] for name in names}:
-            return one
+    for removal in [*by_id, *known]:
+        names = {*removal.names, *(name for name, _ in removal.heads), *_thread_names(removal)}
+        if removal in by_id or text in names or text in {name.partition("@")[0] for name in names}:
+            return removal
     raise NotFound(_why_not(store, text))
 
 
@@ -145,12 +147,12 @@ def _thread_names(removal: Removal) -> list[str]:
 
 def _why_not(store: Store, text: str) -> str:
     """Returns why nothing that `text` names can be undone, from the journal of the heads."""
-    at = after = 0
+    removed_at = after = 0
     while moves := store.heads.moves(after):
         for move in moves:
             if text in (move.name, label(move.name), label(move.name).partition("@")[0]):
-                at = move.at_ms if move.hash is None else 0
+                removed_at = move.at_ms if move.hash is None else 0
         after = moves[-1].seq
-    if at:
-        return f"{text} was removed at {rfc3339(at)}, and gc has deleted it since"
+    if removed_at:
+        return f"{text} was removed at {rfc3339(removed_at)}, and gc has deleted it since"
     return f"no removal of {text!r}; see `casfs undo --list`"

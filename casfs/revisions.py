@@ -75,13 +75,13 @@ def resolve_tree(store: Store, text: str) -> TreeHash:
 def resolve(store: Store, text: str) -> Revision:
     """As `resolve_tree`, with what it was named by; REV:PATH is a tree by itself."""
     revision, path = split(text)
-    found = _resolve(store, revision)
+    base = _resolve(store, revision)
     if path is None:
-        return found
-    entry = tree.resolve(store, found.root, path)
+        return base
+    entry = tree.resolve(store, base.root, path)
     if entry is not None and not isinstance(entry, Subdirectory):
         raise NotFound(f"{text} is not a directory")
-    return Revision(RecordedState.of_tree(dated.subtree(store, found.state.work, path)))
+    return Revision(RecordedState.of_tree(dated.subtree(store, base.state.work, path)))
 
 
 def resolve_entry(
@@ -130,10 +130,10 @@ def entries(
 def split(text: str) -> tuple[str, bytes | None]:
     """Splits REV:PATH at the first colon that is not in a {TIME}."""
     depth = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == "{") - (character == "}")
         if character == ":" and depth <= 0:
-            return text[:place], os.fsencode(text[place + 1 :])
+            return text[:index], os.fsencode(text[index + 1 :])
     return text, None
 
 
@@ -153,20 +153,28 @@ def _resolve(store: Store, text: str) -> Revision:
     name = parts["name"]
     selector = parts["selector"]
     back = parts["back"]
-    found = _threads(store, name)
+    matching_threads = _threads(store, name)
     ids: list[Checkpoint] = []
     hashes: list[BlobHash] = []
-    if selector is None and not (found and found[0].fields.get("name") == name):
+    if selector is None and not (
+        matching_threads and matching_threads[0].fields.get("name") == name
+    ):
         ids = checkpoint.with_id_part(store, name)
-        hashes = _hashes(store, text, {one.hash for one in ids})
-    candidates = [f"thread {one.id}" for one in found]
-    candidates += [f"checkpoint {one.name}@{one.id}" for one in ids]
+        hashes = _hashes(store, text, {matching_checkpoint.hash for matching_checkpoint in ids})
+    candidates = [f"thread {matching_thread.id}" for matching_thread in matching_threads]
+    candidates += [
+        f"checkpoint {matching_checkpoint.name}@{matching_checkpoint.id}"
+        for matching_checkpoint in ids
+    ]
     candidates += [f"{hash[:16]}…" for hash in hashes]
     if len(candidates) > 1:
         raise Conflict(f"{text} is ambiguous: {', '.join(candidates[:4])}; give more of it")
-    if found:
+    if matching_threads:
         return _of_thread(
-            store, found[0], selector=selector, back=0 if back is None else int(back or 1)
+            store,
+            matching_threads[0],
+            selector=selector,
+            back=0 if back is None else int(back or 1),
         )
     if ids:
         return _of_checkpoint(store, checkpoint.find(store, text))
@@ -177,10 +185,12 @@ def _resolve(store: Store, text: str) -> Revision:
 
 def _threads(store: Store, name: str) -> list[Thread]:
     """Returns the threads with this name, or with this part of an id, unless that is too short."""
-    found = thread_lookup.matches(store, name)
+    matching_threads = thread_lookup.matches(store, name)
     if len(name) < MIN_PART_CHARS:
-        found = [one for one in found if one.fields.get("name") == name]
-    return found
+        matching_threads = [
+            thread for thread in matching_threads if thread.fields.get("name") == name
+        ]
+    return matching_threads
 
 
 def _hashes(store: Store, prefix: str, known: set[NodeHash]) -> list[BlobHash]:
@@ -190,8 +200,10 @@ def _hashes(store: Store, prefix: str, known: set[NodeHash]) -> list[BlobHash]:
     return [BlobHash(hash) for hash in find_prefix(store.blobs, prefix) if hash not in known]
 
 
-def _of_checkpoint(store: Store, found: Checkpoint) -> Revision:
-    return Revision(checkpoint.recorded(store, found), found, node=found.hash)
+def _of_checkpoint(store: Store, named_checkpoint: Checkpoint) -> Revision:
+    return Revision(
+        checkpoint.recorded(store, named_checkpoint), named_checkpoint, node=named_checkpoint.hash
+    )
 
 
 def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) -> Revision:
@@ -200,10 +212,10 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
         index = threads.length(store, thread)
     elif selector.startswith("{"):
         index = _step_at(store, thread, selector[1:-1])
-    elif found := STEP.fullmatch(selector):
-        index = int(found[1])
-        if found[2]:
-            turn = int(found[2]) - back
+    elif step_match := STEP.fullmatch(selector):
+        index = int(step_match[1])
+        if step_match[2]:
+            turn = int(step_match[2]) - back
             state = turn_state(store, thread, index=index, turn=turn)[2]
             return Revision(state, thread=thread, node=state.tree, turn=(index, turn))
     else:
@@ -251,28 +263,28 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
     if pending is not None and pending["index"] == index:
         step = pending
         left = [pending.get("paused"), *thread.record.get("attempts", ())[-1:]]
-        found = threads.turns(store, pending)
+        turn_hashes = threads.turns(store, pending)
         for entry in filter(None, left):
-            found = found or attempt_details.turns(store, entry)
+            turn_hashes = turn_hashes or attempt_details.turns(store, entry)
     else:
         step = threads.step_at(store, thread, index).payload
-        found = turns(store, step["detail"])
-    if not 1 <= turn <= len(found):
-        raise NotFound(f"{name} has no turn {turn}; it has {len(found)}")
-    hash = found[turn - 1]
+        turn_hashes = turns(store, step["detail"])
+    if not 1 <= turn <= len(turn_hashes):
+        raise NotFound(f"{name} has no turn {turn}; it has {len(turn_hashes)}")
+    hash = turn_hashes[turn - 1]
     payload = store.node(hash, TURN).payload
     if payload.get("workspace"):
         state = recorded_state.of_node(store, hash, payload=payload, field="workspace")
         assert state is not None
-        return step, found[:turn], state
+        return step, turn_hashes[:turn], state
     raise NotFound(f"{name}: turn {turn} has no tree; see `thread start --turn-trees`")
 
 
 def _step_at(store: Store, thread: Thread, time: str) -> int:
     """Returns the index of the last step at that time, 0 where there was none yet."""
     moment = moments.parse(time, datetime.now().astimezone()).timestamp() * 1000
-    done = (one.payload for one in threads.backwards(store, thread))
-    return next((one["index"] for one in done if one["completedAt"] <= moment), 0)
+    done = (node.payload for node in threads.backwards(store, thread))
+    return next((step["index"] for step in done if step["completedAt"] <= moment), 0)
 
 
 def state_of_node(store: Store, hash: str) -> RecordedState:

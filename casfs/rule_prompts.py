@@ -26,15 +26,19 @@ _FIELD = re.compile(r"[^\W\d][\w-]*(?:\.[^\W\d][\w-]*)*")
 def fields(template: str) -> list[tuple[str, tuple[str, ...] | None]]:
     """Returns (text between the braces, names) of each place; no names where it is not a field."""
     texts = [match[1].strip() for match in _PLACE.finditer(template)]
-    return [(one, tuple(one.split(".")) if _FIELD.fullmatch(one) else None) for one in texts]
+    return [(text, tuple(text.split(".")) if _FIELD.fullmatch(text) else None) for text in texts]
 
 
 def filled(rule: Mapping[str, Any], step: Step) -> str | None:
     """Returns a rule's prompt for the role after `step`, None where it has none."""
 
     def value(match: re.Match[str]) -> str:
-        found = _value((step or {}).get("meta"), match[1].strip().split("."))
-        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        field_value = _value((step or {}).get("meta"), match[1].strip().split("."))
+        text = (
+            field_value
+            if isinstance(field_value, str)
+            else json.dumps(field_value, ensure_ascii=False)
+        )
         return _cut(text, MAX_VALUE_CHARS)
 
     return _cut(_PLACE.sub(value, rule["prompt"]), MAX_CHARS) if "prompt" in rule else None
@@ -43,8 +47,8 @@ def filled(rule: Mapping[str, Any], step: Step) -> str | None:
 def between(rules: Rules, role: str, step: Step) -> list[str | None]:
     """Returns the texts that the rules from `step` to `role` may have given."""
     ends = (START if step is None else step["role"], role)
-    found = (filled(one, step) for one in rules if (one["from"], one["to"]) == ends)
-    return list(dict.fromkeys([*(one for one in found if one is not None), None]))
+    texts = (filled(rule, step) for rule in rules if (rule["from"], rule["to"]) == ends)
+    return list(dict.fromkeys([*(text for text in texts if text is not None), None]))
 
 
 def of_intent(rules: Rules, intent: Mapping[str, Any], step: Step) -> str | None:
@@ -56,12 +60,16 @@ def of_intent(rules: Rules, intent: Mapping[str, Any], step: Step) -> str | None
 def _value(data: Any, names: Sequence[str]) -> Any:
     for name in names:
         if isinstance(data, list):
-            data = [one[name] for one in data if isinstance(one, Mapping) and name in one]
+            data = [
+                mapping[name]
+                for mapping in data
+                if isinstance(mapping, Mapping) and name in mapping
+            ]
         else:
             data = data.get(name, "") if isinstance(data, Mapping) else ""
     return data
 
 
 def _cut(text: str, limit: int) -> str:
-    more = len(text) - limit
-    return text if more <= 0 else f"{text[:limit]}… ({more} more characters)"
+    excess = len(text) - limit
+    return text if excess <= 0 else f"{text[:limit]}… ({excess} more characters)"

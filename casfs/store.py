@@ -119,8 +119,8 @@ class Store:
                 f"{root} belongs to the shared store at {old.url}; give another --store, or where"
                 f" that database has moved, edit url in {root / config.FILE}"
             )
-        found: config.Shared | None = _postgres("create").find(wanted)
-        return found
+        settings: config.Shared | None = _postgres("create").find(wanted)
+        return settings
 
     @classmethod
     def check_init(cls, root: Path) -> str | None:
@@ -133,15 +133,15 @@ class Store:
     def open(cls, root: Path) -> Self:
         """Opens a store. Raises NotFound, or Refused for another version's."""
         try:
-            found = (root / FORMAT_FILE).read_text().strip()
+            store_format = (root / FORMAT_FILE).read_text().strip()
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"no store at {root}; make one with `casfs init`") from None
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
-        if found == SHARED_FORMAT:
+        if store_format == SHARED_FORMAT:
             return cls(_postgres("backend").PostgresBackend.open(root), root)
-        if found != FORMAT:
-            raise _unreadable(root, found)
+        if store_format != FORMAT:
+            raise _unreadable(root, store_format)
         return cls(DiskBackend(root), root)
 
     @classmethod
@@ -296,12 +296,12 @@ class Store:
                 continue
             yield Node(cast(NodeHash, hash), name, type_hash=type_hash, payload=payload)
 
-    def refs(self, found: Node[Any]) -> list[Ref]:
+    def refs(self, node: Node[Any]) -> list[Ref]:
         """Returns the refs of a node: those of its payload, then its type."""
-        if found.type_hash == META:
+        if node.type_hash == META:
             return []
-        _, schema = self.registry.compiled(found.type_hash)
-        return [*schema.refs(found.payload), Ref(found.type_hash, META)]
+        _, schema = self.registry.compiled(node.type_hash)
+        return [*schema.refs(node.payload), Ref(node.type_hash, META)]
 
     def expand(self, text: str) -> BlobHash:
         """Returns the stored hash that `text` is, or is a unique prefix of. Raises NotFound,
@@ -314,12 +314,12 @@ class Store:
             raise Invalid(
                 f"{text!r} is not a valid hash (64 hex characters, or a prefix of 8 or more)"
             )
-        found = find_prefix(self.blobs, text)
-        if not found:
+        hashes = find_prefix(self.blobs, text)
+        if not hashes:
             raise NotFound(f"no blob {text}… in this store")
-        if len(found) > 1:
-            raise Conflict(f"{text} is ambiguous: {found[0][:16]}…, {found[1][:16]}…; give more")
-        return BlobHash(found[0])
+        if len(hashes) > 1:
+            raise Conflict(f"{text} is ambiguous: {hashes[0][:16]}…, {hashes[1][:16]}…; give more")
+        return BlobHash(hashes[0])
 
 
 @contextmanager
@@ -370,12 +370,12 @@ def _format(root: Path, format: str = FORMAT) -> str | None:
         raise Refused(f"{root} is not empty and not a store; give another directory")
     if FORMAT_FILE not in there:
         return None
-    found = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
-    if found not in (FORMAT, SHARED_FORMAT):
-        raise _unreadable(root, found)
-    if found != format:
-        raise Refused(f"{root} has format {found!r}, not {format!r}; give another --store")
-    return found
+    store_format = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
+    if store_format not in (FORMAT, SHARED_FORMAT):
+        raise _unreadable(root, store_format)
+    if store_format != format:
+        raise Refused(f"{root} has format {store_format!r}, not {format!r}; give another --store")
+    return store_format
 
 
 def _unreadable(root: Path, format: str) -> Refused:

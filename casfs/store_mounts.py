@@ -26,4 +26,4 @@ def source(root: Path | None) -> str:
 def mounted(root: Path) -> list[Path]:
     """Returns the mount points of the store at `root`, in the order of mounting."""
     name = source(root)
-    return [one.point for one in mounts.mounts() if (one.type, one.source) == (TYPE, name)]
+    return [mount.point for mount in mounts.mounts() if (mount.type, mount.source) == (TYPE, name)]

@@ -17,13 +17,15 @@ def find(store: Store, text: str) -> Thread:
     """Returns the thread with this id or name, or whose id alone begins with `text`, or has it in
     its random end, in any case; `@last`: the newest that
     was started here, and that no other called. Raises NotFound, Conflict (ambiguous)."""
-    found = matches(store, text)
-    if len(found) > 1:
-        some = ", ".join(one.id for one in found[:3])
-        raise Conflict(f"{text} is ambiguous: {some}{' …' * (len(found) > 3)}; give more of the id")
-    if not found:
+    candidates = matches(store, text)
+    if len(candidates) > 1:
+        some = ", ".join(thread.id for thread in candidates[:3])
+        raise Conflict(
+            f"{text} is ambiguous: {some}{' …' * (len(candidates) > 3)}; give more of the id"
+        )
+    if not candidates:
         raise NotFound(f"no thread {text!r}; see `casfs thread list`")
-    return found[0]
+    return candidates[0]
 
 
 def matches(store: Store, text: str) -> list[Thread]:
@@ -41,8 +43,8 @@ def matches(store: Store, text: str) -> list[Thread]:
     if not text or not is_storable(text):
         return []
     near = [*threads.newest_first(store, [threads.field_text("name", text), upper])][::-1]
-    named = [one for one in near if one.fields.get("name") == text]
-    return named or [one for one in near if _has(one.id, upper)]
+    named = [candidate for candidate in near if candidate.fields.get("name") == text]
+    return named or [candidate for candidate in near if _has(candidate.id, upper)]
 
 
 def _has(id: ThreadId, part: str) -> bool:

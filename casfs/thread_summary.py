@@ -14,32 +14,32 @@ from casfs.threads import Thread
 MAX_TASK_CHARS = 60
 
 
-def head_fields(found: Thread) -> dict[str, Any]:
+def head_fields(thread: Thread) -> dict[str, Any]:
     """Returns the fields of the head alone, so that a damaged thread is listed as well."""
     return {
-        "id": found.id,
-        "workflow": found.fields.get("workflow", "?"),
-        "status": state(found),
-        "head": found.hash,
-        "start": found.fields.get("start"),
-        "updatedAt": found.fields.get("updatedAt", 0),
-        "reason": found.fault or found.fields.get("reason"),
-        "cause": found.fields.get("cause"),
-        "returnCode": found.fields.get("returnCode"),
-        "intent": found.fields.get("intent"),
-        "spent": found.fields.get("spent"),
-        "parent": found.fields.get("parent"),
+        "id": thread.id,
+        "workflow": thread.fields.get("workflow", "?"),
+        "status": state(thread),
+        "head": thread.hash,
+        "start": thread.fields.get("start"),
+        "updatedAt": thread.fields.get("updatedAt", 0),
+        "reason": thread.fault or thread.fields.get("reason"),
+        "cause": thread.fields.get("cause"),
+        "returnCode": thread.fields.get("returnCode"),
+        "intent": thread.fields.get("intent"),
+        "spent": thread.fields.get("spent"),
+        "parent": thread.fields.get("parent"),
     }
 
 
-def listing(store: Store, found: Thread) -> dict[str, Any]:
+def listing(store: Store, thread: Thread) -> dict[str, Any]:
     """Returns `head_fields`, and what else a list of threads shows."""
     return {
-        **head_fields(found),
-        "createdAt": created_ms(found.id),
-        "role": (found.fields.get("intent") or {}).get("role"),
-        "task": task_line(store, found.fields.get("start")),
-        "name": found.fields.get("name"),
+        **head_fields(thread),
+        "createdAt": created_ms(thread.id),
+        "role": (thread.fields.get("intent") or {}).get("role"),
+        "task": task_line(store, thread.fields.get("start")),
+        "name": thread.fields.get("name"),
     }
 
 
@@ -60,14 +60,14 @@ def first_line(text: str) -> str:
 
 def content_text(store: Store, hash: str) -> str:
     """Returns the text of a content node. Raises NotFound, Corrupt."""
-    found: str = store.node(hash, "content").payload["text"]
-    return found
+    text: str = store.node(hash, "content").payload["text"]
+    return text
 
 
 def detail_tokens(store: Store, detail: str) -> int | None:
     """Returns the model tokens that the detail of a step counts; None where it counts none."""
-    found = detail_payload(store, detail).get("totalTokens")
-    return found if isinstance(found, int) else None
+    tokens = detail_payload(store, detail).get("totalTokens")
+    return tokens if isinstance(tokens, int) else None
 
 
 def detail_payload(store: Store, hash: str) -> Mapping[str, Any]:

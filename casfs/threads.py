@@ -185,12 +185,12 @@ def with_field(store: Store, field: str, values: Collection[str]) -> Iterator[Th
     """Yields the threads whose record has one of these values in this field, newest first. Reads no
     others where the backend can tell."""
     texts = [field_text(field, value) for value in values]
-    return (one for one in newest_first(store, texts) if one.fields.get(field) in values)
+    return (thread for thread in newest_first(store, texts) if thread.fields.get(field) in values)
 
 
 def called(store: Store) -> Iterator[Thread]:
     """Yields the threads that another one called, newest first."""
-    return (one for one in newest_first(store, ['"parent":"']) if one.fields.get("parent"))
+    return (thread for thread in newest_first(store, ['"parent":"']) if thread.fields.get("parent"))
 
 
 def get(store: Store, id: ThreadId) -> Thread:
@@ -214,27 +214,27 @@ def agents(store: Store, thread: Thread) -> Mapping[str, NodeHash]:
     """Returns the agents of the next steps: role name to agent node."""
     other = thread.record.get("agents")
     node = start(store, thread) if other is None else store.node(other, "thread-agents")
-    found: Mapping[str, NodeHash] = node.payload["agents"]
-    return found
+    agent_hashes: Mapping[str, NodeHash] = node.payload["agents"]
+    return agent_hashes
 
 
 def workflow(store: Store, thread: Thread) -> NodeHash:
     """Returns the workflow node that decides the next steps."""
-    found: NodeHash | None = thread.record.get("definition")
-    return found or start(store, thread).payload["workflow"]
+    definition: NodeHash | None = thread.record.get("definition")
+    return definition or start(store, thread).payload["workflow"]
 
 
 def turns(store: Store, intent: Mapping[str, Any]) -> list[NodeHash]:
     """Returns the turns of a pending step, oldest first. Those that the intent does not list are
     the artifacts of a content node, whose first artifact may be such a node again."""
-    found = list(intent.get("turns") or ())
+    turn_hashes = list(intent.get("turns") or ())
     hash = intent.get("earlier")
     while hash is not None:
         held = cast(list[NodeHash], store.node(hash, "content").payload["artifacts"])
-        more = len(held) < intent["turnCount"] - len(found)
-        hash, held = (held[0], held[1:]) if more else (None, held)
-        found = held + found
-    return found
+        has_earlier = len(held) < intent["turnCount"] - len(turn_hashes)
+        hash, held = (held[0], held[1:]) if has_earlier else (None, held)
+        turn_hashes = held + turn_hashes
+    return turn_hashes
 
 
 def end(store: Store, thread: Thread) -> EndNode | None:
@@ -268,14 +268,14 @@ def backwards_from(store: Store, hash: NodeHash | None) -> Iterator[StepNode]:
 def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) -> list[StepNode]:
     """Returns the newest `count` steps (all for None) with an index above `after`, oldest first.
     Loads these and at most one more, however long the thread is."""
-    found: list[StepNode] = []
+    nodes: list[StepNode] = []
     for node in backwards(store, thread) if count != 0 else ():
         if node.payload["index"] <= after:
             break
-        found.append(node)
-        if len(found) == count:
+        nodes.append(node)
+        if len(nodes) == count:
             break
-    return found[::-1]
+    return nodes[::-1]
 
 
 def length(store: Store, thread: Thread) -> int:
@@ -317,7 +317,7 @@ def steps(store: Store, thread: Thread) -> list[StepRef]:
     known: list[StepRef] = store.cache.get(_cache_key(thread)) or []
     if known and known[-1].hash == last_step(store, thread):
         return known
-    places = {ref.hash: place for place, ref in enumerate(known)}
+    places = {ref.hash: position for position, ref in enumerate(known)}
     fresh: list[StepRef] = []
     base = 0
     for node in backwards(store, thread):
@@ -325,25 +325,25 @@ def steps(store: Store, thread: Thread) -> list[StepRef]:
             base = places[node.hash] + 1
             break
         fresh.append(StepRef(node.payload["index"], node.payload["role"], node.hash))
-    found = known[:base] + fresh[::-1]
-    if fresh and any(ref.index != place for place, ref in enumerate(found, start=1)):
+    step_refs = known[:base] + fresh[::-1]
+    if fresh and any(ref.index != position for position, ref in enumerate(step_refs, start=1)):
         raise Corrupt(f"thread {thread.id}: its steps do not count from 1")
-    if fresh or len(found) != len(known):
-        store.cache.put(_cache_key(thread), found, len(found) + 1)
-    return found
+    if fresh or len(step_refs) != len(known):
+        store.cache.put(_cache_key(thread), step_refs, len(step_refs) + 1)
+    return step_refs
 
 
 def links(hashes: Sequence[NodeHash]) -> dict[str, Any]:
     """Returns the links of a new step to the earlier ones, whose hashes are given oldest first:
     `previous`, up to 10 `ancestors`, newest first, and `leap` where that is farther."""
     back = leap(len(hashes) + 1)
-    found: dict[str, Any] = {
+    link_fields: dict[str, Any] = {
         "previous": hashes[-1] if hashes else None,
         "ancestors": list(hashes[-2 : -2 - MAX_ANCESTORS : -1]),
     }
     if 1 + MAX_ANCESTORS < back <= len(hashes):
-        found["leap"] = hashes[-back]
-    return found
+        link_fields["leap"] = hashes[-back]
+    return link_fields
 
 
 def leap(index: int) -> int:

@@ -86,7 +86,7 @@ def add(store: Store, tombstones: Iterable[Tombstone]) -> bool:
     one transaction. The substitutes must be stored. Where one of the blobs is the substitute of an
     older tombstone, that gets the new substitute. Returns False where copies may remain in the
     database's log for now. Raises NotFound, Invalid, Refused."""
-    new = {one.hash: one for one in tombstones}
+    new = {tombstone.hash: tombstone for tombstone in tombstones}
     is_erased = retry_on_conflict(lambda: _add(store, new))
     store.purged.recheck()
     return is_erased
@@ -99,10 +99,13 @@ def _add(store: Store, new: dict[str, Tombstone]) -> bool:
         if old.hash not in new and old.substitute in new:
             new[old.hash] = old._replace(substitute=new[old.substitute].substitute)
     swaps = []
-    for one in new.values():
-        name = head_name(one.hash)
-        swaps.append(Swap(name, store.heads.get(name), one.head))
-    purges = [Purge(one.hash, one.substitute, one.size) for one in new.values()]
+    for tombstone in new.values():
+        name = head_name(tombstone.hash)
+        swaps.append(Swap(name, store.heads.get(name), tombstone.head))
+    purges = [
+        Purge(new_tombstone.hash, new_tombstone.substitute, new_tombstone.size)
+        for new_tombstone in new.values()
+    ]
     return blobs.purge(purges, swaps)
 
 
@@ -117,11 +120,14 @@ def take(backend: Backend, tombstones: Collection[Tombstone]) -> None:
     stored. Raises Conflict where one of the blobs was stored meanwhile, Refused."""
     if not tombstones:
         return
-    purges = [Purge(one.hash, one.substitute, one.size, is_new=True) for one in tombstones]
-    names = [head_name(one.hash) for one in tombstones]
+    purges = [
+        Purge(tombstone.hash, tombstone.substitute, tombstone.size, is_new=True)
+        for tombstone in tombstones
+    ]
+    names = [head_name(tombstone.hash) for tombstone in tombstones]
     swaps = [
-        Swap(name, backend.heads.get(name), one.head)
-        for name, one in zip(names, tombstones, strict=True)
+        Swap(name, backend.heads.get(name), tombstone.head)
+        for name, tombstone in zip(names, tombstones, strict=True)
     ]
     if not isinstance(backend.blobs, Markable):
         raise Refused("this kind of store cannot note what was purged in another one")
@@ -150,18 +156,22 @@ def remove(store: Store, hash: str) -> Tombstone:
 
 def parted(store: Store) -> list[Tombstone]:
     """Returns the tombstones of what has its bytes still, or again."""
-    found = {one.hash: one for one in listing(store)}
-    infos = store.blobs.info(found.keys())
-    return [one for one in found.values() if one.hash not in infos or not infos[one.hash].purged]
+    tombstones = {tombstone.hash: tombstone for tombstone in listing(store)}
+    infos = store.blobs.info(tombstones.keys())
+    return [
+        tombstone
+        for tombstone in tombstones.values()
+        if tombstone.hash not in infos or not infos[tombstone.hash].purged
+    ]
 
 
 def complete(store: Store) -> list[Tombstone]:
     """Takes away the bytes of what has a tombstone; returns the tombstones where there were any.
     A purge needs it never: it writes both at once. Heads that came alone do."""
-    found = parted(store)
-    if found:
-        add(store, found)
-    return found
+    tombstones = parted(store)
+    if tombstones:
+        add(store, tombstones)
+    return tombstones
 
 
 def purgeable(store: Store) -> Purgeable:

@@ -267,10 +267,10 @@ class Batch:
 
     def info(self, hashes: set[str]) -> dict[str, BlobInfo]:
         """Returns size and type of blobs that were added here or are stored."""
-        here = hashes & self._sizes.keys()
+        added_hashes = hashes & self._sizes.keys()
         sizes = self._sizes
-        added = {hash: BlobInfo(sizes[hash], self._known[hash]) for hash in here}
-        return self.blobs.info(hashes - here) | added
+        added = {hash: BlobInfo(sizes[hash], self._known[hash]) for hash in added_hashes}
+        return self.blobs.info(hashes - added_hashes) | added
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (name, schema) of a type that is in this batch or in the store."""
@@ -357,10 +357,10 @@ class Batch:
             self._swaps = []
 
     def _note_published(self, new: Mapping[str, Staged], stored: set[str]) -> None:
-        discard(one for hash, one in self._staged.items() if hash not in new)
+        discard(staged for hash, staged in self._staged.items() if hash not in new)
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
-        self._registry.cache_types({hash: one.type for hash, one in new.items()})
+        self._registry.cache_types({hash: staged.type for hash, staged in new.items()})
         self._staged = {}
         self._require = set()
         self._held_bytes = 0
@@ -368,10 +368,12 @@ class Batch:
     def _not_stored(self) -> dict[str, Staged]:
         """Returns the staged blobs that the store lacks (or has untyped); all of a few rows."""
         new = dict(self._staged)
-        if len(new) < LOOKUP_MIN_BLOBS and all(one.is_row for one in new.values()):
+        if len(new) < LOOKUP_MIN_BLOBS and all(staged.is_row for staged in new.values()):
             return new
-        asked = [hash for hash, one in new.items() if one.member is None]  # others were, just now
-        for hash, info in self.blobs.info(asked).items():
+        unchecked = [
+            hash for hash, staged in new.items() if staged.member is None
+        ]  # others were, just now
+        for hash, info in self.blobs.info(unchecked).items():
             is_enough = info.type is not None or self._staged[hash].type is None
             if is_enough and (info.is_here or info.purged):
                 self._known[hash] = info.type
@@ -399,6 +401,6 @@ class Batch:
     def _look_up(self, hashes: Iterable[str]) -> None:
         unknown = [hash for hash in hashes if hash not in self._known and hash != META]
         if unknown:
-            found = self.blobs.info(unknown)
-            self._known.update((hash, info.type) for hash, info in found.items())
-            self._registry.cache_types({hash: info.type for hash, info in found.items()})
+            infos = self.blobs.info(unknown)
+            self._known.update((hash, info.type) for hash, info in infos.items())
+            self._registry.cache_types({hash: info.type for hash, info in infos.items()})

@@ -119,13 +119,13 @@ class Cage:
         """Returns the argv that starts a program inside, and its group. Raises OSError as for the
         program itself."""
         _find(argv[0], env, cwd)
-        here = support()
+        machine = support()
         process_limits = self._process_limits()
         spec: dict[str, Any] = {"limits": process_limits} if process_limits else {}
-        if not self.limits.network and here.holders["network"]:
+        if not self.limits.network and machine.holders["network"]:
             spec["offline"] = True
         group = None
-        if here.method == PARENT:
+        if machine.method == PARENT:
             spec["keep"] = processes.OUTLIVING
         else:
             if not self._groups:
@@ -133,30 +133,30 @@ class Cage:
             group = self._groups[UNIFIED] / str(next(_numbers))
             group.mkdir()
             joined = {group, *self._groups.values()} - {self._groups[UNIFIED]}
-            spec["join"] = [str(one / cgroups.PROCS) for one in joined]
+            spec["join"] = [str(joined_group / cgroups.PROCS) for joined_group in joined]
         self.was_used = True
         if spec.keys() == {"join"} and (script := _shell_script(spec["join"], argv[0], env)):
             return [SHELL, "-c", script, SHELL, *argv], group
         return launched(spec, argv), group
 
     def _make_groups(self) -> None:
-        here = support()
+        machine = support()
         name = f"{cgroups.PREFIX}{_store}-{self.token}"
         values = {MEMORY: self.limits.memory, PIDS: self.limits.processes}
-        made = {UNIFIED: here.groups[UNIFIED] / name}
-        made[UNIFIED].mkdir(exist_ok=True)
+        groups = {UNIFIED: machine.groups[UNIFIED] / name}
+        groups[UNIFIED].mkdir(exist_ok=True)
         try:
-            for one, value in values.items():
-                if value and one in here.groups:
-                    made[one] = here.groups[one] / name
-                    made[one].mkdir(exist_ok=True)
-                    cgroups.limit(made[one], one, value)
+            for controller, value in values.items():
+                if value and controller in machine.groups:
+                    groups[controller] = machine.groups[controller] / name
+                    groups[controller].mkdir(exist_ok=True)
+                    cgroups.limit(groups[controller], controller, value)
         except OSError:
-            for group in made.values():
+            for group in groups.values():
                 cgroups.end(group)
             raise
-        self._groups = made
-        if self.limits.cpu and here.holders["cpuS"] == CGROUP:
+        self._groups = groups
+        if self.limits.cpu and machine.holders["cpuS"] == CGROUP:
             threading.Thread(target=self._watch, args=[self.limits.cpu], daemon=True).start()
 
     def _watch(self, most: float) -> None:
@@ -169,14 +169,14 @@ class Cage:
     def _process_limits(self) -> list[tuple[int, int]]:
         limits = self.limits
         holders = support().holders
-        found = []
+        rlimits = []
         if limits.cpu:
-            found.append((resource.RLIMIT_CPU, limits.cpu))
+            rlimits.append((resource.RLIMIT_CPU, limits.cpu))
         if limits.memory and holders["memory"] == "process":
-            found.append((resource.RLIMIT_DATA, limits.memory))
+            rlimits.append((resource.RLIMIT_DATA, limits.memory))
         if limits.processes and holders["processes"] == "user":
-            found.append((resource.RLIMIT_NPROC, processes.threads_of_user() + limits.processes))
-        return found
+            rlimits.append((resource.RLIMIT_NPROC, processes.threads_of_user() + limits.processes))
+        return rlimits
 
     def kill(self, pid: int) -> None:
         """Ends a process that did not end itself, and its descendants."""
@@ -217,12 +217,13 @@ class Cage:
         """Returns method and limits for the step; None where no process was started."""
         if not self.was_used:
             return None
-        here = support()
-        asked = self.limits.asked()
-        value: dict[str, Any] = {"method": here.method}
-        if asked:
+        machine = support()
+        limits = self.limits.asked()
+        value: dict[str, Any] = {"method": machine.method}
+        if limits:
             value["limits"] = {
-                name: {"limit": one, "by": here.holders[name]} for name, one in asked.items()
+                name: {"limit": limit, "by": machine.holders[name]}
+                for name, limit in limits.items()
             }
         return value | ({"reached": sorted(self._reached)} if self._reached else {})
 
@@ -290,10 +291,12 @@ def _shell_script(files: Sequence[str], name: str, env: Mapping[str, str] | None
         return None
     if not all(map(PLAIN_NAME.fullmatch, env)):
         return None
-    given = [f"echo 0 >{shlex.quote(file)} || exit 126" for file in files]
-    for one in SHELL_NAMES:
-        given.append(f"{one}={shlex.quote(env[one])}" if one in env else f"unset {one}")
-    return "; ".join([*given, 'exec "$@"'])
+    commands = [f"echo 0 >{shlex.quote(file)} || exit 126" for file in files]
+    for variable in SHELL_NAMES:
+        commands.append(
+            f"{variable}={shlex.quote(env[variable])}" if variable in env else f"unset {variable}"
+        )
+    return "; ".join([*commands, 'exec "$@"'])
 
 
 def _find(name: str, env: Mapping[str, str] | None, cwd: Path | str | None) -> None:

@@ -71,7 +71,11 @@ def _become(argv: list[str]) -> None:
     env = dict(os.environ)
     try:
         with open("/proc/self/environ", "rb") as file:  # Python may have added to ours
-            pairs = [os.fsdecode(one).partition("=") for one in file.read().split(b"\0") if one]
+            pairs = [
+                os.fsdecode(variable).partition("=")
+                for variable in file.read().split(b"\0")
+                if variable
+            ]
             env = {name: value for name, _, value in pairs}
     except OSError:
         pass
@@ -158,7 +162,7 @@ def _stay(mark: int) -> None:
 def _kill_children(mark: int) -> bool:
     """Kills the living children of this process, except those with the mark; returns whether there
     were any."""
-    found = False
+    killed = False
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat") as file:
@@ -168,23 +172,23 @@ def _kill_children(mark: int) -> bool:
                     if f" {mark} " in file.read():
                         continue
                 os.kill(int(name), 9)
-                found = True
+                killed = True
         except OSError:  # exited, or another user's
             pass
-    return found
+    return killed
 
 
 def _reap(child: int) -> int | None:
     """Takes the exit codes of children that have ended; returns that of the program, negative for
     a signal."""
-    found = None
+    exit_code = None
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child:
-                found = os.waitstatus_to_exitcode(ended[1])
+                exit_code = os.waitstatus_to_exitcode(ended[1])
     except ChildProcessError:
         pass
-    return found
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Limits:
     def asked(self) -> dict[str, int | bool]:
         """Returns the limits that are set, by NAMES."""
         values = zip(NAMES, (self.memory, self.processes, self.cpu, self.network), strict=True)
-        return {name: one for name, one in values if one is not None and one is not True}
+        return {name: limit for name, limit in values if limit is not None and limit is not True}
 
     def reached(self, name: str) -> str:
         """Says for a reason that a limit was reached."""
@@ -51,7 +51,7 @@ def merge(*tables: Mapping[str, Any]) -> Limits:
     for table in tables:
         for fault in faults(table, "limits") if table != {} else ():
             raise Invalid(fault)
-    value = {name: one for table in tables for name, one in table.items()}
+    value = {name: limit for table in tables for name, limit in table.items()}
     memory = value.get("memory")
     return Limits(
         None if memory is None else _bytes(memory),
@@ -67,10 +67,10 @@ def faults(value: object, path: str) -> Iterator[str]:
     if not isinstance(value, Mapping):
         yield f"{path}: must be an object of {', '.join(FORMS)}"
         return
-    for name, one in value.items():
+    for name, limit in value.items():
         if name not in FORMS:
             yield f"{path}.{name}: no such field; there are {', '.join(FORMS)}"
-        elif not _fits(name, one):
+        elif not _fits(name, limit):
             yield f"{path}.{name}: must be {FORMS[name]}"
 
 
@@ -85,6 +85,6 @@ def _fits(name: str, value: object) -> bool:
 def _bytes(value: str | int) -> int:
     if isinstance(value, int):
         return value
-    found = SIZE.fullmatch(value)
-    assert found is not None
-    return int(found[1]) * UNITS[found[2]]
+    size_match = SIZE.fullmatch(value)
+    assert size_match is not None
+    return int(size_match[1]) * UNITS[size_match[2]]

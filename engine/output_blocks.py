@@ -52,23 +52,23 @@ def _blocks(lines: list[str]) -> list[tuple[str, int, int]]:
         for kind, lengths in longest.items():
             closes = fence is not None and fence[0] == kind and fence[3]
             lengths.append(max(lengths[-1], fence[1] if fence is not None and closes else 0))
-    found = []
-    at = 0
-    while at < len(lines):
-        opening = fences[at]
-        at = at + 1
+    blocks = []
+    index = 0
+    while index < len(lines):
+        opening = fences[index]
+        index = index + 1
         if opening is None or not opening[4]:
             continue
         kind, length, language = opening[:3]
-        if longest[kind][len(lines) - at] < length:
+        if longest[kind][len(lines) - index] < length:
             continue
-        first = at
-        while not _closes(fences[at], kind, length):
-            at += 1
+        first = index
+        while not _closes(fences[index], kind, length):
+            index += 1
         if language.lower() in ("json", ""):
-            found.append((language, first, at))
-        at += 1
-    return found
+            blocks.append((language, first, index))
+        index += 1
+    return blocks
 
 
 def _fence(line: str) -> tuple[str, int, str, bool, bool] | None:

@@ -85,12 +85,12 @@ def _stored(refs: Sequence[tuple[str, str | None]], store: Store) -> tuple[str, 
     """Returns the digests, each once. Raises DanglingRef."""
     if not refs:
         return ()
-    found = store.shown().blobs.info({hash for hash, _ in refs})  # nothing local is work by this
+    infos = store.shown().blobs.info({hash for hash, _ in refs})  # nothing local is work by this
     for hash, cas_type in refs:
-        if hash not in found:
+        if hash not in infos:
             raise DanglingRef(f"{hash} is not in the store")
         if cas_type is not None:
-            type_hash = found[hash].type
+            type_hash = infos[hash].type
             name = "blob" if type_hash is None else store.registry.compiled(type_hash)[0]
             if name != cas_type:
                 raise DanglingRef(f"{hash} is a {name}, and must be a {cas_type}")

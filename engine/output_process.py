@@ -73,8 +73,8 @@ def read_apart(output: str, schema: Schema) -> list[Reading]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise Invalid(f"it cannot be parsed: the process ended ({done.returncode}) {last}".strip())
-    found: list[Reading] = marshal.loads(done.stdout)
-    return found
+    readings: list[Reading] = marshal.loads(done.stdout)
+    return readings
 
 
 def main(seconds: int) -> None:
@@ -83,5 +83,5 @@ def main(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     output, document = marshal.loads(sys.stdin.buffer.read())
-    found = read(output, Schema(document, extra=ROLE_KEYWORDS))
-    sys.stdout.buffer.write(marshal.dumps(found))
+    readings = read(output, Schema(document, extra=ROLE_KEYWORDS))
+    sys.stdout.buffer.write(marshal.dumps(readings))

@@ -147,9 +147,9 @@ async def run(
             if interrupted is not None and not communicated:
                 assert process.stdout
                 assert process.stderr
-                with trio.move_on_after(DRAIN_TIMEOUT_S) as rest:  # what was not read yet
-                    await _drain(process.stdout, out, scope=rest, output=output)
-                    await _drain(process.stderr, err, rest)
+                with trio.move_on_after(DRAIN_TIMEOUT_S) as drain_scope:  # what was not read yet
+                    await _drain(process.stdout, out, scope=drain_scope, output=output)
+                    await _drain(process.stderr, err, drain_scope)
                 await interrupted(result())
             for pipe in filter(None, (process.stdout, process.stderr)):
                 await pipe.aclose()

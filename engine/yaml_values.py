@@ -105,7 +105,7 @@ def document(text: str) -> Any:
 def lines(text: str) -> dict[str, int]:
     """Returns the line of each value of a text that `document` has read, by its JSON path; the
     whole, `$`, is left out."""
-    found: dict[str, int] = {}
+    line_numbers: dict[str, int] = {}
 
     def note_parts(node: yaml.Node | None, path: str) -> None:
         if isinstance(node, yaml.MappingNode):
@@ -116,11 +116,11 @@ def lines(text: str) -> dict[str, int]:
                 note(value, f"{path}[{index}]", value.start_mark)
 
     def note(node: yaml.Node, path: str, mark: yaml.Mark) -> None:
-        found[path] = mark.line + 1
+        line_numbers[path] = mark.line + 1
         note_parts(node, path)
 
     note_parts(yaml.compose(text, _DocumentLoader), "$")
-    return found
+    return line_numbers
 
 
 def _load(text: str, loader: type[yaml.SafeLoader], limit: int) -> Any:
@@ -146,8 +146,8 @@ def _count(node: yaml.Node, known: dict[int, int]) -> int:
         return known[id(node)]
     known[id(node)] = 0
     parts = node.value if isinstance(node, yaml.CollectionNode) else ()
-    flat = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
-    known[id(node)] = count = 1 + sum(_count(one, known) for one in flat)
+    flat = [child for part in parts for child in (part if isinstance(part, tuple) else (part,))]
+    known[id(node)] = count = 1 + sum(_count(child, known) for child in flat)
     if count > MAX_VALUES:
         raise _fault(f"more than {MAX_VALUES} values", node)
     return count

@@ -210,3 +210,22 @@ def test_the_library_reads_no_environment_and_prints_nothing(name: str) -> None:
     if name not in ENVIRONMENT:
         reached = {found.attr for found in ast.walk(tree) if isinstance(found, ast.Attribute)}
         assert not {"environ", "environb", "getenv"} & reached
+
+
+# Names that say nothing of what they stand for. `at`: of `fork`, as its option is called.
+VAGUE_NAMES = set(
+    "found one given more made place at thing rest others here now asked told".split()
+)
+VAGUE_EXEMPT = {"casfs.api.threads", "casfs.cli.thread.start", "engine.runtime.daemon_requests"}
+
+
+@pytest.mark.parametrize("name", sorted(set(modules()) - {"casfs.payloads"}))
+def test_a_name_says_what_it_is(name: str) -> None:
+    bound: set[str] = set()
+    for node in ast.walk(ast.parse(modules()[name].read_text("utf-8"))):
+        if isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+    vague = bound & VAGUE_NAMES
+    assert vague - ({"at"} if name in VAGUE_EXEMPT else set()) == set()

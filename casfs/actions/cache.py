@@ -119,21 +119,21 @@ def publish(store: Store, action: Action, result: NodeHash) -> None:
 
 def list_entries(store: Store) -> list[Entry]:
     """Returns the cache entries, the most recently used first."""
-    found = []
+    entries = []
     for name, head in head_kinds.sound(store.heads, HEADS):
-        made = head.record["createdAt"]
+        created_at = head.record["createdAt"]
         program = head.record["argv0"]
-        used = max(made, last_use(store.heads, name))
-        found.append(
+        used = max(created_at, last_use(store.heads, name))
+        entries.append(
             Entry(
                 cast(NodeHash, name[len(HEADS) :]),
                 head.hash,
                 argv0=program,
-                created_at=made,
+                created_at=created_at,
                 used_at=used,
             )
         )
-    return sorted(found, key=lambda entry: entry.used_at, reverse=True)
+    return sorted(entries, key=lambda entry: entry.used_at, reverse=True)
 
 
 def argv0(action: Mapping[str, Any]) -> str:

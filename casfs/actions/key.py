@@ -93,15 +93,15 @@ def request(
     argv: Sequence[str],
     *,
     directory: Path,
-    here: Path,
+    working_directory: Path,
     env: Mapping[str, str],
     names: Iterable[str] = (),
     outputs: Iterable[str] = (),
     timeout: float | None = None,
     defaults: bool = False,
 ) -> Request:
-    """Builds a request. The command runs in `here` if that is inside `directory`, the input
-    directory, else in `directory`.
+    """Builds a request. The command runs in `working_directory` if that is inside `directory`, the
+    input directory, else in `directory`.
 
     `outputs` are relative to its working directory; `names` are the variables of `env` to
     pass besides PATH; `timeout` in seconds. Raises NotFound (the directory), Invalid.
@@ -109,8 +109,8 @@ def request(
     root = directory.resolve()
     if not root.is_dir():
         raise NotFound(f"no directory {directory}")
-    at = here.resolve()
-    cwd = at.relative_to(root).as_posix() if at.is_relative_to(root) else "."
+    resolved_path = working_directory.resolve()
+    cwd = resolved_path.relative_to(root).as_posix() if resolved_path.is_relative_to(root) else "."
     if timeout is not None and not 0.001 <= timeout <= MAX_TIMEOUT_S:
         raise Invalid(f"invalid timeout {timeout}: give seconds, above 0 and up to {MAX_TIMEOUT_S}")
     if not argv:
@@ -127,15 +127,15 @@ def request(
 
 
 def _output(root: Path, cwd: str, path: str) -> str:
-    found = os.path.relpath(os.path.normpath(root / cwd / path), root)
-    if path == "" or found == "." or found.split("/")[0] == "..":
+    relative_path = os.path.relpath(os.path.normpath(root / cwd / path), root)
+    if path == "" or relative_path == "." or relative_path.split("/")[0] == "..":
         raise Invalid(f"the output {path!r} is not inside the input directory {root}")
-    return found
+    return relative_path
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    found = sorted(set(paths))
-    return tuple(path for path in found if not outputs.parent_directories([path]) & set(found))
+    ordered = sorted(set(paths))
+    return tuple(path for path in ordered if not outputs.parent_directories([path]) & set(ordered))
 
 
 def allows(prefixes: Iterable[str], argv: Sequence[str]) -> bool:
@@ -165,11 +165,11 @@ class InputRules(IgnoreRules):
     """The excludes of the request, plus the outputs and staging directories of casfs."""
 
     def verdict(
-        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+        self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None = None
     ) -> Verdict | None:
         if directory and outputs.STAGING_NAME.fullmatch(path):
             return Verdict("a staging directory")
-        return super().verdict(path, name, directory=directory, at=at)
+        return super().verdict(path, name, directory=directory, surroundings=surroundings)
 
 
 def identify(store: Store, request: Request) -> Action:
@@ -229,8 +229,8 @@ def _input_rules(store: Store, request: Request, report: SnapshotReport) -> Inpu
     for above in sorted(outputs.parent_directories(request.outputs), key=len, reverse=True):
         if _holds_only(request.root / above, above, excluded):
             excluded.add(above)  # it always exists when the command runs
-    found = {os.fsencode(path): "an output" for path in excluded}
-    ignore.excluded = {**found, **ignore.excluded}
+    reasons = {os.fsencode(path): "an output" for path in excluded}
+    ignore.excluded = {**reasons, **ignore.excluded}
     return ignore
 
 

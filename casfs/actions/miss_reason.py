@@ -51,13 +51,13 @@ def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
     best: Mapping[str, Any] | None = None
     for head in newest[:MAX_COMPARED_ENTRIES]:
         try:
-            found = store.node(actions.load(store, head.hash).action, "action").payload
+            candidate = store.node(actions.load(store, head.hash).action, "action").payload
         except (NotFound, Corrupt):
             continue
-        if (found["step"] is None) != (action.payload["step"] is None):
+        if (candidate["step"] is None) != (action.payload["step"] is None):
             continue
-        if best is None or _distance(found, action.payload) < _distance(best, action.payload):
-            best = found
+        if best is None or _distance(candidate, action.payload) < _distance(best, action.payload):
+            best = candidate
     return best
 
 
@@ -101,8 +101,8 @@ def _changed_paths(store: Store, old: TreeHash | None, new: TreeHash | None) -> 
     except (NotFound, Corrupt):
         return ""
     paths = ", ".join(printable(change.path) for change in changes[:MAX_NAMED_PATHS])
-    more = len(changes) - MAX_NAMED_PATHS
-    return f": {paths}" + (f" and {more} more" if more > 0 else "")
+    excess = len(changes) - MAX_NAMED_PATHS
+    return f": {paths}" + (f" and {excess} more" if excess > 0 else "")
 
 
 def changed_input(store: Store, before: Action, after: Action) -> str:
@@ -111,5 +111,5 @@ def changed_input(store: Store, before: Action, after: Action) -> str:
         return "private files"
     if before.payload["inputRoot"] == after.payload["inputRoot"]:
         return ""
-    found = _changed_paths(store, before.payload["inputRoot"], after.payload["inputRoot"])
-    return found.removeprefix(": ") or "a directory"
+    changed_paths = _changed_paths(store, before.payload["inputRoot"], after.payload["inputRoot"])
+    return changed_paths.removeprefix(": ") or "a directory"

@@ -57,7 +57,7 @@ class OnlyPaths(IgnoreRules):
         self._above = frozenset(above for path in self._paths for above in _parents(path))
 
     def reason(
-        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+        self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None = None
     ) -> str | None:
         if path in self._paths or (directory and path in self._above):
             return None
@@ -197,7 +197,7 @@ def _write(store: Store, root: DatedTree, target: Path, fd: int) -> None:
         write_tree(store, root, fd=fd, progress=progress)
         # They come into a directory that has their sources, perhaps written just before.
         entries = tree.walk(store, root.tree)
-        written = {path: None for path, one in entries if not isinstance(one, Subdirectory)}
+        written = {path: None for path, entry in entries if not isinstance(entry, Subdirectory)}
         last = start = modification_order.first_moment(None)
         for path, last in modification_order.new_times(
             store, root, written=written, start=start, keep=True
@@ -205,8 +205,8 @@ def _write(store: Store, root: DatedTree, target: Path, fd: int) -> None:
             modification_order.set_time(fd, path, last)
         modification_order.wait_until_past(last)
     except OSError as error:
-        at = printable(b"/".join(progress.path))
-        raise Failed(f"cannot write {target.parent / at}: {error.strerror}") from None
+        failed_path = printable(b"/".join(progress.path))
+        raise Failed(f"cannot write {target.parent / failed_path}: {error.strerror}") from None
 
 
 def _open(root: Path, parent: str, *, make: bool) -> int:

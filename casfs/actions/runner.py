@@ -124,13 +124,13 @@ class _CachedRun:
     begin: float
 
     def run(self) -> Outcome:
-        found = self._try_replay()
-        if found is not None:
-            return found
+        replayed = self._try_replay()
+        if replayed is not None:
+            return replayed
         with locks.held(self.store.root, f"action-{self.action.hash}", self._waiting) as lock:
-            found = self._try_replay()
-            if found is not None:
-                return found
+            replayed = self._try_replay()
+            if replayed is not None:
+                return replayed
             left = processes.Identity.parse(lock.left)
             if left is not None and processes.end(left):
                 self._log(f"ended process {left.pid}, left over from a killed run")
@@ -216,10 +216,10 @@ class _CachedRun:
                 self._log(f"not cached: its {name} holds a secret ({findings[0]})")
                 return None
         with self.store.batch() as batch:
-            made = outputs.record(
+            state = outputs.record(
                 self.store, batch, root=self.request.root, paths=self.request.outputs
             )
-            missing = outputs.missing(self.store, made.full, self.request.outputs)
+            missing = outputs.missing(self.store, state.full, self.request.outputs)
             if missing:
                 self._log(f"not cached: it did not produce the output {', '.join(missing)}")
                 return None
@@ -230,12 +230,12 @@ class _CachedRun:
                 "exitCode": ended.exit_code,
                 "stdout": batch.put_stream(out).hash,
                 "stderr": batch.put_stream(err).hash,
-                "outputs": made.tree,
+                "outputs": state.tree,
                 "detail": None,
                 "artifacts": [],
                 "durationMs": ended.duration_ms,
                 "createdAt": now_ms(),
             }
-            result = recorded_state.put_node(batch, actions.TYPE, payload=payload, state=made).hash
+            result = recorded_state.put_node(batch, actions.TYPE, payload=payload, state=state).hash
         retry_on_conflict(lambda: actions.publish(self.store, self.action, result))
         return result

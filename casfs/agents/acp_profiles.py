@@ -43,5 +43,5 @@ PROFILES: Mapping[str, Profile] = {
 
 def install_hint(argv0: str) -> str:
     """Returns how to install a known agent's program, to follow a message; else an empty text."""
-    found = (one.install for one in PROFILES.values() if one.argv[0] == argv0)
-    return "".join(f"; to install it: {install}" for install in found)
+    hints = (profile.install for profile in PROFILES.values() if profile.argv[0] == argv0)
+    return "".join(f"; to install it: {install}" for install in hints)

@@ -67,11 +67,11 @@ class LongLine:
 
     def members(self) -> dict[str, Any]:
         """Returns the members of the message that stand whole in what is kept."""
-        found = _first_members(self.head.decode("utf-8", "replace"))
+        members = _first_members(self.head.decode("utf-8", "replace"))
         if last := LAST_MEMBERS.search(self.tail):
             with suppress(ValueError):
-                found |= json.loads(b"{" + last[1] + b"}")
-        return found
+                members |= json.loads(b"{" + last[1] + b"}")
+        return members
 
 
 class Peer:
@@ -240,7 +240,7 @@ def _decode(line: bytes) -> Any:
 
 def _first_members(text: str) -> dict[str, Any]:
     """Returns the members of an object of which only the beginning is there."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     decoder = json.JSONDecoder()
     end = text.find("{") + 1
     while member := MEMBER.match(text, end):
@@ -251,6 +251,6 @@ def _first_members(text: str) -> dict[str, Any]:
         after = AFTER_MEMBER.match(text, end)
         if after is None:  # it may be cut
             break
-        found[member[1]] = value
+        members[member[1]] = value
         end = after.end()
-    return found
+    return members

@@ -39,14 +39,14 @@ def from_secrets(secrets: Secrets) -> Message:
         "private_values": sorted(secrets.private_values),
         "allowed": None if scanner is None else sorted(scanner.allowed),
         "highest": marks.highest,
-        "numbers": {secret.decode("latin-1"): one for secret, one in marks.numbers.items()},
+        "numbers": {secret.decode("latin-1"): number for secret, number in marks.numbers.items()},
     }
 
 
 def to_secrets(value: Message) -> Secrets:
     allowed = value["allowed"]
     scanner = None if allowed is None else Scanner(allowed)
-    numbers = {secret.encode("latin-1"): one for secret, one in value["numbers"].items()}
+    numbers = {secret.encode("latin-1"): number for secret, number in value["numbers"].items()}
     marks = SecretMarks(scanner, value["highest"], numbers)
     return Secrets(value["values"], value["private_values"], marks)
 
@@ -77,8 +77,8 @@ def from_error(error: BaseException, package: str | None = None) -> Message:
     error = find_waiting(error) or error
     if not isinstance(error, CasfsError):
         return {"error": "Failed", "message": describe(error, package)}
-    more = vars(error) if isinstance(error, AgentFailed | Waiting) else {}
-    return {"error": type(error).__name__, "message": str(error), **more}
+    error_fields = vars(error) if isinstance(error, AgentFailed | Waiting) else {}
+    return {"error": type(error).__name__, "message": str(error), **error_fields}
 
 
 def to_error(value: Message) -> CasfsError:
@@ -87,18 +87,25 @@ def to_error(value: Message) -> CasfsError:
     message = str(value["message"])
     if name == "Waiting":
         question = value["question"]
-        more = (bool(value["keeps_workspace"]), int(value["tokens"]))
-        return Waiting(str(value["cause"]), message, question and str(question), *more)
+        arguments = (bool(value["keeps_workspace"]), int(value["tokens"]))
+        return Waiting(str(value["cause"]), message, question and str(question), *arguments)
     if name == "AgentFailed":
         return AgentFailed(message, value["detail"] and str(value["detail"]))
-    found = getattr(errors, str(name), Failed)
-    return found(message) if issubclass(found, CasfsError) else Failed(message)
+    error_class = getattr(errors, str(name), Failed)
+    return error_class(message) if issubclass(error_class, CasfsError) else Failed(message)
 
 
 def find_waiting(error: BaseException) -> Waiting | None:
     """An agent that calls several threads at once raises their Waiting in a group."""
     if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := find_waiting(one))), None)
+        return next(
+            (
+                waiting
+                for nested_error in error.exceptions
+                if (waiting := find_waiting(nested_error))
+            ),
+            None,
+        )
     return error if isinstance(error, Waiting) else None
 
 

@@ -44,15 +44,15 @@ class AgentSpec(TypedDict):
 
 def parse(text: str) -> AgentSpec:
     """Reads NAME[VERSION], optionally with :TEXT or :JSON. Raises Invalid."""
-    named, colon, rest = text.partition(":")
-    found = _NAME.fullmatch(named)
-    if found is None:
+    named, colon, config_text = text.partition(":")
+    name_match = _NAME.fullmatch(named)
+    if name_match is None:
         raise Invalid("give NAME, NAME:TEXT or NAME:JSON")
-    spec = AgentSpec(name=found["name"], version=found["version"].strip(), config={})
-    if not colon or not rest.lstrip().startswith(("{", "[")):
-        return {**spec, "text": rest} if colon else spec
+    spec = AgentSpec(name=name_match["name"], version=name_match["version"].strip(), config={})
+    if not colon or not config_text.lstrip().startswith(("{", "[")):
+        return {**spec, "text": config_text} if colon else spec
     try:
-        config = canonical.parse(rest)
+        config = canonical.parse(config_text)
     except Invalid as error:
         raise Invalid(f"config is {error}") from None
     if not isinstance(config, dict):

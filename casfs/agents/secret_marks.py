@@ -66,10 +66,10 @@ class SecretMarks:
         while findings := self._findings(data):
             pieces: list[bytes] = []
             end = 0
-            for found in findings:
-                mark = self.mark(found.kind, found.secret)
-                pieces += [data[end : found.start], mark.encode()]
-                end = found.end
+            for finding in findings:
+                mark = self.mark(finding.kind, finding.secret)
+                pieces += [data[end : finding.start], mark.encode()]
+                end = finding.end
             data = b"".join([*pieces, data[end:]])
         return data
 
@@ -125,9 +125,11 @@ class SecretMarks:
         if isinstance(value, str):
             return self.in_text(value)
         if isinstance(value, Mapping):
-            return {self.in_text(key): self._in_member(key, one) for key, one in value.items()}
+            return {
+                self.in_text(key): self._in_member(key, member) for key, member in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self._in_json(one) for one in value]
+            return [self._in_json(item) for item in value]
         return value
 
     def _in_member(self, name: str, value: Any) -> Any:
@@ -135,8 +137,8 @@ class SecretMarks:
         if marked is not value or not _is_telling(name, value):
             return marked
         member = _member(name, value)
-        for found in self._findings(member.encode(ENCODING, ERRORS)):
-            return self.mark(found.kind, value.encode(ENCODING, ERRORS))
+        for finding in self._findings(member.encode(ENCODING, ERRORS)):
+            return self.mark(finding.kind, value.encode(ENCODING, ERRORS))
         return value
 
     def begin_at_end(self, data: bytes) -> int:

@@ -124,7 +124,7 @@ class Secrets:
         forms = [_bytes(value) for value, _ in self._forms]
         longest = max(map(len, forms), default=1) - 1
         ends = (data[-count:] for count in range(min(longest, len(data)), 0, -1))
-        known = next((len(end) for end in ends if any(one.startswith(end) for one in forms)), 0)
+        known = next((len(end) for end in ends if any(form.startswith(end) for form in forms)), 0)
         return max(known, self.marks.begin_at_end(data))
 
     def names_in(self, data: bytes) -> list[str]:
@@ -136,12 +136,12 @@ class Secrets:
     def names_in_file(self, file: BinaryIO) -> list[str]:
         """Returns the variables whose values occur in a file, read in chunks."""
         longest = max((len(_bytes(value)) for value, _ in self._forms), default=0)
-        found: set[str] = set()
+        names: set[str] = set()
         data = b""
         while piece := file.read(SEARCH_CHUNK_BYTES):
             data = data[-longest:] + piece  # a value may cross a chunk border
-            found.update(self.names_in(data))
-        return sorted(found)
+            names.update(self.names_in(data))
+        return sorted(names)
 
     def redacting_log(self, log: Log) -> Log:
         """Returns a log that redacts the texts of every event."""
@@ -201,10 +201,10 @@ def _replaced_in_readings(data: bytes, forms: Forms) -> bytes:
     for reading in readings(data, hits(data)[1]) if forms else ():
         for form, name in filter(lambda pair: _is_long(pair[0]), forms):
             value = _bytes(form)
-            at = reading.data.find(value)
-            while at >= 0:
-                spans.setdefault(reading.span(at, at + len(value)), name)
-                at = reading.data.find(value, at + len(value))
+            offset = reading.data.find(value)
+            while offset >= 0:
+                spans.setdefault(reading.span(offset, offset + len(value)), name)
+                offset = reading.data.find(value, offset + len(value))
     end = len(data)
     for start, stop in sorted(spans, reverse=True):
         if stop <= end:  # else it is a part of the one before
@@ -217,9 +217,11 @@ def _replaced_in_json(value: Any, forms: Forms) -> Any:
     if isinstance(value, str):
         return _replaced(value, forms)
     if isinstance(value, Mapping):
-        return {_replaced(key, forms): _replaced_in_json(one, forms) for key, one in value.items()}
+        return {
+            _replaced(key, forms): _replaced_in_json(member, forms) for key, member in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_replaced_in_json(one, forms) for one in value]
+        return [_replaced_in_json(item, forms) for item in value]
     return value
 
 

@@ -51,8 +51,10 @@ def describe(target: str, path: str) -> int:
         descriptor = canonical.decode(canonical.encode(dict(exported.package_descriptor)))
         if not callable(exported.create_agent):
             raise Invalid("create_agent cannot be called")
-        modules = [one for name, one in sys.modules.items() if name.partition(".")[0] == package]
-        files = [file for one in modules if (file := getattr(one, "__file__", None))]
+        modules = [
+            module for name, module in sys.modules.items() if name.partition(".")[0] == package
+        ]
+        files = [file for module in modules if (file := getattr(module, "__file__", None))]
         answer = {"descriptor": descriptor, "files": files}
     except CasfsError as error:
         answer = {"error": str(error)}
@@ -106,29 +108,33 @@ class Player:
         (distribution, version) = start["distribution"]
         try:
             agent: AgentFn = point.load().create_agent(start["config"])
-            if distribution and (now := metadata.version(distribution)) != version:
-                raise Failed(f"version {now} was installed when {version} started; resume it")
+            if distribution and (installed_version := metadata.version(distribution)) != version:
+                raise Failed(
+                    f"version {installed_version} was installed when {version} started; resume it"
+                )
         except BaseException as error:  # third-party code may raise anything
             await self._fail(error, "", secrets)
             return
-        given = start["context"]
+        context_fields = start["context"]
         reports = self._reports
         fields: Message = {
-            **given,
+            **context_fields,
             **{name: partial(self._request, name) for name in ("started", "turn", "keep")},
             "interrupted": lambda hash: reports.start_soon(self._request, "interrupted", hash),
             "call": self._call,
-            "workspace": None if given["workspace"] is None else Path(given["workspace"]),
-            "attempts": tuple(given["attempts"]),
+            "workspace": None
+            if context_fields["workspace"] is None
+            else Path(context_fields["workspace"]),
+            "attempts": tuple(context_fields["attempts"]),
             "conversation": {},
             "secrets": secrets,
         }
         with Store.open(Path(start["root"])) as store:
             async with AsyncExitStack() as stack:
                 fields |= {"store": redacting_store(store, secrets), "exit_stack": stack}
-                async for asked in self._given:
-                    prompt = messages.to_prompt(asked["prompt"])
-                    context = AgentContext(**fields, prompt=prompt, answer=asked["answer"])
+                async for request in self._given:
+                    prompt = messages.to_prompt(request["prompt"])
+                    context = AgentContext(**fields, prompt=prompt, answer=request["answer"])
                     await self._ask(agent, context, point.module.partition(".")[0])
 
     async def _ask(self, agent: AgentFn, context: AgentContext, package: str) -> None:

@@ -43,12 +43,12 @@ class Actions:
         err = io.BytesIO()
         streams = runner.Streams(out, err, lambda line: pass_on([line], warn))
         done = runner.run(self._store, request, streams, cached=True)
-        found = None if done.result is None else cache.load(self._store, done.result)
+        cached_result = None if done.result is None else cache.load(self._store, done.result)
         return ActionResult(
             exit_code=done.exit_code,
             stdout=out.getvalue(),
             stderr=err.getvalue(),
-            outputs=None if found is None else found.outputs.tree,
+            outputs=None if cached_result is None else cached_result.outputs.tree,
             is_hit=done.hit,
             hash=done.result,
         )
@@ -65,16 +65,16 @@ class Actions:
         """Returns the cached result of a command; None for a miss. Nothing is run or restored."""
         request = _request(argv, directory, outputs=outputs, env=env, timeout_s=timeout_s)
         action = key.identify(ScratchStore(self._store), request)
-        found = cache.lookup(self._store, action.hash)
-        if found is None:
+        cached_result = cache.lookup(self._store, action.hash)
+        if cached_result is None:
             return None
         return ActionResult(
-            exit_code=found.exit_code,
-            stdout=self._store.get(found.stdout),
-            stderr=self._store.get(found.stderr),
-            outputs=found.outputs.tree,
+            exit_code=cached_result.exit_code,
+            stdout=self._store.get(cached_result.stdout),
+            stderr=self._store.get(cached_result.stderr),
+            outputs=cached_result.outputs.tree,
             is_hit=True,
-            hash=found.hash,
+            hash=cached_result.hash,
         )
 
 
@@ -89,7 +89,7 @@ def _request(
     return key.request(
         argv,
         directory=root,
-        here=root,
+        working_directory=root,
         env=env,
         names=env,
         outputs=outputs,

@@ -42,7 +42,7 @@ class Checkpoints:
         NotFound (the directory), Failed (a file that cannot be read), Refused; then nothing is
         recorded.
         """
-        made = create.create(
+        created = create.create(
             self._store,
             name,
             directory=Path(source),
@@ -52,12 +52,12 @@ class Checkpoints:
             options=SnapshotOptions(preserve, max_bytes),
             skip_if_unchanged=skip_if_unchanged,
         )
-        pass_on(made.report.warnings, warn)
-        return _public(made.checkpoint)
+        pass_on(created.report.warnings, warn)
+        return _public(created.checkpoint)
 
     def list(self, name: str | None = None) -> list[Checkpoint]:
         """Returns the checkpoints of `name`, or all: by name, then oldest first."""
-        return [_public(one) for one in checkpoint.listing(self._store, name)]
+        return [_public(stored) for stored in checkpoint.listing(self._store, name)]
 
     def names(self) -> Names:
         """Returns every name that has a checkpoint, sorted."""
@@ -72,12 +72,12 @@ class Checkpoints:
         return _public(checkpoint.find(self._store, revision))
 
 
-def _public(one: checkpoint.Checkpoint) -> Checkpoint:
+def _public(stored: checkpoint.Checkpoint) -> Checkpoint:
     return Checkpoint(
-        one.name,
-        one.id,
-        hash=one.hash,
-        root=one.root,
-        created_at=from_ms(one.created_at),
-        message=one.message,
+        stored.name,
+        stored.id,
+        hash=stored.hash,
+        root=stored.root,
+        created_at=from_ms(stored.created_at),
+        message=stored.message,
     )

@@ -111,5 +111,5 @@ init = Store.init
 def _root(path: HostPath | None) -> Path:
     if path is not None:
         return Path(path).absolute()
-    found: Path = config.store_root(None, os.environ).value
-    return found
+    root: Path = config.store_root(None, os.environ).value
+    return root

@@ -42,7 +42,7 @@ class Threads:
 
     def list(self) -> list[Thread]:
         """Returns all threads, oldest first."""
-        return [_public(one) for one in threads.list_threads(self._store)]
+        return [_public(thread) for thread in threads.list_threads(self._store)]
 
     def get(self, id: str) -> Thread:
         """Returns one thread as it stands now."""
@@ -50,10 +50,10 @@ class Threads:
 
     def steps(self, id: str, *, after: int = 0, last: int | None = None) -> Steps:
         """Returns the steps with an index above `after`, or the `last` of them, oldest first."""
-        found = thread_lookup.find(self._store, id)
+        thread = thread_lookup.find(self._store, id)
         return [
-            self._step(one)
-            for one in threads.last_steps(self._store, found, count=last, after=after)
+            self._step(node)
+            for node in threads.last_steps(self._store, thread, count=last, after=after)
         ]
 
     def step(self, id: str, index: int) -> Step:
@@ -63,15 +63,15 @@ class Threads:
     def follow(self, id: str, *, after: int = 0, poll_s: float = 0.1) -> Iterator[Step]:
         """Yields the steps with an index above `after`, each as soon as it is recorded; returns
         when the thread is suspended or over. Blocks; looks every `poll_s` seconds."""
-        found = thread_lookup.find(self._store, id)
+        thread = thread_lookup.find(self._store, id)
         version_now = version_of(self._store.backend)
         while True:
             version = version_now()
-            found = threads.get(self._store, found.id)
-            for node in threads.last_steps(self._store, found, count=None, after=after):
+            thread = threads.get(self._store, thread.id)
+            for node in threads.last_steps(self._store, thread, count=None, after=after):
                 after = node.payload["index"]
                 yield self._step(node)
-            if found.status != threads.RUNNING:
+            if thread.status != threads.RUNNING:
                 return
             while version_now() == version:
                 time.sleep(poll_s)
@@ -103,7 +103,7 @@ class Threads:
         stand for its id. A second call with the same `idempotency_key` returns the existing thread.
         Raises Invalid (a config), Conflict (the name is taken), Refused (an agent's version).
         """
-        made = self._ask(
+        answer = self._ask(
             "start",
             in_process,
             workflow=workflow,
@@ -118,7 +118,7 @@ class Threads:
             allow_secret=allow_secret,
             name=name,
         )
-        return self.get(made["id"])
+        return self.get(answer["id"])
 
     def fork(
         self,
@@ -136,8 +136,8 @@ class Threads:
         limit, `workflow` its workflow."""
         limits = {"max_steps": max_steps, "workflow": workflow, "name": name}
         bound = _bindings(agents or {})
-        made = self._ask("fork", in_process, id=self._id(id), at=at, agents=bound, **limits)
-        return self.get(made["id"])
+        answer = self._ask("fork", in_process, id=self._id(id), at=at, agents=bound, **limits)
+        return self.get(answer["id"])
 
     def resume(
         self,
@@ -215,15 +215,15 @@ class Threads:
         )
 
 
-def _public(found: threads.Thread) -> Thread:
+def _public(thread: threads.Thread) -> Thread:
     """From the head alone, so a thread whose nodes are damaged is listed like any other."""
-    record = found.fields
+    record = thread.fields
     spent = record.get("spent") or {"tokens": 0, "wallMs": 0}
     return Thread(
-        id=found.id,
+        id=thread.id,
         workflow=record.get("workflow", ""),
-        status=state(found),
-        hash=found.hash,
+        status=state(thread),
+        hash=thread.hash,
         role=(record.get("intent") or {}).get("role"),
         updated_at=from_ms(record.get("updatedAt", 0)),
         reason=record.get("reason"),
@@ -237,6 +237,6 @@ def _public(found: threads.Thread) -> Thread:
 
 def _bindings(agents: Mapping[str, Agent]) -> dict[str, dict[str, Any]]:
     return {
-        role: {"name": one.name, "config": dict(one.config), "version": one.version}
-        for role, one in agents.items()
+        role: {"name": agent.name, "config": dict(agent.config), "version": agent.version}
+        for role, agent in agents.items()
     }

@@ -43,36 +43,38 @@ class Trees:
         """Returns the hash of the root of `tree`."""
         if isinstance(tree, str):
             return resolve_tree(self._store, tree)
-        found: str | None
+        hash: str | None
         if isinstance(tree, Digest):
-            found = tree.hash
+            hash = tree.hash
         elif isinstance(tree, Checkpoint):
-            found = tree.root
+            hash = tree.root
         else:
-            found = tree.workspace if isinstance(tree, Step) else tree.hash
-        if found is None:
+            hash = tree.workspace if isinstance(tree, Step) else tree.hash
+        if hash is None:
             raise NotFound(f"{tree}: no tree")
-        return cast(TreeHash, found)
+        return cast(TreeHash, hash)
 
     def stat(self, tree: Tree, path: TreePath = "") -> Entry:
         """Returns the entry at `path`."""
         root = self.resolve(tree)
-        at = os.fsencode(path)
-        found = trees.resolve(self._store, root, at)
-        if found is None:
+        raw_path = os.fsencode(path)
+        entry = trees.resolve(self._store, root, raw_path)
+        if entry is None:
             return Entry("", "directory", root)
-        return _entry(b"/".join(trees.split_path(at)), found)
+        return _entry(b"/".join(trees.split_path(raw_path)), entry)
 
     def ls(self, tree: Tree, path: TreePath = "") -> list[Entry]:
         """Returns the entries of a directory, sorted by name."""
         root, below = self._directory(tree, path)
-        return [_entry(below + name, one) for name, one in trees.load(self._store, root).items()]
+        return [
+            _entry(below + name, entry) for name, entry in trees.load(self._store, root).items()
+        ]
 
     def walk(self, tree: Tree, path: TreePath = "") -> Iterator[Entry]:
         """Yields every entry below a directory, each directory before its content."""
         root, below = self._directory(tree, path)
-        for at, one in trees.walk(self._store, root, below):
-            yield _entry(at, one)
+        for entry_path, entry in trees.walk(self._store, root, below):
+            yield _entry(entry_path, entry)
 
     def open(self, tree: Tree, path: TreePath) -> BinaryIO:
         """Opens a file for reading: seekable, verified, of any size."""
@@ -88,8 +90,8 @@ class Trees:
         """Yields the paths that differ, in path order; None is the empty tree."""
         for change in trees.changes(self._store, self._optional(old), self._optional(new)):
             before, after = (
-                None if one is None else _entry(change.path, one)
-                for one in (change.old, change.new)
+                None if entry is None else _entry(change.path, entry)
+                for entry in (change.old, change.new)
             )
             yield Change(change.letter, os.fsdecode(change.path), old=before, new=after)
 
@@ -150,8 +152,8 @@ class Trees:
         saved: list[str] = []
 
         def save(before: RecordedState, _: object = None) -> None:
-            made = create_before_restore(self._store, before, Path(target))
-            saved.append(f"{made.name}@{made.id}")
+            checkpoint = create_before_restore(self._store, before, Path(target))
+            saved.append(f"{checkpoint.name}@{checkpoint.id}")
 
         state = self._state(tree)
         done = restore.restore(
@@ -196,8 +198,8 @@ class Trees:
 
     def _directory(self, tree: Tree, path: TreePath) -> tuple[TreeHash, bytes]:
         """Returns its root, and the prefix of the paths below it."""
-        found = _checked(self.stat(tree, path), "directory")
-        return cast(TreeHash, found.hash), os.fsencode(found.path) + b"/" if found.path else b""
+        entry = _checked(self.stat(tree, path), "directory")
+        return cast(TreeHash, entry.hash), os.fsencode(entry.path) + b"/" if entry.path else b""
 
     def _file(self, tree: Tree, path: TreePath) -> Entry:
         return _checked(self.stat(tree, path), "file")
@@ -220,24 +222,24 @@ def _hash(entry: Entry) -> str:
     return entry.hash
 
 
-def _entry(path: bytes, found: directory.Entry) -> Entry:
+def _entry(path: bytes, entry: directory.Entry) -> Entry:
     where = os.fsdecode(path)
-    if isinstance(found, directory.Subdirectory):
-        return Entry(where, "directory", found.digest.hash)
-    kept = found.properties or directory.Properties()
+    if isinstance(entry, directory.Subdirectory):
+        return Entry(where, "directory", entry.digest.hash)
+    kept = entry.properties or directory.Properties()
     seconds, ns = kept.mtime or (0, 0)
     mtime_ns = None if kept.mtime is None else seconds * 10**9 + ns
-    if isinstance(found, directory.Symlink):
-        target = os.fsdecode(found.target)
+    if isinstance(entry, directory.Symlink):
+        target = os.fsdecode(entry.target)
         return Entry(where, "symlink", target=target, mode=kept.unix_mode, mtime_ns=mtime_ns)
-    hash = found.digest.hash
-    size = found.digest.size_bytes
+    hash = entry.digest.hash
+    size = entry.digest.size_bytes
     return Entry(
         where,
         "file",
         hash=hash,
         size=size,
-        executable=found.executable,
+        executable=entry.executable,
         mode=kept.unix_mode,
         mtime_ns=mtime_ns,
     )

@@ -27,18 +27,18 @@ class Workflows:
         from engine.workflow import file, registry
 
         if isinstance(definition, Mapping):
-            found = file.complete(definition)
+            workflow_file = file.complete(definition)
         else:
             path = Path(definition)
             try:
-                found = file.read(path.read_bytes(), path.name)
+                workflow_file = file.read(path.read_bytes(), path.name)
             except OSError as error:
                 raise Failed(f"cannot read {path}: {error.strerror}") from None
-        if errors := found.check().errors:  # also those of its agents
+        if errors := workflow_file.check().errors:  # also those of its agents
             raise Invalid("; ".join(errors))
-        _, report = registry.add(self._store, found.definition, found.agents)
+        _, report = registry.add(self._store, workflow_file.definition, workflow_file.agents)
         pass_on(report.warnings, warn)
-        return self.load(found.definition["name"])
+        return self.load(workflow_file.definition["name"])
 
     def load(self, name: str) -> Workflow:
         """Returns a workflow by its name, its hash or the beginning of that. Raises NotFound."""

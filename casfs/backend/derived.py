@@ -38,8 +38,8 @@ def find_prefix(blobs: Blobs, prefix: str, limit: int = 2) -> list[str]:
     """Returns up to `limit` stored hashes that start with `prefix`, sorted."""
     if isinstance(blobs, capabilities.Indexed):
         return blobs.find(prefix, limit)
-    found = (hash for _, hash, _ in blobs.iterate() if hash.startswith(prefix))
-    return heapq.nsmallest(limit, found)
+    matches = (hash for _, hash, _ in blobs.iterate() if hash.startswith(prefix))
+    return heapq.nsmallest(limit, matches)
 
 
 def of_types(blobs: Blobs, types: Collection[str]) -> Iterator[tuple[str, BlobInfo]]:
@@ -72,12 +72,12 @@ def room_by_type(blobs: Blobs) -> dict[str | None, Total]:
     """Returns what is stored of each type, by the type's hash; None: plain bytes."""
     if isinstance(blobs, capabilities.Indexed):
         return blobs.room()
-    found: dict[str | None, Total] = {}
+    totals: dict[str | None, Total] = {}
     for _, _, info in blobs.iterate():
-        total = found.setdefault(info.type, Total())
+        total = totals.setdefault(info.type, Total())
         total.blobs = total.blobs + 1
         total.bytes = total.bytes + info.size
-    return found
+    return totals
 
 
 def stager(blobs: Blobs) -> Callable[[Digest, bytes], Staged]:
@@ -137,9 +137,9 @@ def publish_each(
 ) -> list[set[str] | BaseException]:
     """Publishes each in a transaction of its own; returns what each call returns or raises."""
     results: list[set[str] | BaseException] = []
-    for one in group:
+    for publication in group:
         try:
-            results.append(publish(*one))
+            results.append(publish(*publication))
         except Exception as error:
             results.append(error)
     return results

@@ -84,7 +84,7 @@ class DiskBackend:
         self.blobs = DiskBlobs(
             self._db, self._objects, packs=self.packs, heads=self.heads, commits=self._commits
         )
-        self.blobs.erase = lambda **more: self.tiers.tidy(purged_only=True, **more)
+        self.blobs.erase = lambda **options: self.tiers.tidy(purged_only=True, **options)
 
     @classmethod
     def for_worker(cls, staging: Path) -> DiskBackend:
@@ -120,22 +120,27 @@ class DiskBackend:
     def _publish_all(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
         from casfs.backend.hot_packs import spill
 
-        made: list[Staged] = []
+        spilled: list[Staged] = []
         try:
-            ready = [one._replace(staged=spill(self._objects, one.staged, made)) for one in group]
-            self._objects.sync([blob for one in ready for blob in one.staged])
-            return self._commits.run_all([partial(self._publish, one) for one in ready])
+            ready = [
+                publication._replace(staged=spill(self._objects, publication.staged, spilled))
+                for publication in group
+            ]
+            self._objects.sync([blob for publication in ready for blob in publication.staged])
+            return self._commits.run_all(
+                [partial(self._publish, publication) for publication in ready]
+            )
         except Exception as error:
             return [error] * len(group)
         finally:
-            discard(made)
+            discard(spilled)
 
-    def _publish(self, one: Publication, db: Connection) -> set[str]:
-        batch, swaps, require, local = one
-        now = int(time.time())
+    def _publish(self, publication: Publication, db: Connection) -> set[str]:
+        batch, swaps, require, local = publication
+        now_s = int(time.time())
         at_ms = now_ms()
-        stored = prepare(db, batch, moves=swaps, require=require, now=now)
-        temps = dict.fromkeys(one.temp for one in batch if one.temp and one.member is not None)
+        stored = prepare(db, batch, moves=swaps, require=require, now_s=now_s)
+        temps = dict.fromkeys(blob.temp for blob in batch if blob.temp and blob.member is not None)
         if temps:
             self._blank_purged(db, batch)
         if local:
@@ -150,7 +155,7 @@ class DiskBackend:
             stored=stored,
             type_ids=self.blobs.type_ids,
             packs=packs,
-            now=now,
+            now_s=now_s,
         )
         self._objects.place(blob for blob in batch if not is_placed(blob, stored))
         if db.execute("SELECT 1 FROM collecting").fetchone():
@@ -164,21 +169,21 @@ class DiskBackend:
         from casfs.backend.hot_packs import blank
         from casfs.backend.purging import find_purged
 
-        members = [one for one in batch if one.temp and one.member is not None]
-        purged = find_purged(db, {one.digest.hash for one in members})
-        for one in members:
-            if one.digest.hash in purged:
-                blank(str(one.temp), int(one.member or 0))
+        members = [blob for blob in batch if blob.temp and blob.member is not None]
+        purged = find_purged(db, {blob.digest.hash for blob in members})
+        for staged in members:
+            if staged.digest.hash in purged:
+                blank(str(staged.temp), int(staged.member or 0))
 
     def evict(self, limit: int, used: Iterable[str]) -> None:
         """Of a cache: deletes what was used least recently, in rows and files, down to FULL_SHARE
         once that is more than `limit` bytes. `used`: since the last time."""
         from casfs.backend.disk_gc import remove_files
 
-        now = int(time.time())
+        now_s = int(time.time())
 
         def delete(db: Connection) -> list[str]:
-            db.executemany(TOUCH, [(now, key_of(hash)) for hash in used])
+            db.executemany(TOUCH, [(now_s, key_of(hash)) for hash in used])
             (total,) = db.execute("SELECT sum(size) FROM blobs WHERE pack IS NULL").fetchone()
             kept = int(limit * FULL_SHARE) if (total or 0) > limit else FOREVER
             return [key.hex() for key, is_file in db.execute(EVICT, (kept,)) if is_file]
@@ -202,13 +207,13 @@ class DiskBackend:
         """Records a pack whose file is in place, or elsewhere, and its plain `members` (number,
         hash, size) as far as they are not stored here yet; only local trees reach those in `local`.
         Returns the id of its row."""
-        now = int(time.time())
+        now_s = int(time.time())
 
         def adopt(db: Connection) -> int:
             id = add_row(db, name, kind=kind, size=size, remote=remote)
             mark_local(db, local)
             db.executemany(
-                ADOPT, ((key_of(hash), size, now, id, number) for number, hash, size in members)
+                ADOPT, ((key_of(hash), size, now_s, id, number) for number, hash, size in members)
             )
             return id
 

@@ -156,28 +156,28 @@ class DiskBlobs(DiskPurging):
             self._check_moved(hash)
         return None
 
-    def _packed(self, hash: str, place: Place) -> bytes:
+    def _packed(self, hash: str, location: Place) -> bytes:
         try:
-            return self._packs.read(hash, place)
+            return self._packs.read(hash, location)
         except (NotFound, CorruptBlob):
             row = self._row(hash)
-            if row.place != place:  # it was moved or deleted meanwhile
+            if row.place != location:  # it was moved or deleted meanwhile
                 return self._content(hash, row)
-            return self._packs.read(hash, place, again=True)
+            return self._packs.read(hash, location, again=True)
 
     def _thaw(self, hash: str, row: _Row) -> None:
         """Makes a large blob of a pack a file again."""
-        place = row.place
-        assert place is not None
-        with self._packs.moving(hash, place):
-            if self._row(hash).place == place:  # else another process has
-                self._place_file(hash, row.size, place)
+        location = row.place
+        assert location is not None
+        with self._packs.moving(hash, location):
+            if self._row(hash).place == location:  # else another process has
+                self._place_file(hash, row.size, location)
 
-    def _place_file(self, hash: str, size: int, place: Place) -> None:
-        staged = self._objects.stage(self._packs.stream(hash, place))
+    def _place_file(self, hash: str, size: int, location: Place) -> None:
+        staged = self._objects.stage(self._packs.stream(hash, location))
 
         def move(db: Connection) -> None:
-            if db.execute(THAW, (key_of(hash), *place)).rowcount:
+            if db.execute(THAW, (key_of(hash), *location)).rowcount:
                 self._objects.place([staged])
 
         try:
@@ -190,10 +190,10 @@ class DiskBlobs(DiskPurging):
 
     def get_sized(self, hash: str, size: int) -> bytes:
         with self._db.read() as db:
-            found = db.execute(PLAIN, (key_of(hash),)).fetchone()
-        if found is None:  # a node, or absent
+            row = db.execute(PLAIN, (key_of(hash),)).fetchone()
+        if row is None:  # a node, or absent
             return self.get(hash).data
-        whole, data, pack, member = found
+        whole, data, pack, member = row
         if pack is None and data is None and (content := self._file_content(hash, size)):
             return content
         return self._content(hash, _Row(whole, type=None, data=data, place=pack and (pack, member)))
@@ -205,26 +205,26 @@ class DiskBlobs(DiskPurging):
             for hash in batch:
                 if hash not in rows:
                     raise NotFound(f"no blob {hash} in this store")
-                data, is_file, size, place = rows[hash]
+                data, is_file, size, location = rows[hash]
                 if is_file:
                     yield self._file_content(hash)
-                elif place is not None:
-                    yield self._packed(hash, place) if size <= FILE_MIN_BYTES else None
+                elif location is not None:
+                    yield self._packed(hash, location) if size <= FILE_MIN_BYTES else None
                 elif isinstance(data, bytes) and hash_bytes(data) == hash:  # no damage, no mark
                     yield data
                 else:
                     yield self.get(hash).data
 
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
-        found: dict[str, tuple[str, int, int | None]] = {}
+        locations: dict[str, tuple[str, int, int | None]] = {}
         with self._db.read() as db:
             rows = rows_in(db, PLACES, [key_of(hash) for hash in hashes])
         for key, pack, member, name, size, kind in rows:
             offset = IN_REMOTE if kind == "remote" else None
             if kind == "hot":
                 offset = self._packs.offset(pack, member)
-            found[key.hex()] = name.hex(), size, offset
-        return found
+            locations[key.hex()] = name.hex(), size, offset
+        return locations
 
     def _contents(
         self, hashes: list[str]
@@ -255,8 +255,8 @@ class DiskBlobs(DiskPurging):
         if row is None:
             raise NotFound(f"no blob {hash} in this store")
         size, type, data, pack, member = row
-        place = None if pack is None else (pack, member)
-        return _Row(size, type, data=self._decoded(data, type is not None), place=place)
+        location = None if pack is None else (pack, member)
+        return _Row(size, type, data=self._decoded(data, type is not None), place=location)
 
     # -- repair ---------------------------------------------------------------------------
 
@@ -280,8 +280,8 @@ class DiskBlobs(DiskPurging):
             elif len(verified(hash, row.data)) != row.size:
                 raise CorruptBlob(f"blob {hash}: its row is not {row.size} bytes long")
         except (NotFound, CorruptBlob):
-            now = self._row(hash)
-            if now.place == row.place and (now.data is None) == (row.data is None):
+            current_row = self._row(hash)
+            if current_row.place == row.place and (current_row.data is None) == (row.data is None):
                 raise
             self.verify(hash)  # it was moved meanwhile
 

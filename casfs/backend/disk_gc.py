@@ -164,7 +164,11 @@ class MarkSweep:
         """Removes files that a crash left without a row."""
         for hashes in self._objects.shards():
             with self._db.read() as db:
-                stray = [hash for hash, at in hashes if at < before and not _has_file(db, hash)]
+                stray = [
+                    hash
+                    for hash, changed_at in hashes
+                    if changed_at < before and not _has_file(db, hash)
+                ]
             if stray:
                 remove_files(self._db, self._objects, stray)
         for name in list(self._packs.names()):

@@ -39,7 +39,7 @@ class DiskHeads:
         low = prefix
         high = prefix + chr(sys.maxunicode)
         test = " OR ".join(["instr(name, ?) OR instr(record, ?)"] * len(containing)) or "1"
-        texts = [text for one in containing for text in (one, one)]
+        texts = [text for needle in containing for text in (needle, needle)]
         order, limit = ("DESC", REVERSED_FIRST_BATCH_ROWS) if reverse else ("ASC", BATCH_ROWS)
         while True:
             with self._db.read() as db:
@@ -56,9 +56,11 @@ class DiskHeads:
             low, high = (low, rows[-1][0]) if reverse else (rows[-1][0] + "\0", high)
 
     def note_use(self, names: Collection[HeadName]) -> None:
-        now = now_ms()
+        used_at_ms = now_ms()
         statement = "INSERT OR REPLACE INTO uses SELECT name, ? FROM heads WHERE name = ?"
-        self._commits.run(lambda db: db.executemany(statement, [(now, name) for name in names]))
+        self._commits.run(
+            lambda db: db.executemany(statement, [(used_at_ms, name) for name in names])
+        )
 
     def last_use(self, name: HeadName) -> int:
         with self._db.read() as db:
@@ -78,9 +80,9 @@ class DiskHeads:
                 seq,
                 name,
                 hash=cast(NodeHash, key.hex()) if isinstance(key, bytes) else None,
-                at_ms=at,
+                at_ms=at_ms,
             )
-            for seq, name, key, at in rows
+            for seq, name, key, at_ms in rows
         ]
 
     # -- a replica of other heads ---------------------------------------------------------------

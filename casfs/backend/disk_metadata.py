@@ -38,7 +38,7 @@ class DiskMetadata:
         self.type_ids: dict[str, int] = {}  # the same rows
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        found: dict[str, BlobInfo] = {}
+        infos: dict[str, BlobInfo] = {}
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
         with self._db.read() as db:
             rows = rows_in(db, f"{INFO_PLACE} hash IN", keys)
@@ -48,8 +48,8 @@ class DiskMetadata:
                 info = info._replace(purged=True, substitute=substitute_of(mark))
             elif remote or awaited:
                 info = info._replace(remote=bool(remote), awaited=bool(awaited))
-            found[key.hex()] = info
-        return found
+            infos[key.hex()] = info
+        return infos
 
     def local_among(self, hashes: Collection[str]) -> set[str]:
         try:
@@ -84,16 +84,18 @@ class DiskMetadata:
         if id not in self._types:
             with self._db.read() as db:
                 rows = db.execute("SELECT id, hash FROM types").fetchall()
-            self._types.update((one, type) for one, key in rows if (type := type_of(key)))
-            self.type_ids.update((type, one) for one, type in self._types.items())
+            self._types.update((type_id, type) for type_id, key in rows if (type := type_of(key)))
+            self.type_ids.update((type, type_id) for type_id, type in self._types.items())
         return self._types.get(id)  # None: the row was lost, as fsck reports
 
     def missing(self, hashes: Collection[str]) -> list[str]:
-        asked = {hash: parse_hash(hash) for hash in hashes}
-        keys = [key for key in asked.values() if key is not None]
+        keys_by_hash = {hash: parse_hash(hash) for hash in hashes}
+        keys = [key for key in keys_by_hash.values() if key is not None]
         with self._db.read() as db:
-            found = {key for (key,) in rows_in(db, "SELECT hash FROM blobs WHERE hash IN", keys)}
-        return [hash for hash, key in asked.items() if key not in found]
+            stored_keys = {
+                key for (key,) in rows_in(db, "SELECT hash FROM blobs WHERE hash IN", keys)
+            }
+        return [hash for hash, key in keys_by_hash.items() if key not in stored_keys]
 
     def find(self, prefix: str, limit: int) -> list[str]:
         low = bytes.fromhex(prefix.ljust(64, "0"))

@@ -61,8 +61,8 @@ class FrameMirror:
                 self._fetch_index(tail)
                 self.index = self._read_index()
             frames = [self.index.frame(number) for number in range(self.index.frames)]
-            self.starts = array("Q", [one.offset for one in frames])
-            self.ends = array("Q", [one.offset + one.stored for one in frames])
+            self.starts = array("Q", [frame.offset for frame in frames])
+            self.ends = array("Q", [frame.offset + frame.stored for frame in frames])
             sound = zip(self.starts, [0, *self.ends], strict=False)
             if any(start < end for start, end in sound):
                 raise Corrupt(f"pack {self.index.name}: its frames overlap")
@@ -102,13 +102,13 @@ class FrameMirror:
         return self._uses[frame] != 0
 
     def touch(self, frame: int) -> None:
-        now = int(time.time())
-        if self._uses[frame] != now:
-            self._uses[frame] = now
+        now_s = int(time.time())
+        if self._uses[frame] != now_s:
+            self._uses[frame] = now_s
 
     def used(self) -> list[tuple[int, int]]:
         """Returns (last use, frame) of all that is present."""
-        return [(at, frame) for frame, at in enumerate(self._uses.tolist()) if at]
+        return [(last_use, frame) for frame, last_use in enumerate(self._uses.tolist()) if last_use]
 
     @contextmanager
     def locked(self, start: int, end: int, *, wait: bool = True) -> Iterator[None]:
@@ -181,8 +181,8 @@ def mirror_path(root: Path, remote: str, name: str) -> Path:
 
 def remove_mirror(root: Path, remote: str, name: str) -> None:
     path = mirror_path(root, remote, name)
-    for one in (path, path.with_suffix(USES)):
-        one.unlink(missing_ok=True)
+    for mirror_file in (path, path.with_suffix(USES)):
+        mirror_file.unlink(missing_ok=True)
 
 
 def evict(root: Path, limit: int) -> None:
@@ -192,12 +192,12 @@ def evict(root: Path, limit: int) -> None:
         return
     with locks.held(root, "cache", lambda: None):
         total = _room(root)
-        found = []
+        candidates = []
         for path in root.glob(PACKS):
             with suppress(CasfsError):
                 mirror = FrameMirror(path)
-                found += [(at, frame, mirror) for at, frame in mirror.used()]
-        for _, frame, mirror in sorted(found, key=lambda one: one[:2]):
+                candidates += [(last_use, frame, mirror) for last_use, frame in mirror.used()]
+        for _, frame, mirror in sorted(candidates, key=lambda candidate: candidate[:2]):
             if total <= limit * FULL_SHARE:
                 return
             total -= mirror.evict(frame)

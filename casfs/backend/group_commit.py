@@ -89,7 +89,7 @@ class GroupCommit:
         except BaseException:  # Ctrl-C in the main thread: another caller must lead instead
             self._withdraw(requests)
             raise
-        return [one.result if one.error is None else one.error for one in requests]
+        return [request.result if request.error is None else request.error for request in requests]
 
     def _withdraw(self, requests: Sequence[_Request]) -> None:
         with self._lock:

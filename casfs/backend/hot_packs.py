@@ -63,15 +63,15 @@ class HotPacks:
         if self._file is None:
             self._held.append((digest, data))
             self._held_bytes += len(data)
-            place = self._number, len(self._held) - 1
+            location = self._number, len(self._held) - 1
             if len(self._held) >= MIN_BLOBS or self._held_bytes >= self._held_max_bytes:
                 self._open()
-            return place
+            return location
         with writing(self._temp):
-            place = self._number, self._writer.add(digest.hash, data)
+            location = self._number, self._writer.add(digest.hash, data)
         if self._writer.size >= MAX_BYTES:
             self.complete()
-        return place
+        return location
 
     def _open(self) -> None:
         self._temp = self._objects.staging.new_name()
@@ -126,21 +126,21 @@ def blank(path: str, member: int) -> None:
     fsync(path)
 
 
-def spill(objects: Objects, staged: Sequence[Staged], made: list[Staged]) -> list[Staged]:
+def spill(objects: Objects, staged: Sequence[Staged], spilled: list[Staged]) -> list[Staged]:
     """Returns what is staged, with longer plain bytes in files or packs instead of memory; these
-    are added to `made`."""
+    are added to `spilled`."""
     packs = HotPacks(objects, sys.maxsize)  # they are in memory anyway
-    found = list(staged)
+    blobs = list(staged)
     places = {}
     try:
-        for number, one in enumerate(staged):
-            if one.data is not None and not one.is_row:
-                places[number] = packs.add(one.digest, one.data)
+        for number, blob in enumerate(staged):
+            if blob.data is not None and not blob.is_row:
+                places[number] = packs.add(blob.digest, blob.data)
         packs.complete()
     finally:
         packs.close()
         for number, (group, member) in places.items():
             if group < len(packs.groups):
-                found[number] = packs.groups[group].staged(staged[number].digest, member)
-                made.append(found[number])
-    return found
+                blobs[number] = packs.groups[group].staged(staged[number].digest, member)
+                spilled.append(blobs[number])
+    return blobs

@@ -23,15 +23,15 @@ class JournalReader:
         version = self._current_version()
         lost = False
         seq = self.seq
-        found: list[Move] = []
+        all_moves: list[Move] = []
         if version != self._version:
             while moves := self._backend.heads.moves(seq):
                 if moves[0].seq != seq + 1:
                     lost = True
-                    found = []
-                found += moves
+                    all_moves = []
+                all_moves += moves
                 seq = moves[-1].seq
         self.lost = lost
         self.seq = seq
         self._version = version
-        return found
+        return all_moves

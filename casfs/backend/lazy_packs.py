@@ -181,8 +181,8 @@ class LazyRemotes:
         return open_storage(**settings, patience_s=PATIENCE_S)
 
     def close(self) -> None:
-        for one in self._open.values():
-            one.close()
+        for remote in self._open.values():
+            remote.close()
 
 
 class FrameFetcher:
@@ -231,8 +231,8 @@ class FrameFetcher:
             data = mirror.read(first, start, own)
             if data is not None:
                 return data
-            rest = range(first + 1, last + 1)
-            last = next((frame - 1 for frame in rest if mirror.is_present(frame)), last)
+            later_frames = range(first + 1, last + 1)
+            last = next((frame - 1 for frame in later_frames if mirror.is_present(frame)), last)
             data = self.remote.get(self.name, start, mirror.ends[last] - start)
             mirror.store(first, last, data)
         if last > first:
@@ -300,8 +300,8 @@ class LazyPack(PackReader):
         """One process at a time, so that none fetches what another has just freed: the room of the
         member's frames is free after the block. A thread that must not wait does not."""
         mirror = self._fetcher.mirror
-        place = MOVES + number
-        with mirror.locked(place, place + 1) if waiting.allowed else nullcontext():
+        lock_offset = MOVES + number
+        with mirror.locked(lock_offset, lock_offset + 1) if waiting.allowed else nullcontext():
             yield
             for frame in self.index.frames_of(number):
                 mirror.evict(frame)

@@ -48,7 +48,7 @@ class MemoryBackend:
         with self.lock:
             batch = list(staged)
             moves = list(swaps)
-            brought: set[str] = {one.digest.hash for one in batch}
+            brought: set[str] = {blob.digest.hash for blob in batch}
             present = self.blobs.stored.keys() | brought
             stored = brought & self.blobs.stored.keys()
             for hash in require:
@@ -57,15 +57,18 @@ class MemoryBackend:
             for move in moves:
                 if move.new is not None and move.new.hash not in present:
                     raise NotFound(f"no blob {move.new.hash} in this store for head {move.name}")
-            for one in batch:
-                if one.type not in (None, META) and one.type not in present:
-                    raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
+            for staged_blob in batch:
+                if staged_blob.type not in (None, META) and staged_blob.type not in present:
+                    raise NotFound(
+                        f"no blob {staged_blob.type} in this store, the type of"
+                        f" {staged_blob.digest}"
+                    )
             heads = self.heads.swapped(moves)
             self.blobs.unmark_local(stored.union(require).difference(local))
             self.blobs.marked |= (brought - stored).intersection(local)
             self.blobs.add(batch)
             self.heads.replace(heads, moves)
-            touched = [*require, *(one.digest.hash for one in batch)]
+            touched = [*require, *(blob.digest.hash for blob in batch)]
             touched += [move.new.hash for move in moves if move.new is not None]
             self.blobs.touch(touched)
             if self.touched is not None:
@@ -94,23 +97,23 @@ class MemoryBlobs:
         return Staged(Digest.of(data), data)
 
     def add(self, batch: Iterable[Staged]) -> None:
-        for one in batch:
-            assert one.data is not None
-            old = self.stored.get(one.digest.hash)
-            mark = self._purged.get(one.digest.hash)
+        for blob in batch:
+            assert blob.data is not None
+            old = self.stored.get(blob.digest.hash)
+            mark = self._purged.get(blob.digest.hash)
             if mark is not None and mark.purged:
                 continue
-            if self._purged.pop(one.digest.hash, None) is not None:
+            if self._purged.pop(blob.digest.hash, None) is not None:
                 old = None
-            if old is None or (old.type is None and one.type is not None):
-                self.stored.pop(one.digest.hash, None)  # a node arrives anew
-                self.stored[one.digest.hash] = Blob(one.data, one.type)
+            if old is None or (old.type is None and blob.type is not None):
+                self.stored.pop(blob.digest.hash, None)  # a node arrives anew
+                self.stored[blob.digest.hash] = Blob(blob.data, blob.type)
                 self._newest += 1
-                self._positions[one.digest.hash] = self._newest
+                self._positions[blob.digest.hash] = self._newest
 
     def touch(self, hashes: Iterable[str]) -> None:
-        now = int(time.time())
-        self.touched.update(dict.fromkeys(hashes, now))
+        now_s = int(time.time())
+        self.touched.update(dict.fromkeys(hashes, now_s))
 
     def get(self, hash: str) -> Blob:
         mark = self._purged.get(hash)
@@ -165,36 +168,36 @@ class MemoryBlobs:
 
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
         with self._backend.lock:
-            for one in purges:
-                self._check_purge(one)
+            for purge in purges:
+                self._check_purge(purge)
             heads = self._backend.heads.swapped(swaps)
-            for one in purges:
-                self._mark_purged(one)
+            for purge in purges:
+                self._mark_purged(purge)
             # What is gone need not be hidden; what is left of it must be.
-            self.unmark_local([one.hash for one in purges if one.substitute is None])
+            self.unmark_local([purged.hash for purged in purges if purged.substitute is None])
             self._backend.heads.replace(heads, swaps)
-            self.touch(one.hash for one in purges)
+            self.touch(purged.hash for purged in purges)
         return True
 
-    def _check_purge(self, one: Purge) -> None:
-        substitute = None if one.substitute is None else self.stored.get(one.substitute)
-        if one.substitute is not None and substitute is None:
-            raise NotFound(f"no blob {one.substitute} in this store for {one.hash}")
-        old = self.stored.get(one.hash)
-        if one.is_new and old is not None:
-            raise Conflict(f"{one.hash} was stored meanwhile; try again")
+    def _check_purge(self, purge: Purge) -> None:
+        substitute = None if purge.substitute is None else self.stored.get(purge.substitute)
+        if purge.substitute is not None and substitute is None:
+            raise NotFound(f"no blob {purge.substitute} in this store for {purge.hash}")
+        old = self.stored.get(purge.hash)
+        if purge.is_new and old is not None:
+            raise Conflict(f"{purge.hash} was stored meanwhile; try again")
         if old is not None and old.type != (None if substitute is None else substitute.type):
-            raise Invalid(f"{one.hash} can only be purged with a substitute of its type")
+            raise Invalid(f"{purge.hash} can only be purged with a substitute of its type")
 
-    def _mark_purged(self, one: Purge) -> None:
-        type = None if one.substitute is None else self.stored[one.substitute].type
-        old = self.info([one.hash]).get(one.hash)
+    def _mark_purged(self, purge: Purge) -> None:
+        type = None if purge.substitute is None else self.stored[purge.substitute].type
+        old = self.info([purge.hash]).get(purge.hash)
         if old is None:
             self._newest += 1
-            self._positions[one.hash] = self._newest
-        size = one.size if old is None else old.size
-        self.stored[one.hash] = Blob(b"", type)
-        self._purged[one.hash] = BlobInfo(size, type, purged=True, substitute=one.substitute)
+            self._positions[purge.hash] = self._newest
+        size = purge.size if old is None else old.size
+        self.stored[purge.hash] = Blob(b"", type)
+        self._purged[purge.hash] = BlobInfo(size, type, purged=True, substitute=purge.substitute)
 
     def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:
         return True
@@ -216,8 +219,10 @@ class MemoryHeads:
         self._moved = 0
 
     def get(self, name: HeadName) -> Head | None:
-        found = self._heads.get(name)
-        return None if found is None else Head(found[0], canonical.decode(found[1]))
+        stored_head = self._heads.get(name)
+        return (
+            None if stored_head is None else Head(stored_head[0], canonical.decode(stored_head[1]))
+        )
 
     def list(
         self, prefix: str = "", *, reverse: bool = False, containing: Collection[str] = ()
@@ -227,8 +232,8 @@ class MemoryHeads:
                 yield name, Head(hash, canonical.decode(record))
 
     def note_use(self, names: Collection[HeadName]) -> None:
-        now = now_ms()
-        self._uses.update({name: now for name in names if name in self._heads})
+        used_at_ms = now_ms()
+        self._uses.update({name: used_at_ms for name in names if name in self._heads})
 
     def last_use(self, name: HeadName) -> int:
         return self._uses.get(name, 0) if name in self._heads else 0
@@ -261,7 +266,7 @@ class MemoryHeads:
             hash = None if swap.new is None else swap.new.hash
             self._moves.append(Move(self._moved + 1, swap.name, hash=hash, at_ms=at_ms))
             self._moved += 1
-        self._uses = {name: at for name, at in self._uses.items() if name in heads}
+        self._uses = {name: used_at_ms for name, used_at_ms in self._uses.items() if name in heads}
 
 
 class MemoryGcRun:
@@ -292,7 +297,9 @@ class MemoryGcRun:
         return [hash for hash in new if stored[hash].type is not None]
 
     def recent(self, since: int) -> Iterator[list[str]]:
-        yield [hash for hash, at in self._backend.blobs.touched.items() if at >= since]
+        yield [
+            hash for hash, touched_at in self._backend.blobs.touched.items() if touched_at >= since
+        ]
 
     def unmarked_files(self, before: int) -> Iterator[tuple[str, int]]:
         return iter(())  # nothing is outside of memory

@@ -156,18 +156,18 @@ class Objects:
 
     def sync(self, staged: Iterable[Staged]) -> None:
         """Makes the content of staged files and packs durable; they are still private."""
-        self._sync([*{one.temp for one in staged if one.temp is not None}])
+        self._sync([*{blob.temp for blob in staged if blob.temp is not None}])
 
     def place(self, staged: Iterable[Staged]) -> None:
         """Renames synced files into place, durably. Caller holds the write lock."""
         shards = set()
         target = ""
         try:
-            for one in staged:
-                if one.temp is not None and one.member is None:
-                    hash = one.digest.hash
+            for blob in staged:
+                if blob.temp is not None and blob.member is None:
+                    hash = blob.digest.hash
                     target = f"{self._prefix}{hash[:2]}/{hash[2:]}"
-                    self._rename(one.temp, target)  # over a leftover of a crash
+                    self._rename(blob.temp, target)  # over a leftover of a crash
                     shards.add(hash[:2])  # a crash may have come between a rename and its sync
         except OSError as error:
             raise Failed(f"cannot write {target}: {error.strerror}") from error
@@ -246,8 +246,8 @@ class Objects:
         raise CorruptBlob(f"blob {hash}: its file is not a regular file")
 
     def _verify(self, hash: str, source: BinaryIO) -> None:
-        found = os.fstat(source.fileno())
-        stamp = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        file_stat = os.fstat(source.fileno())
+        stamp = (file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns, file_stat.st_ctime_ns)
         if self._verified.get(hash) == stamp:
             return
         if hash_stream(source, interruption.check).hash != hash:

@@ -61,15 +61,15 @@ class PackFiles:
     def reader(self, pack: int, *, again: bool = False) -> PackReader:
         """Returns the reader of a pack; `again`: nothing that is cached is used, and it is opened
         anew where its file was replaced. Raises NotFound, Corrupt, Failed."""
-        found: _Open | None = self._readers.get(str(pack))
-        if found is not None and not again:
-            return found.reader
-        if found is None or (found.path and found.stamp != _stamp(found.path)):
-            found = self._open(pack)
-            self._readers.put(str(pack), found, 1)
+        opened: _Open | None = self._readers.get(str(pack))
+        if opened is not None and not again:
+            return opened.reader
+        if opened is None or (opened.path and opened.stamp != _stamp(opened.path)):
+            opened = self._open(pack)
+            self._readers.put(str(pack), opened, 1)
         elif again:
-            found.reader.forget()
-        return found.reader
+            opened.reader.forget()
+        return opened.reader
 
     def _open(self, pack: int) -> _Open:
         with self._db.read() as db:
@@ -84,63 +84,63 @@ class PackFiles:
         if kind == "remote":
             return _Open(self._open_remote(remote, name))
         path = self.path(name)
-        found = _Open(open_pack(path), path, _stamp(path))
-        if found.reader.index.name != name:
-            raise Corrupt(f"{path} is the pack {found.reader.index.name}")
-        return found
+        opened = _Open(open_pack(path), path, _stamp(path))
+        if opened.reader.index.name != name:
+            raise Corrupt(f"{path} is the pack {opened.reader.index.name}")
+        return opened
 
     def is_remote(self, pack: int) -> bool:
         with self._db.read() as db:
             rows = db.execute("SELECT 1 FROM packs WHERE id = ? AND kind = 'remote'", (pack,))
             return rows.fetchone() is not None
 
-    def read(self, hash: str, place: Place, *, again: bool = False) -> bytes:
+    def read(self, hash: str, location: Place, *, again: bool = False) -> bytes:
         """Returns the verified bytes of a blob. Raises NotFound where the pack is gone,
         CorruptBlob. `again`: nothing that is cached is used."""
-        return self._at(hash, place, again).read(place[1])
+        return self._at(hash, location, again).read(location[1])
 
     def offset(self, pack: int, member: int) -> int:
         """Returns where a member of a hot pack begins. Raises as `reader`."""
         index = self.reader(pack).index
         return index.frame(index.member(member).frame).offset
 
-    def stream(self, hash: str, place: Place) -> BinaryIO:
+    def stream(self, hash: str, location: Place) -> BinaryIO:
         """As `read`, but returns a stream, which is not verified."""
-        pieces = self._at(hash, place, again=True).pieces(place[1])
+        pieces = self._at(hash, location, again=True).pieces(location[1])
         return io.BufferedReader(PieceStream(pieces), MAX_FRAME_BYTES)
 
-    def moving(self, hash: str, place: Place) -> AbstractContextManager[None]:
+    def moving(self, hash: str, location: Place) -> AbstractContextManager[None]:
         """The block stores a blob elsewhere. Raises as `read`."""
-        return self._at(hash, place, again=False).moving(place[1])
+        return self._at(hash, location, again=False).moving(location[1])
 
-    def verify(self, hash: str, size: int, place: Place) -> None:
+    def verify(self, hash: str, size: int, location: Place) -> None:
         """Reads a blob in constant memory, from the disk if nothing has read that frame since the
         last `faults`. Raises as `read`."""
         with cast(
-            BinaryIO, PieceStream(self._at(hash, place, again=False).pieces(place[1]))
+            BinaryIO, PieceStream(self._at(hash, location, again=False).pieces(location[1]))
         ) as source:
             if hash_stream(source, interruption.check) != Digest(BlobHash(hash), size):
                 raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
 
-    def salvage(self, hash: str, place: Place) -> bytes | None:
+    def salvage(self, hash: str, location: Place) -> bytes | None:
         """Returns what can be read of a damaged blob."""
         try:
-            with self.stream(hash, place) as source:
+            with self.stream(hash, location) as source:
                 return source.read()
         except CasfsError:
             return None
 
-    def _at(self, hash: str, place: Place, again: bool) -> PackReader:
+    def _at(self, hash: str, location: Place, again: bool) -> PackReader:
         try:
-            reader = self.reader(place[0], again=again)
-            found = reader.index.member(place[1]).hash
+            reader = self.reader(location[0], again=again)
+            member_hash = reader.index.member(location[1]).hash
         except NotFound as error:
             raise NotFound(f"blob {hash}: its pack is missing: {error}") from None
         except Corrupt as error:
             raise CorruptBlob(f"blob {hash}: {error}") from None
-        if found != hash:
-            where = f"member {place[1]} of pack {reader.index.name}"
-            raise CorruptBlob(f"blob {hash}: its row names {where}, which is {found}")
+        if member_hash != hash:
+            where = f"member {location[1]} of pack {reader.index.name}"
+            raise CorruptBlob(f"blob {hash}: its row names {where}, which is {member_hash}")
         return reader
 
     # -- files; the caller holds the write lock --------------------------------------------
@@ -252,10 +252,10 @@ class PieceStream(io.RawIOBase):
 
 def _stamp(path: Path) -> Stamp | None:
     try:
-        found = os.stat(path)
+        file_stat = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns, file_stat.st_ctime_ns
 
 
 ADD = """
@@ -287,10 +287,10 @@ def add_row(db: Connection, name: str, kind: str, size: int, remote: str | None)
 def find_movable(db: Connection, keys: Sequence[bytes], before: int) -> dict[bytes, int]:
     """Returns those plain blobs outside the database that were touched before `before`, and of each
     whether it is a file. Raises Conflict where one was purged, which must be in no pack."""
-    found: dict[bytes, int] = {}
+    movable: dict[bytes, int] = {}
     for key, data, is_file, touched in rows_in(db, MOVABLE, keys):
         if data is not None:
             raise Conflict(f"blob {key.hex()} was purged while it was packed")
         if touched < before:
-            found[key] = is_file
-    return found
+            movable[key] = is_file
+    return movable

@@ -176,17 +176,17 @@ class Total:
 def targets(head: Head) -> list[str]:
     """Returns every hash that a head keeps alive: where it points, and those in its record.
     Free text in a record (TEXT_KEYS) counts as text, whatever it looks like."""
-    found: list[str] = [head.hash] if head.hash else []
+    hashes: list[str] = [head.hash] if head.hash else []
     stack: list[object] = [head.record]
     while stack:
         value = stack.pop()
         if isinstance(value, str) and is_hash(value):
-            found.append(value)
+            hashes.append(value)
         elif isinstance(value, list):
             stack += value
         elif isinstance(value, dict):
             stack += [item for key, item in value.items() if key not in TEXT_KEYS]
-    return found
+    return hashes
 
 
 def new_targets(swap: Swap) -> set[str]:
@@ -201,10 +201,10 @@ def new_targets(swap: Swap) -> set[str]:
 def discard(staged: Iterable[Staged], *, keep_packs: bool = False) -> None:
     """Drops staged blobs that will not be published. Idempotent, never fails. `keep_packs`: other
     members of their packs may be published yet."""
-    for one in staged:
-        if one.temp is not None and not (keep_packs and one.member is not None):
+    for blob in staged:
+        if blob.temp is not None and not (keep_packs and blob.member is not None):
             with suppress(OSError):  # a leftover is swept once this process has exited
-                os.unlink(one.temp)
+                os.unlink(blob.temp)
 
 
 class Blobs(Protocol):

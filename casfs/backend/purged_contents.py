@@ -55,7 +55,7 @@ class PurgedContents:
             self._journal = journal
         else:
             moves = self._journal.new_moves()
-            if self._journal.lost or any(one.name.startswith(PURGED) for one in moves):
+            if self._journal.lost or any(move.name.startswith(PURGED) for move in moves):
                 self._load()
         self._checked_at = time.monotonic()
 
@@ -66,13 +66,15 @@ class PurgedContents:
             substitutes[name.removeprefix(PURGED)] = substitute if is_hash(substitute) else None
         if not substitutes and not self._replaced:
             return
-        infos = self._backend.blobs.info({one for one in substitutes.values() if one is not None})
-        found: dict[str, Digest | None] = {}
+        infos = self._backend.blobs.info(
+            {substitute for substitute in substitutes.values() if substitute is not None}
+        )
+        replaced: dict[str, Digest | None] = {}
         for hash, substitute in substitutes.items():
-            found[hash] = None
+            replaced[hash] = None
             info = infos.get(substitute or "")
             if substitute is not None and info is not None and not info.purged:
-                found[hash] = Digest(BlobHash(substitute), info.size)
-        self._replaced = found
+                replaced[hash] = Digest(BlobHash(substitute), info.size)
+        self._replaced = replaced
         for cache in self._caches:
             cache.clear()

@@ -37,7 +37,7 @@ class DiskPurging(DiskMetadata):
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
         with self._db.write(erasing=True) as db:
             _purge(db, purges, swaps)
-        if all(one.is_new for one in purges):
+        if all(purge.is_new for purge in purges):
             return True  # there were no bytes
         self.erase()
         return self._db.shrink()
@@ -60,29 +60,29 @@ class DiskPurging(DiskMetadata):
 
 def _purge(db: Connection, purges: Collection[Purge], swaps: Sequence[Swap]) -> None:
     """Replaces contents by marks, and moves the heads. Raises NotFound, Invalid, Conflict."""
-    substitutes = [one.substitute for one in purges if one.substitute is not None]
-    keys = [key_of(hash) for hash in [*substitutes, *(one.hash for one in purges)]]
+    substitutes = [purged.substitute for purged in purges if purged.substitute is not None]
+    keys = [key_of(hash) for hash in [*substitutes, *(purged.hash for purged in purges)]]
     types = dict(rows_in(db, "SELECT hash, type FROM blobs WHERE hash IN", keys))
-    now = int(time.time())
-    for one in purges:
-        key = key_of(one.hash)
+    now_s = int(time.time())
+    for purge in purges:
+        key = key_of(purge.hash)
         new_type = None
-        if one.substitute is not None:
-            substitute_key = key_of(one.substitute)
+        if purge.substitute is not None:
+            substitute_key = key_of(purge.substitute)
             if substitute_key not in types:
-                raise NotFound(f"no blob {one.substitute} in this store for {one.hash}")
+                raise NotFound(f"no blob {purge.substitute} in this store for {purge.hash}")
             new_type = types[substitute_key]
-        if one.is_new and key in types:
-            raise Conflict(f"{one.hash} was stored meanwhile; try again")
+        if purge.is_new and key in types:
+            raise Conflict(f"{purge.hash} was stored meanwhile; try again")
         if types.get(key, new_type) != new_type:
-            raise Invalid(f"{one.hash} can only be purged with a substitute of its type")
-        db.execute(SET_MARK, (key, one.size, new_type, now, purge_mark(one.substitute)))
+            raise Invalid(f"{purge.hash} can only be purged with a substitute of its type")
+        db.execute(SET_MARK, (key, purge.size, new_type, now_s, purge_mark(purge.substitute)))
     # What is gone need not be hidden; what is left of it must be.
-    unmark_local(db, [one.hash for one in purges if one.substitute is None])
+    unmark_local(db, [purged.hash for purged in purges if purged.substitute is None])
     for move in swaps:
         swap(db, move, now_ms())
     if db.execute("SELECT 1 FROM collecting").fetchone():
-        record_touched(db, [*substitutes, *(one.hash for one in purges)], swaps)
+        record_touched(db, [*substitutes, *(purged.hash for purged in purges)], swaps)
 
 
 def _unpurge(db: Connection, hash: str, swaps: Sequence[Swap]) -> None:

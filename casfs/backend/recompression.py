@@ -89,7 +89,7 @@ class Recompression:
             rows = db.execute(SAMPLES, (type_key(type),)).fetchall()
         samples = list(self._decoded(data for (data,) in rows))
         checks = samples[::8]
-        training = [one for i, one in enumerate(samples) if i % 8]
+        training = [sample for i, sample in enumerate(samples) if i % 8]
         data = zstd.train(training, DICTIONARY_BYTES)
         if data is None or not _gains(data, checks):
             return False
@@ -203,5 +203,5 @@ def _number(dictionary: HeadName) -> int:
 def _gains(dictionary: bytes, samples: list[bytes]) -> bool:
     trained = zstd.Dictionary(dictionary)
     plain = zstd.Dictionary()
-    size = sum(len(trained.compress(one)) for one in samples)
-    return size < (1 - MIN_GAIN) * sum(len(plain.compress(one)) for one in samples)
+    size = sum(len(trained.compress(sample)) for sample in samples)
+    return size < (1 - MIN_GAIN) * sum(len(plain.compress(sample)) for sample in samples)

@@ -80,18 +80,18 @@ class RowCompression:
     def _newest_of(self, type: str) -> int:
         """Returns the number of a type's newest dictionary, 0 without one. Cached for a while:
         rows without it are valid, only larger."""
-        now = time.monotonic()
-        if now > self._refresh_at:
+        now_s = time.monotonic()
+        if now_s > self._refresh_at:
             self._newest = newest(self._heads)
-            self._refresh_at = now + REFRESH_S
+            self._refresh_at = now_s + REFRESH_S
         return self._newest.get(type, 0)
 
     def _dictionary(self, number: int) -> Dictionary:
-        found = self._loaded.get(number)
-        if found is None:
+        dictionary = self._loaded.get(number)
+        if dictionary is None:
             data = None if number == 0 else self._load(number)
-            found = self._loaded[number] = Dictionary(data)
-        return found
+            dictionary = self._loaded[number] = Dictionary(data)
+        return dictionary
 
     def _load(self, number: int) -> bytes:
         head = self._heads.get(head_name(number))
@@ -102,10 +102,10 @@ class RowCompression:
 
 def newest(heads: Heads) -> dict[str, int]:
     """Returns the number of the newest dictionary of each type that has one."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for name, head in heads.list(DICTIONARIES):
         number = name.removeprefix(DICTIONARIES)
         type = head.record.get("type")
         if isinstance(type, str) and number.isdecimal() and not head.record.get(RETIRED):
-            found[type] = max(found.get(type, 0), int(number))
-    return found
+            numbers[type] = max(numbers.get(type, 0), int(number))
+    return numbers

@@ -29,10 +29,10 @@ class ShownBlobs:
 
     def _visible(self, hashes: Iterable[str]) -> list[str]:
         """Returns those that are not hidden, stored or not."""
-        asked = list(hashes)
-        unknown = [hash for hash in asked if self._seen.get(hash) is None]
+        candidates = list(hashes)
+        unknown = [hash for hash in candidates if self._seen.get(hash) is None]
         hidden = self._blobs.local_among(unknown) if unknown else set()
-        return [hash for hash in asked if hash not in hidden]
+        return [hash for hash in candidates if hash not in hidden]
 
     def _note(self, hashes: Iterable[str]) -> None:
         for hash in hashes:
@@ -92,12 +92,12 @@ class ShownBlobs:
         arrivals = self._blobs.iterate(after)
         while batch := list(islice(arrivals, BATCH_ROWS)):
             visible = set(self._visible([hash for _, hash, _ in batch]))
-            yield from (one for one in batch if one[1] in visible)
+            yield from (arrival for arrival in batch if arrival[1] in visible)
 
     def missing(self, hashes: Collection[str]) -> list[str]:
-        asked = list(dict.fromkeys(hashes))
-        stored = self.info(asked)
-        return [hash for hash in asked if hash not in stored]
+        unique_hashes = list(dict.fromkeys(hashes))
+        stored = self.info(unique_hashes)
+        return [hash for hash in unique_hashes if hash not in stored]
 
     def find(self, prefix: str, limit: int) -> list[str]:
         wanted = limit
@@ -112,7 +112,7 @@ class ShownBlobs:
         nodes = derived.of_types(self._blobs, [type])
         while batch := list(islice(nodes, BATCH_ROWS)):
             visible = set(self._visible([hash for hash, _ in batch]))
-            yield from (one for one in batch if one[0] in visible)
+            yield from (node for node in batch if node[0] in visible)
 
     def total(self) -> Total:
         return derived.total_stored(self._blobs)

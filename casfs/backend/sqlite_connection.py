@@ -151,8 +151,8 @@ class Database:
 
     def _checkpoint(self, mode: str = "PASSIVE") -> Result:
         with self.read() as connection:
-            found: list[Result] = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        return found[0]
+            rows: list[Result] = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        return rows[0]
 
     def version(self) -> int:
         """Returns a number that changes when any connection of any process has committed; on a

@@ -135,12 +135,12 @@ def is_sound(hash: object, size: object) -> bool:
 
 def mistyped(db: Connection) -> list[str]:
     """Returns a line for each table with rows that no version of casfs has written."""
-    found = []
+    faults = []
     for table, condition in MISTYPED.items():
         (count,) = db.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()
         if count:
-            found.append(f"{count} rows of the table {table} are damaged")
-    return found
+            faults.append(f"{count} rows of the table {table} are damaged")
+    return faults
 
 
 def type_key(type: str) -> bytes:
@@ -148,42 +148,46 @@ def type_key(type: str) -> bytes:
 
 
 def prepare(
-    db: Connection, batch: Sequence[Staged], moves: Sequence[Swap], require: Iterable[str], now: int
+    db: Connection,
+    batch: Sequence[Staged],
+    moves: Sequence[Swap],
+    require: Iterable[str],
+    now_s: int,
 ) -> dict[bytes, BlobRow]:
     """Checks, in one query, that everything a transaction relies on is still stored (`require`, the
     types of its nodes, the targets of its heads) and refreshes its `touched`. Returns the rows that
     its own blobs have already; in a large batch only nodes and files are looked up. Raises
     NotFound."""
-    published = {one.digest.hash for one in batch}
+    published = {blob.digest.hash for blob in batch}
     targets: set[str] = {move.new.hash for move in moves if move.new}
-    targets.update(one.type for one in batch if one.type is not None and one.type != META)
+    targets.update(blob.type for blob in batch if blob.type is not None and blob.type != META)
     needed = keys_of((targets - published).union(require))
     is_small = len(batch) <= BATCH_ROWS
     own = [
-        bytes.fromhex(one.digest.hash)
-        for one in batch
-        if is_small or one.type is not None or (one.temp is not None and one.member is None)
+        bytes.fromhex(blob.digest.hash)
+        for blob in batch
+        if is_small or blob.type is not None or (blob.temp is not None and blob.member is None)
     ]
-    found = {row[0]: row for row in rows_in(db, ROWS, list({*needed, *own}))}
-    if gone := [key for key in needed if key not in found]:
+    rows_by_key = {row[0]: row for row in rows_in(db, ROWS, list({*needed, *own}))}
+    if gone := [key for key in needed if key not in rows_by_key]:
         raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
     stale = [
-        (now, id)
-        for _, id, _, touched, _ in map(found.__getitem__, needed)
-        if touched < now - TOUCH_RESOLUTION_S
+        (now_s, id)
+        for _, id, _, touched, _ in map(rows_by_key.__getitem__, needed)
+        if touched < now_s - TOUCH_RESOLUTION_S
     ]
     if stale:
         db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
-    return {key: BlobRow(*found[key]) for key in own if key in found}
+    return {key: BlobRow(*rows_by_key[key]) for key in own if key in rows_by_key}
 
 
 def rows_in(db: Connection, query: str, keys: Sequence[bytes]) -> list[Any]:
     """Returns the rows of a query that ends in IN, for any number of keys."""
-    found: list[Any] = []
+    rows: list[Any] = []
     for start in range(0, len(keys), BATCH_ROWS):
         part = keys[start : start + BATCH_ROWS]
-        found += db.execute(f"{query} ({','.join('?' * len(part))})", part)
-    return found
+        rows += db.execute(f"{query} ({','.join('?' * len(part))})", part)
+    return rows
 
 
 def insert(
@@ -193,29 +197,37 @@ def insert(
     stored: Mapping[bytes, BlobRow],
     type_ids: Mapping[str, int],
     packs: Mapping[str, int],
-    now: int,
+    now_s: int,
 ) -> None:
     """Inserts the rows of a batch, in its order: a node comes after its references. `stored`:
     the rows that exist already; `type_ids`: committed rows of `types`; `packs`: the rows of `packs`
     by their private files."""
-    types = {one.type for one in batch if one.type is not None}
+    types = {blob.type for blob in batch if blob.type is not None}
     ids = type_ids if types <= type_ids.keys() else _type_ids(db, types)
     if types:
         rows_of_nodes.confirm(db)
     rows: list[tuple[bytes, int, int | None, int, bytes | None, int | None, int | None]] = []
-    for one in batch:
-        key = bytes.fromhex(one.digest.hash)
-        data = one.data
-        id = None if one.type is None else ids[one.type]
+    for staged_blob in batch:
+        key = bytes.fromhex(staged_blob.digest.hash)
+        data = staged_blob.data
+        id = None if staged_blob.type is None else ids[staged_blob.type]
         known = stored.get(key)
         if id is not None and known is not None and known.type is None:
             # it arrives anew, as a node; its bytes stay in their file, if they have one
             for _, is_file in db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall():
                 data = None if is_file else data
-        if one.type is not None and data is not None and (known is None or known.type is None):
-            data = rows_of_nodes.encode(data, one.type)
-        pack = None if one.member is None or one.temp is None else packs[one.temp]
-        rows.append((key, one.digest.size_bytes, id, now, data, pack, one.member))
+        if (
+            staged_blob.type is not None
+            and data is not None
+            and (known is None or known.type is None)
+        ):
+            data = rows_of_nodes.encode(data, staged_blob.type)
+        pack = (
+            None
+            if staged_blob.member is None or staged_blob.temp is None
+            else packs[staged_blob.temp]
+        )
+        rows.append((key, staged_blob.digest.size_bytes, id, now_s, data, pack, staged_blob.member))
     db.executemany(INSERT, rows)
 
 
@@ -233,11 +245,11 @@ def unmark_local(db: Connection, hashes: Collection[str]) -> None:
     rows_in(db, "DELETE FROM local_blobs WHERE hash IN", keys_of(hashes))
 
 
-def is_placed(one: Staged, stored: Mapping[bytes, BlobRow]) -> bool:
+def is_placed(blob: Staged, stored: Mapping[bytes, BlobRow]) -> bool:
     """Returns True for a blob that is stored already, in a row or in a pack."""
-    found = stored.get(bytes.fromhex(one.digest.hash))
-    is_new_node = found is not None and one.type is not None and found.type is None
-    return found is not None and bool(found.is_placed) and not is_new_node
+    row = stored.get(bytes.fromhex(blob.digest.hash))
+    is_new_node = row is not None and blob.type is not None and row.type is None
+    return row is not None and bool(row.is_placed) and not is_new_node
 
 
 def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:
@@ -297,9 +309,9 @@ def head_of(hash: object, record: object) -> Head:
         value = None
     if not key or not isinstance(value, dict):
         return DamagedHead(key, row=(_stored_bytes(hash), _stored_bytes(record)))
-    found = Head(key, value)
-    found.__dict__["text"] = record  # as stored, to be compared by a swap
-    return found
+    head = Head(key, value)
+    head.__dict__["text"] = record  # as stored, to be compared by a swap
+    return head
 
 
 def _stored_bytes(value: object) -> bytes | None:

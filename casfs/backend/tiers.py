@@ -114,7 +114,9 @@ class Tiers:
                 raise Corrupt(f"{temp}: {fault}; nothing was moved there")
             with writing(temp):
                 os.rename(temp, temp := f"{temp}.{name}{SUFFIX}")
-            moved = self._move(temp, kind, [(at, hash) for hash, at in numbers.items()], before)
+            moved = self._move(
+                temp, kind, [(number, hash) for hash, number in numbers.items()], before
+            )
         except Conflict:  # nothing is left to be moved, or a blob was purged: it must be in no pack
             return Total()
         finally:
@@ -128,20 +130,20 @@ class Tiers:
         out, which are fsck's business, and those that are gone."""
         writer = PackWriter(out, aligned=kind == HOT, frame_bytes=COLD_FRAME_BYTES)
         numbers = dict[str, int]()
-        at = 0
+        index = 0
         infos = self._blobs.info([hash for hash, _ in group])
-        group = [one for one in group if not (one[0] in infos and infos[one[0]].purged)]
-        while at < len(group):
+        group = [blob for blob in group if not (blob[0] in infos and infos[blob[0]].purged)]
+        while index < len(group):
             with suppress(NotFound, CorruptBlob, Purged):
-                for data in self._blobs.get_many([hash for hash, _ in group[at:]]):
-                    hash, size = group[at]
+                for data in self._blobs.get_many([hash for hash, _ in group[index:]]):
+                    hash, size = group[index]
                     if data is not None:
                         numbers[hash] = writer.add(hash, data)
                     else:
                         with self._blobs.stream(hash) as source:
                             numbers[hash] = writer.add_stream(hash, size, source)
-                    at += 1
-            at += 1  # the one that is damaged or gone
+                    index += 1
+            index += 1  # the one that is damaged or gone
         return numbers, writer.finish()
 
     def warm(
@@ -151,7 +153,9 @@ class Tiers:
         with self._db.read() as db:
             rows = rows_in(db, NOT_HOT, [bytes.fromhex(hash) for hash in hashes])
         blobs = [(key.hex(), size) for *_, key, size in sorted(rows)]  # as they lie in the packs
-        done = self.move([one for one in blobs if one[1] <= FILE_MIN_BYTES], HOT, progress=progress)
+        done = self.move(
+            [blob for blob in blobs if blob[1] <= FILE_MIN_BYTES], HOT, progress=progress
+        )
         for hash, size in blobs:
             if size > FILE_MIN_BYTES:
                 self._blobs.open(hash).close()  # makes it a file
@@ -164,14 +168,14 @@ class Tiers:
         """Returns of each kind of local pack the blobs, the bytes on disk, and the packs."""
         with self._db.read() as db:
             packs = db.execute(LOCAL_PACKS).fetchall()
-        found: dict[str, Total] = {}
+        totals: dict[str, Total] = {}
         for _, name, kind, _, live in packs:
-            total = found.setdefault(kind, Total())
+            total = totals.setdefault(kind, Total())
             total.blobs = total.blobs + live
             total.files = total.files + 1
             with suppress(FileNotFoundError):
                 total.bytes += os.stat(self._packs.path(name.lower())).st_blocks * 512
-        return found
+        return totals
 
     # -- garbage ---------------------------------------------------------------------------
 
@@ -254,14 +258,14 @@ class Tiers:
             index = self._packs.reader(pack, again=True).index  # of the file that is there now
             hashes = [index.member(number).hash for number in range(index.members)]
             known = self._blobs.info(hashes)
-            dead = _ranges(index, [one not in known or known[one].purged for one in hashes])
+            dead = _ranges(index, [hash not in known or known[hash].purged for hash in hashes])
             with self._packs.writable(index.name) as fd:
                 info = os.fstat(fd)
                 freed = sum(end - start for start, end in dead)
                 if info.st_blocks * 512 <= info.st_size - freed + FREED_MIN_BYTES and not force:
                     return True  # they are holes already
                 return all(punch_hole(fd, start, end - start) for start, end in dead) and not (
-                    force and any(_has_data(fd, *one) for one in dead)
+                    force and any(_has_data(fd, *dead_range) for dead_range in dead)
                 )
 
 
@@ -283,20 +287,21 @@ def _groups(blobs: Iterable[Sized]) -> Iterator[list[Sized]]:
 def _ranges(index: PackIndex, chosen: list[bool]) -> list[tuple[int, int]]:
     """Returns (start, end) of the chosen members of an aligned pack, neighbours as one range. Each
     but the last ends where another member begins."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     is_open = False
     for number, is_chosen in enumerate(chosen):
         frame = index.frame(index.member(number).frame)
         end = frame.offset + frame.stored * is_chosen
         if is_open:
-            found[-1] = (found[-1][0], end)
+            ranges[-1] = (ranges[-1][0], end)
         elif is_chosen:
-            found.append((frame.offset, end))
+            ranges.append((frame.offset, end))
         is_open = is_chosen
-    return found
+    return ranges
 
 
 def _has_data(fd: int, start: int, end: int) -> bool:
     return any(
-        os.pread(fd, min(CHUNK, end - at), at).strip(b"\0") for at in range(start, end, CHUNK)
+        os.pread(fd, min(CHUNK, end - offset), offset).strip(b"\0")
+        for offset in range(start, end, CHUNK)
     )

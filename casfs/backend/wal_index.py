@@ -19,10 +19,10 @@ INDEX_BYTES = 128 << 10  # of a WAL of 64 MiB
 def is_full(folder: Path) -> bool:
     """SQLite often reports `disk I/O error` where its own small files had no room."""
     try:
-        found = os.statvfs(folder)
+        file_system = os.statvfs(folder)
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize < MIN_FREE_BYTES
+    return file_system.f_bavail * file_system.f_frsize < MIN_FREE_BYTES
 
 
 def has_small_blocks(folder: Path) -> bool:

@@ -94,18 +94,20 @@ def find(store: Store, text: str) -> Checkpoint:
     name = parts["name"]
     selector = parts["selector"]
     if not name:
-        found = _newest(store) if selector in NEWEST else None
+        checkpoint = _newest(store) if selector in NEWEST else None
     elif is_hash(name) or latest(store, name) is None:
-        found = _of_id(store, name) if selector is None else None
+        checkpoint = _of_id(store, name) if selector is None else None
     elif selector is None or selector in NEWEST:
-        found = latest(store, name)
+        checkpoint = latest(store, name)
     elif selector.startswith("{"):
-        found = _at(store, name, selector[1:-1])
+        checkpoint = _at(store, name, selector[1:-1])
     else:
-        found = _unique(f"{name}@{selector}", _with_id(listing(store, name), selector))
-    if found is None:
+        checkpoint = _unique(f"{name}@{selector}", _with_id(listing(store, name), selector))
+    if checkpoint is None:
         raise _missing(text)
-    return _sound(found if parts["back"] is None else _back(store, found, int(parts["back"] or 1)))
+    return _sound(
+        checkpoint if parts["back"] is None else _back(store, checkpoint, int(parts["back"] or 1))
+    )
 
 
 def find_if_named(store: Store, text: str) -> Checkpoint | None:
@@ -121,27 +123,35 @@ def with_id_part(store: Store, part: str) -> list[Checkpoint]:
     """Returns the checkpoints with this id, or this part of its random end."""
     if not ID_PART.fullmatch(part):
         return []
-    found = listing(store)
-    return [one for one in found if one.id == part or part in one.id[ID_RANDOM:]]
+    checkpoints = listing(store)
+    return [
+        checkpoint
+        for checkpoint in checkpoints
+        if checkpoint.id == part or part in checkpoint.id[ID_RANDOM:]
+    ]
 
 
 def _of_id(store: Store, text: str) -> Checkpoint | None:
     return _unique(text, with_id_part(store, text))
 
 
-def _with_id(found: list[Checkpoint], text: str) -> list[Checkpoint]:
-    exact = [one for one in found if one.id == text]
+def _with_id(checkpoints: list[Checkpoint], text: str) -> list[Checkpoint]:
+    exact = [checkpoint for checkpoint in checkpoints if checkpoint.id == text]
     part = text.lower() if len(text) >= MIN_PART_CHARS else None
     return exact or [
-        one for one in found if one.id.startswith(text) or (part and part in one.id[ID_RANDOM:])
+        checkpoint
+        for checkpoint in checkpoints
+        if checkpoint.id.startswith(text) or (part and part in checkpoint.id[ID_RANDOM:])
     ]
 
 
-def _unique(text: str, found: list[Checkpoint]) -> Checkpoint | None:
-    if len(found) > 1:
-        some = ", ".join(f"{one.name}@{one.id}" for one in found[:3])
-        raise Conflict(f"{text} is ambiguous: {some}{' …' * (len(found) > 3)}; give more of the id")
-    return found[0] if found else None
+def _unique(text: str, checkpoints: list[Checkpoint]) -> Checkpoint | None:
+    if len(checkpoints) > 1:
+        some = ", ".join(f"{checkpoint.name}@{checkpoint.id}" for checkpoint in checkpoints[:3])
+        raise Conflict(
+            f"{text} is ambiguous: {some}{' …' * (len(checkpoints) > 3)}; give more of the id"
+        )
+    return checkpoints[0] if checkpoints else None
 
 
 def _at(store: Store, name: str, time: str) -> Checkpoint:
@@ -158,20 +168,31 @@ def _at(store: Store, name: str, time: str) -> Checkpoint:
 
 
 def _back(store: Store, start: Checkpoint, count: int) -> Checkpoint:
-    found = listing(store, start.name)
-    place = next(place for place, one in enumerate(found) if one.id == start.id) - count
-    if place < 0:
+    checkpoints = listing(store, start.name)
+    index = (
+        next(
+            position for position, checkpoint in enumerate(checkpoints) if checkpoint.id == start.id
+        )
+        - count
+    )
+    if index < 0:
         raise NotFound(
-            f"no checkpoint {count} before {start.name}@{start.id}: there are {place + count};"
+            f"no checkpoint {count} before {start.name}@{start.id}: there are {index + count};"
             f" see `casfs checkpoint list {start.name}`"
         )
-    return found[place]
+    return checkpoints[index]
 
 
 def _newest(store: Store) -> Checkpoint | None:
-    ours = (one for one in store.heads.list(HEADS) if "origin" not in one[1].record)
-    made = (one for one in (_checkpoint(*head) for head in ours) if one.name != BEFORE_RESTORE)
-    return max(made, key=lambda one: one.id, default=None)
+    ours = (
+        named_head for named_head in store.heads.list(HEADS) if "origin" not in named_head[1].record
+    )
+    checkpoints = (
+        checkpoint
+        for checkpoint in (_checkpoint(*head) for head in ours)
+        if checkpoint.name != BEFORE_RESTORE
+    )
+    return max(checkpoints, key=lambda checkpoint: checkpoint.id, default=None)
 
 
 def _missing(text: str) -> NotFound:
@@ -187,11 +208,11 @@ def check_name(name: str) -> None:
         )
 
 
-def _sound(found: Checkpoint) -> Checkpoint:
+def _sound(checkpoint: Checkpoint) -> Checkpoint:
     """Raises Corrupt where its head is damaged."""
-    if found.root == NO_TREE:
-        raise Corrupt(f"checkpoint {found.name}@{found.id} is {found.message}")
-    return found
+    if checkpoint.root == NO_TREE:
+        raise Corrupt(f"checkpoint {checkpoint.name}@{checkpoint.id} is {checkpoint.message}")
+    return checkpoint
 
 
 def _listing(store: Store, prefix: str) -> list[Checkpoint]:

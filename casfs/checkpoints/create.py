@@ -119,13 +119,13 @@ def create(
         stats = {"files": files, "bytes": size, **changes}
         skipped = skip_if_unchanged and state.is_equal(base)
         content = Content(state, message, stats=stats, paths=paths, applied=applied)
-        made = (
+        created = (
             previous
             if skipped and previous
             else put(batch, name, previous=previous, content=content)
         )
-    record_state(store, directory, state=state, name=f"{made.name}@{made.id}")
-    return Created(made, report, stats=stats, new_bytes=batch.new_bytes, skipped=skipped)
+    record_state(store, directory, state=state, name=f"{created.name}@{created.id}")
+    return Created(created, report, stats=stats, new_bytes=batch.new_bytes, skipped=skipped)
 
 
 def create_before_restore(
@@ -133,12 +133,12 @@ def create_before_restore(
 ) -> Checkpoint:
     """Record the stored state of all that is in `directory`, some of which a restore is about to
     overwrite or delete, so that `casfs undo` brings it back."""
-    made = create_of_state(
+    created = create_of_state(
         store, BEFORE_RESTORE, state=state, message=f"before {what}: {_short(directory)}"
     )
     with suppress(OSError):  # a directory that is gone has nothing to bring back
-        overwritten.note(store, directory, made)
-    return made
+        overwritten.note(store, directory, created)
+    return created
 
 
 def create_of_state(
@@ -153,10 +153,10 @@ def create_of_state(
     (the name), NotFound."""
     checkpoint.check_name(name)
     root = state.tree
-    files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
+    files = [entry for _, entry in tree.walk(store, root) if isinstance(entry, File)]
     previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)
-    size = sum(one.digest.size_bytes for one in files)
+    size = sum(file.digest.size_bytes for file in files)
     stats = {"files": len(files), "bytes": size, **counts}
     content = Content(state, message, stats=stats, paths=paths, applied=applied)
     with nullcontext(batch) if batch else store.batch() as writing:

@@ -38,22 +38,22 @@ class Decision:
 def decide(store: Store, name: str, policy: Mapping[str, int]) -> list[Decision]:
     """Applies a policy, numbers by period, to the checkpoints of a name; newest first. A damaged
     one is kept. Raises NotFound."""
-    found = checkpoint.listing(store, name)[::-1]
-    if not found:
+    checkpoints = checkpoint.listing(store, name)[::-1]
+    if not checkpoints:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
     left = dict(policy)
     latest: dict[str, str] = {}
     decisions = []
-    for one in found:
-        reasons = [] if one.root != NO_TREE else ["damaged"]
-        moment = datetime.fromtimestamp(one.created_at / 1000).astimezone()
+    for candidate in checkpoints:
+        reasons = [] if candidate.root != NO_TREE else ["damaged"]
+        moment = datetime.fromtimestamp(candidate.created_at / 1000).astimezone()
         for period, count in left.items() if not reasons else ():
-            now = moment.strftime(PERIODS[period])
-            if count > 0 and latest.get(period) != now:
+            period_label = moment.strftime(PERIODS[period])
+            if count > 0 and latest.get(period) != period_label:
                 left[period] = count - 1
-                latest[period] = now
+                latest[period] = period_label
                 reasons.append(period)
-        decisions.append(Decision(one, reasons))
+        decisions.append(Decision(candidate, reasons))
     return decisions
 
 
@@ -61,15 +61,17 @@ def matching(store: Store, text: str) -> list[Checkpoint]:
     """Returns all checkpoints of NAME, or the one that NAME@ID and the like name, damaged or not.
     Raises NotFound, Conflict."""
     name, _, id = text.partition("@")
-    found = checkpoint.listing(store, name) if name else []
-    if name == text and found:
-        return found
-    return [one for one in found if one.id == id] or [checkpoint.find(store, text)]
+    checkpoints = checkpoint.listing(store, name) if name else []
+    if name == text and checkpoints:
+        return checkpoints
+    return [candidate for candidate in checkpoints if candidate.id == id] or [
+        checkpoint.find(store, text)
+    ]
 
 
-def remove(store: Store, found: list[Checkpoint]) -> str | None:
+def remove(store: Store, checkpoints: list[Checkpoint]) -> str | None:
     """Removes checkpoints; returns the removal's id, None where there is nothing to remove."""
-    names = [checkpoint.head_name(one.name, one.id) for one in found]
+    names = [checkpoint.head_name(candidate.name, candidate.id) for candidate in checkpoints]
     heads = [(name, head) for name in names if (head := store.heads.get(name)) is not None]
     if not heads:
         return None

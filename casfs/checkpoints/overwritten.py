@@ -32,23 +32,27 @@ class Overwritten:
 def note(store: Store, directory: Path, before: Checkpoint) -> None:
     """Notes what a directory held, in place of what was noted before."""
     path = real_path(directory)
-    found = os.stat(directory)
+    directory_stat = os.stat(directory)
     name = f"{before.name}@{before.id}"
     state = RestoreState(
-        str(path), found.st_dev, inode=found.st_ino, roots=(TreeHash(before.root),), name=name
+        str(path),
+        directory_stat.st_dev,
+        inode=directory_stat.st_ino,
+        roots=(TreeHash(before.root),),
+        name=name,
     )
     RestoreStates(store.root, FOLDER).save(state)
 
 
 def listing(store: Store) -> list[Overwritten]:
     """Returns the directories whose former files can come back, the last overwritten first."""
-    found = []
+    directories = []
     for state in RestoreStates(store.root, FOLDER).listing():
         try:
-            found.append(Overwritten(Path(state.path), checkpoint.find(store, state.name)))
+            directories.append(Overwritten(Path(state.path), checkpoint.find(store, state.name)))
         except CasfsError:  # forgotten, or purged
             continue
-    return sorted(found, key=lambda one: one.before.id, reverse=True)
+    return sorted(directories, key=lambda directory: directory.before.id, reverse=True)
 
 
 def forget(store: Store, done: Overwritten) -> None:

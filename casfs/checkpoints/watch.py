@@ -74,16 +74,16 @@ class Watch:
 
     def due_in(self) -> float:
         """Returns the seconds until `step` has something to do even without an event."""
-        at = self._looked_at_all + LOOK_AT_ALL_S
+        due_at = self._looked_at_all + LOOK_AT_ALL_S
         if self._failures:
-            at = self._failed_at + min(RETRY_S * self._failures, MAX_RETRY_S)
+            due_at = self._failed_at + min(RETRY_S * self._failures, MAX_RETRY_S)
         elif self._pending:
-            at = min(self._last, self._first + MAX_UNREST_S) + self.spec.settle
-        return at - time.monotonic()
+            due_at = min(self._last, self._first + MAX_UNREST_S) + self.spec.settle
+        return due_at - time.monotonic()
 
     def step(self) -> bool:
         """Reads events; looks and records when that is due. Returns whether `spec` has changed."""
-        made = None
+        created = None
         error = self.spec.error
         with self._lock:
             try:
@@ -97,18 +97,18 @@ class Watch:
                 self._drain()
                 if self._changes and not is_late:
                     return False
-                made = self._put(self.spec.name, state, self.spec.message, skip=True)
+                created = self._put(self.spec.name, state, self.spec.message, skip=True)
                 self._pending = bool(self._changes)
                 self._failures = 0
                 self.spec.error = None
                 self._first = time.monotonic()
-                self.spec.message = "" if made else self.spec.message
+                self.spec.message = "" if created else self.spec.message
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
                 self.spec.error = str(failure) or repr(failure)
                 self._failures = self._failures + 1
                 self._failed_at = time.monotonic()
-        return made is not None or error != self.spec.error
+        return created is not None or error != self.spec.error
 
     def record(self, name: str, message: str, *, skip: bool) -> create.Created:
         """Records the directory as it is now, as `create.create` does, and raises the same, or
@@ -116,16 +116,16 @@ class Watch:
         with self._lock:
             self._drain()
             state = self._look()
-            made = self._put(name, state, message, skip=skip)
+            created = self._put(name, state, message, skip=skip)
             os.eventfd_write(self._wake, 1)
-        latest = made or checkpoint.find(self._store, name)
+        latest = created or checkpoint.find(self._store, name)
         self._report.excluded = self._excluded
         self._report.local = self._seen.local
         self._report.exposed = self._seen.exposed
         self._report.purged = self._seen.purged
         self._report.unreadable = self._seen.unreadable
         return create.Created(
-            latest, self._report, stats={}, new_bytes=self._new_bytes, skipped=made is None
+            latest, self._report, stats={}, new_bytes=self._new_bytes, skipped=created is None
         )
 
     def mark(self, message: str) -> bool:
@@ -206,8 +206,11 @@ class Watch:
         fd = open_top(self._directory)
         try:
             self._check_links()
-            now = os.fstat(fd)[1:3], rules.fingerprint
-            if self._source is None or now != (self._identity, self._rules.fingerprint):
+            current_identity = os.fstat(fd)[1:3], rules.fingerprint
+            if self._source is None or current_identity != (
+                self._identity,
+                self._rules.fingerprint,
+            ):
                 self._mark_everything()
             purged = self._store.purged.replaced()
             if purged is not self._purged:  # what is purged is left out, also where nothing changed
@@ -360,12 +363,12 @@ class Watch:
             self._store, self._directory, name=name, looked_at=began
         ) as applied:
             if previous is None:
-                made = create.create_of_state(
+                created = create.create_of_state(
                     self._store, name, state=state, message=message, applied=applied
                 )
             else:
                 with self._store.batch() as batch:
-                    made = create.create_from_base(
+                    created = create.create_from_base(
                         self._store,
                         batch,
                         name=name,
@@ -374,11 +377,13 @@ class Watch:
                         message=message,
                         applied=applied,
                     )
-        record_state(self._store, self._directory, state=state, name=f"{name}@{made.id}")
+        record_state(self._store, self._directory, state=state, name=f"{name}@{created.id}")
         if self.spec.keep and name == self.spec.name:
             decisions = forget.decide(self._store, name, self.spec.keep)
-            forget.remove(self._store, [one.checkpoint for one in decisions if not one.reasons])
-        return made
+            forget.remove(
+                self._store, [decision.checkpoint for decision in decisions if not decision.reasons]
+            )
+        return created
 
 
 @contextmanager

@@ -34,32 +34,32 @@ def load(store: Store) -> dict[str, WatchSpec]:
     """Returns the watches by directory; none where the file is missing or damaged."""
     assert store.root is not None
     try:
-        found = json.loads((store.root / FILE).read_bytes())
-        return {one["directory"]: WatchSpec(**one) for one in found}
+        records = json.loads((store.root / FILE).read_bytes())
+        return {record["directory"]: WatchSpec(**record) for record in records}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 
 def listing(store: Store) -> list[dict[str, Any]]:
     """Returns the watches as JSON, each with the latest checkpoint of its name."""
-    found = []
-    for one in load(store).values() if store.root else ():
-        last = checkpoint.latest(store, one.name)
-        name, at = (f"{last.name}@{last.id}", last.created_at) if last else (None, None)
-        found.append({**asdict(one), "checkpoint": name, "recordedAt": at})
-    return found
+    watches = []
+    for spec in load(store).values() if store.root else ():
+        last = checkpoint.latest(store, spec.name)
+        name, recorded_at = (f"{last.name}@{last.id}", last.created_at) if last else (None, None)
+        watches.append({**asdict(spec), "checkpoint": name, "recordedAt": recorded_at})
+    return watches
 
 
 def save(store: Store, specs: dict[str, WatchSpec]) -> None:
     """Raises Failed."""
     assert store.root is not None
     with writing(store.root / FILE), replacing(store.root / FILE, durable=True) as file:
-        file.write(json.dumps([asdict(one) for one in specs.values()], indent=1).encode("ascii"))
+        file.write(json.dumps([asdict(spec) for spec in specs.values()], indent=1).encode("ascii"))
 
 
 def holding(specs: dict[str, WatchSpec], path: Path) -> WatchSpec:
     """Returns the watch of the innermost directory that holds `path`. Raises NotFound."""
-    for place in (path, *path.parents):
-        if (found := specs.get(str(place))) is not None:
-            return found
+    for directory in (path, *path.parents):
+        if (spec := specs.get(str(directory))) is not None:
+            return spec
     raise NotFound(f"{path} is in no watched directory; see `casfs watch --list`")

@@ -73,7 +73,7 @@ def action() -> None:
 )
 @json_option
 @click.pass_context
-def run(ctx: click.Context, /, always: bool, as_json: bool, **given: Any) -> int:
+def run(ctx: click.Context, /, always: bool, as_json: bool, **request_args: Any) -> int:
     """Run CMD through the cache; exits with its exit code.
 
     It runs in the real directory, without a sandbox; `casfs action --help` lists the cache key.
@@ -85,7 +85,7 @@ def run(ctx: click.Context, /, always: bool, as_json: bool, **given: Any) -> int
     """
     from casfs.actions import runner
 
-    request = _request(**given)
+    request = _request(**request_args)
     prefixes = config.values(store_root(ctx), os.environ)["actions.cacheable"]
     cached = always or key.allows(prefixes, request.argv)
     out = sys.stderr.buffer if as_json else sys.stdout.buffer
@@ -100,7 +100,7 @@ def run(ctx: click.Context, /, always: bool, as_json: bool, **given: Any) -> int
             )
         done = runner.run(store, request, streams, cached=cached)
     if done.timed_out:
-        _log(f"ended at the time limit of {given['timeout']:g} s")
+        _log(f"ended at the time limit of {request_args['timeout']:g} s")
     if as_json:
         echo_json(record(done))
     if done.timed_out:
@@ -112,7 +112,7 @@ def run(ctx: click.Context, /, always: bool, as_json: bool, **given: Any) -> int
 @request_options
 @json_option
 @click.pass_context
-def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def lookup(ctx: click.Context, /, as_json: bool, **request_args: Any) -> None:
     """Print the cached result of CMD; exit 3 with the reason for a cache miss.
 
     \b
@@ -122,11 +122,13 @@ def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 
     with open_store(ctx) as store:
         scratch = ScratchStore(store)
-        wanted = key.identify(scratch, _request(**given))
-        found = cache.lookup(store, wanted.hash)
-        if found is None:
+        wanted = key.identify(scratch, _request(**request_args))
+        cached = cache.lookup(store, wanted.hash)
+        if cached is None:
             raise NotFound(f"miss {wanted.hash[:12]}: {explain_miss(scratch, wanted)}")
-    echo_result(as_json, _result_json(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
+    echo_result(
+        as_json, _result_json(cached), f"{cached.hash} took {cached.duration_ms / 1000:.2f} s"
+    )
 
 
 @action.command("list")
@@ -140,12 +142,17 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs action list
     """
     with open_store(ctx) as store:
-        found = [(one, _details(store, one)) for one in cache.list_entries(store)]
+        entries = [(entry, _details(store, entry)) for entry in cache.list_entries(store)]
     rows = [
-        (Hash(one.action), Age(one.used_at), _seconds(more["durationMs"]), more["command"])
-        for one, more in found
+        (
+            Hash(entry.action),
+            Age(entry.used_at),
+            _seconds(details["durationMs"]),
+            details["command"],
+        )
+        for entry, details in entries
     ]
-    values = [{**record(one), **more} for one, more in found]
+    values = [{**record(entry), **details} for entry, details in entries]
     echo_table(
         as_json, values, headers="ACTION USED TOOK COMMAND", rows=rows, whole="ACTION USED TOOK"
     )
@@ -223,7 +230,7 @@ def _request(
     return key.request(
         argv,
         directory=Path(directory),
-        here=Path.cwd(),
+        working_directory=Path.cwd(),
         env=os.environ,
         names=names,
         outputs=outputs,

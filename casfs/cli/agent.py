@@ -45,9 +45,9 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     tables = config.agents(store_root(ctx), os.environ)
     profiles = role_agents.read_profiles(tables).items()
-    found = [_describe(name) for name in loader.names()]
+    descriptions = [_describe(name) for name in loader.names()]
     lacking = extras.missing("acp")
-    found += [
+    descriptions += [
         {
             "name": f"acp:{name}",
             "package": "acp",
@@ -57,20 +57,25 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         }
         for name, known in PROFILES.items()
     ]
-    found += [
+    descriptions += [
         {"name": name, "version": spec["version"], "package": spec["name"], "file": tables[name][1]}
         for name, spec in sorted(profiles)
     ]
-    rows = [(one["name"], one.get("version", ""), _state(one)) for one in found]
-    echo_table(as_json, found, headers="NAME VERSION STATE", rows=rows)
+    rows = [
+        (description["name"], description.get("version", ""), _state(description))
+        for description in descriptions
+    ]
+    echo_table(as_json, descriptions, headers="NAME VERSION STATE", rows=rows)
 
 
-def _state(one: dict[str, Any]) -> str:
-    if "installed" in one:
-        return "installed" if one["installed"] else f"not installed: {one['install']}"
-    if "package" in one:
-        return f"profile of {one['package']} in {one['file']}"
-    return f"broken: {one['error']}" if "error" in one else "ok"
+def _state(description: dict[str, Any]) -> str:
+    if "installed" in description:
+        return (
+            "installed" if description["installed"] else f"not installed: {description['install']}"
+        )
+    if "package" in description:
+        return f"profile of {description['package']} in {description['file']}"
+    return f"broken: {description['error']}" if "error" in description else "ok"
 
 
 @agent.command()

@@ -57,23 +57,23 @@ def test(
         if workspace is not None:
             shutil.copytree(workspace, folder_path / "workspace", symlinks=True)
         try:
-            found = _run(folder_path, binding, task=text_or_file(task), timeout=timeout)
+            outcome = _run(folder_path, binding, task=text_or_file(task), timeout=timeout)
         except Waiting as question:
             raise Suspended(f"{name} asks a person: {question}") from None
         except CasfsError as error:
             raise type(error)(f"{name}: {error}") from None
         except Exception as error:  # third-party code may raise anything
             raise Failed(f"{name}: {describe(error)}") from None
-    found["durationMs"] = round((time.monotonic() - began) * 1000)
+    outcome["durationMs"] = round((time.monotonic() - began) * 1000)
     if as_json:
-        echo_json(found)
+        echo_json(outcome)
     else:
-        echo(found["output"].rstrip("\n"))
-        if found["fault"] is None:
-            echo_line(f"-- meta: {json.dumps(found['meta'], ensure_ascii=False)}")
-        echo(f"-- {found['durationMs'] / 1000:.2f} s")
-    if found["fault"] is not None:
-        raise Failed(f"{name}: the output has no usable report: {found['fault']}")
+        echo(outcome["output"].rstrip("\n"))
+        if outcome["fault"] is None:
+            echo_line(f"-- meta: {json.dumps(outcome['meta'], ensure_ascii=False)}")
+        echo(f"-- {outcome['durationMs'] / 1000:.2f} s")
+    if outcome["fault"] is not None:
+        raise Failed(f"{name}: the output has no usable report: {outcome['fault']}")
 
 
 def _run(folder: Path, binding: Any, task: str, timeout: float) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _run(folder: Path, binding: Any, task: str, timeout: float) -> dict[str, Any
     hidden = redaction.from_env(package.secret_names(binding.config), os.environ)
     context = {"run": secrets.token_hex(16), "env": dict(os.environ), "secrets": hidden}
     with Store.init(folder / "store") as store:
-        more: dict[str, Any] = {"timeout_s": timeout, "workspace": directory, **context}
+        options: dict[str, Any] = {"timeout_s": timeout, "workspace": directory, **context}
         try:
-            done = run_agent(own, binding.config, store=store, task=task, **more)
+            done = run_agent(own, binding.config, store=store, task=task, **options)
         except trio.TooSlowError:
             raise Failed(f"took longer than {timeout:g} s") from None
         output = hidden.redact(done.result.output)

@@ -108,11 +108,11 @@ def _size(file: str) -> int:
 
 
 def _hashes(file: str) -> frozenset[str]:
-    found = read_input(file).decode("utf-8", "replace").split()
-    for hash in found:
+    hashes = read_input(file).decode("utf-8", "replace").split()
+    for hash in hashes:
         if not is_hash(hash):
             raise Invalid(f"{file}: {hash[:80]!r} is not a valid hash")
-    return frozenset(found)
+    return frozenset(hashes)
 
 
 @contextmanager

@@ -25,17 +25,19 @@ def arrived_lines(
         is_workflow = name.startswith(workflows.HEADS)
         return f"{text}: {workflows.runs(store, label(name))}" if is_workflow else text
 
-    theirs = {here: there for there, here in renamed.items()}
-    moved = [line(one, f"moved {label(one)}, was {replaced[one][:8]}") for one in replaced]
-    others = [name for name in names if name not in replaced]
+    theirs = {local_name: there for there, local_name in renamed.items()}
+    moved = [line(name, f"moved {label(name)}, was {replaced[name][:8]}") for name in replaced]
+    new_names = [name for name in names if name not in replaced]
     filed = [
-        line(one, f"{verb} {label(theirs[one])} as {label(one)}") for one in others if one in theirs
+        line(name, f"{verb} {label(theirs[name])} as {label(name)}")
+        for name in new_names
+        if name in theirs
     ]
-    added = [line(one, f"{verb} {label(one)}") for one in others if one not in theirs]
+    added = [line(name, f"{verb} {label(name)}") for name in new_names if name not in theirs]
     return [*some_of(moved), *some_of(filed), *some_of(added)]
 
 
 def some_of(lines: Sequence[str]) -> list[str]:
     """Returns the first lines, and how many more there are."""
-    more = len(lines) - MAX_LINES
-    return [*lines[:MAX_LINES], *([f"… and {more} more; `--json` has all"] * (more > 0))]
+    omitted = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], *([f"… and {omitted} more; `--json` has all"] * (omitted > 0))]

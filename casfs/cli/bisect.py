@@ -42,7 +42,7 @@ Test = Callable[[Place], str]
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...")
 @json_option
 @click.pass_context
-def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
+def bisect(ctx: click.Context, /, id: str, as_json: bool, **options: Any) -> int:
     """Find the first checkpoint of NAME, or step of THREAD, after which CMD fails.
 
     CMD runs in a workspace of its own; stdin is empty, the environment PATH, CASFS_TREE and
@@ -59,14 +59,16 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
     with open_store(ctx) as store:
         if ctx.parent and ctx.parent.info_name == "thread":
             id = thread_lookup.find(store, id).id
-        ends = given["good"], given["bad"] or id
-        good, bad = (f"{id}@{one}" if one and one.isdecimal() else one for one in ends)
-        repeat = given["repeat"]
+        ends = options["good"], options["bad"] or id
+        good, bad = (f"{id}@{end}" if end and end.isdecimal() else end for end in ends)
+        repeat = options["repeat"]
         runs = dict[str, Row]()
-        cached = repeat == 1 and not given["no_cache"]
-        with tree_runner(store, given["argv"], names=given["names"], cached=cached) as run:
+        cached = repeat == 1 and not options["no_cache"]
+        with tree_runner(store, options["argv"], names=options["names"], cached=cached) as run:
             test = partial(_test, store, run, runs, repeat, as_json)
-            rows = [_found(store, one) for one in _search(_places(store, good, bad), test)]
+            rows = [
+                _found(store, position) for position in _search(_places(store, good, bad), test)
+            ]
     flaky = [heads([run])[0] for run in runs.values() if run["outcome"] == FLAKY]
     if flaky:
         warn(f"CMD is flaky: its runs differ on {', '.join(flaky)}; what is found is not sure")
@@ -77,43 +79,43 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
 def _places(store: Store, good: str | None, bad: str) -> list[Place]:
     """Returns the versions from the good to the bad one. Raises NotFound, Conflict, Invalid."""
     last, path = versions.find(store, bad)
-    hashes = [one.hash for one in last.chain.versions]
+    hashes = [version.hash for version in last.chain.versions]
     first = versions.find(store, good)[0].version.hash if good else hashes[-1]
     if path or last.version.call or first not in hashes[last.index + 1 :]:
         wrong = f"{good or 'a version'} is not before {bad}, or {bad} has a path or is a turn"
         raise NotFound(f"{wrong}; give whole steps")
-    return [Place(last.chain, one) for one in range(hashes.index(first), last.index - 1, -1)]
+    return [Place(last.chain, index) for index in range(hashes.index(first), last.index - 1, -1)]
 
 
 def _search(places: list[Place], test: Callable[[Place], str]) -> list[Place]:
     """Returns the first bad version, or the candidates; of a step the one within a thread that it
     called, or the turn, that made a bad tree of a good one. Raises Refused for a wrong end."""
-    trees = [next(same) for _, same in groupby(places, lambda one: one.version.root)]
-    for place, wanted in ((trees[0], GOOD), (trees[-1], BAD)):
-        if (outcome := test(place)) != wanted:
-            raise Refused(f"{place.version.revision} is {outcome}: give another --{wanted}")
-    found = [trees[one] for one in first_bad(len(trees), lambda one: test(trees[one]))]
-    for inner in reversed([*found[0].called()] if len(found) == 1 else []):
+    trees = [next(same) for _, same in groupby(places, lambda position: position.version.root)]
+    for end, wanted in ((trees[0], GOOD), (trees[-1], BAD)):
+        if (outcome := test(end)) != wanted:
+            raise Refused(f"{end.version.revision} is {outcome}: give another --{wanted}")
+    candidates = [trees[index] for index in first_bad(len(trees), lambda index: test(trees[index]))]
+    for inner in reversed([*candidates[0].called()] if len(candidates) == 1 else []):
         with suppress(Refused):  # another part of the step is to blame
             indexes = reversed(range(len(inner.chain.versions)))
-            return _search([Place(inner.chain, one) for one in indexes], test)
-    return found
+            return _search([Place(inner.chain, index) for index in indexes], test)
+    return candidates
 
 
 def _test(
-    store: Store, run: TreeRun, runs: dict[str, Row], repeat: int, as_json: bool, at: Place
+    store: Store, run: TreeRun, runs: dict[str, Row], repeat: int, as_json: bool, position: Place
 ) -> str:
     """Runs CMD on a tree that it has not run on. Raises Failed where that ends the search."""
-    if (root := at.version.root) is None:
+    if (root := position.version.root) is None:
         return SKIPPED
     if root not in runs:
         outcomes = set[str]()
         for _ in range(repeat):
-            done = run(at.version.dated(store))
+            done = run(position.version.dated(store))
             if not 0 <= done.exit_code < 128:
-                raise Failed(f"exit code {done.exit_code} of CMD on {at.version.revision}")
+                raise Failed(f"exit code {done.exit_code} of CMD on {position.version.revision}")
             outcomes.add({0: GOOD, 125: SKIPPED}.get(done.exit_code, BAD))
-        row = {"version": times(details.version(store, at.version)), **record(done)}
+        row = {"version": times(details.version(store, position.version)), **record(done)}
         runs[root] = row | {"outcome": FLAKY if len(outcomes) > 1 else outcomes.pop()}
         if not as_json:
             took = f"{done.duration_ms / 1000:6.2f} s {'cached' * done.hit:<6}"
@@ -121,20 +123,20 @@ def _test(
     return str(runs[root]["outcome"])
 
 
-def _found(store: Store, place: Place) -> Row:
+def _found(store: Store, position: Place) -> Row:
     """Returns a version with its patch, and of a step the ends of its prompt and its output."""
-    version = place.version
-    before = place.older.version.root if place.older else None
-    found = {"version": times(details.version(store, version)), "prompt": None, "output": None}
-    found["patch"] = os.fsdecode(
+    version = position.version
+    before = position.older.version.root if position.older else None
+    row = {"version": times(details.version(store, version)), "prompt": None, "output": None}
+    row["patch"] = os.fsdecode(
         unified_diff.patch(store, before, new=version.root, limit=MAX_PATCH_BYTES)
     )
     with suppress(CasfsError):
         step = store.node(version.hash, "thread-step")
-        found["output"] = content_text(store, step.payload["content"])[-MAX_TEXT_CHARS:]
+        row["output"] = content_text(store, step.payload["content"])[-MAX_TEXT_CHARS:]
         thread = thread_lookup.find(store, version.revision.rpartition("@")[0])
-        found["prompt"] = prompts.of_step(store, thread, step).text[-MAX_TEXT_CHARS:]
-    return found
+        row["prompt"] = prompts.of_step(store, thread, step).text[-MAX_TEXT_CHARS:]
+    return row
 
 
 def _print(rows: list[Row]) -> None:

@@ -102,10 +102,10 @@ def has(ctx: click.Context, hashes: tuple[str, ...], with_local: bool, as_json: 
     """
     _check(hashes)
     with open_store(ctx, with_local) as store:
-        found = store.blobs.info(hashes)
-    lines = (f"{hash} {'yes' if hash in found else 'no'}" for hash in hashes)
-    echo_lines(as_json, {hash: hash in found for hash in hashes}, lines)
-    return 0 if len(found) == len(set(hashes)) else NotFound.exit_code
+        infos = store.blobs.info(hashes)
+    lines = (f"{hash} {'yes' if hash in infos else 'no'}" for hash in hashes)
+    echo_lines(as_json, {hash: hash in infos for hash in hashes}, lines)
+    return 0 if len(infos) == len(set(hashes)) else NotFound.exit_code
 
 
 @click.command()
@@ -154,12 +154,16 @@ def refs(
     with open_store(ctx, with_local) as store:
         expanded = store.expand(hash)
         if not reverse:
-            found = graph.refs(store, expanded)
+            hashes = graph.refs(store, expanded)
         else:
             with Referrers(store) as index:
                 above = index.walk_up(expanded) if recursive else index.of(expanded)
-                found = [one for one in above if type is None or store.node(one).type == type]
-    echo_lines(as_json, found, found)
+                hashes = [
+                    referrer
+                    for referrer in above
+                    if type is None or store.node(referrer).type == type
+                ]
+    echo_lines(as_json, hashes, hashes)
 
 
 @click.command()
@@ -174,8 +178,8 @@ def walk(ctx: click.Context, hash: str, with_local: bool, as_json: bool) -> None
     casfs walk 4b9b6694 | wc -l
     """
     with open_store(ctx, with_local) as store:
-        found = graph.walk(store, [store.expand(hash)], with_local=with_local)
-        echo_lines(as_json, list(found) if as_json else None, found)
+        hashes = graph.walk(store, [store.expand(hash)], with_local=with_local)
+        echo_lines(as_json, list(hashes) if as_json else None, hashes)
 
 
 @click.command()
@@ -190,13 +194,13 @@ def heads(ctx: click.Context, prefix: str, with_local: bool, as_json: bool) -> N
     casfs heads checkpoints/
     """
     with open_store(ctx, with_local) as store:
-        found = [
+        named_heads = [
             (name, head)
             for name, head in store.heads.list(prefix)
             if with_local or not name.startswith(local_trees.HEADS)
         ]
-    value = [{"name": name, "hash": head.hash, "record": head.record} for name, head in found]
-    echo_lines(as_json, value, (f"{name} {head.hash}" for name, head in found))
+    value = [{"name": name, "hash": head.hash, "record": head.record} for name, head in named_heads]
+    echo_lines(as_json, value, (f"{name} {head.hash}" for name, head in named_heads))
 
 
 def _check(hashes: tuple[str, ...] | list[str]) -> None:

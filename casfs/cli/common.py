@@ -41,9 +41,9 @@ class Count(click.IntRange):
         super().__init__(minimum)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
+        count = super().convert(value, param, ctx)
         return (
-            found if found <= canonical.MAX_INT else self.fail(f"{found} is too large", param, ctx)
+            count if count <= canonical.MAX_INT else self.fail(f"{count} is too large", param, ctx)
         )
 
 
@@ -52,8 +52,8 @@ class Count(click.IntRange):
 
 def store_root(ctx: click.Context) -> Path:
     """The store's directory, from --store, the environment or the default."""
-    found: Path = config.store_root(ctx.find_root().obj, os.environ).value
-    return found
+    root: Path = config.store_root(ctx.find_root().obj, os.environ).value
+    return root
 
 
 @contextmanager

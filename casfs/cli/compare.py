@@ -66,10 +66,10 @@ def against(
 ) -> Comparison:
     """Compares a directory with a revision, or with what it is known to hold; `paths` are relative
     to it. Raises NotFound, Refused."""
-    place = Path(directory)
-    if not place.is_dir():
+    directory_path = Path(directory)
+    if not directory_path.is_dir():
         raise NotFound(f"no directory {directory}")
-    known = directories.find(store, place)
+    known = directories.find(store, directory_path)
     if revision is not None:
         base = resolve(store, revision).state
     elif known is not None:
@@ -80,16 +80,16 @@ def against(
             " create`, or name a revision to compare it with"
         )
     if known is not None:
-        place = known.path
+        directory_path = known.path
         if known.below:
             paths = tuple(b"/".join([known.below, path]) for path in paths or (b"",))
     scratch = ScratchStore(store)
     return Comparison(
         store=scratch,
         old=base,
-        new=_record(scratch, place, known=known, base=base),
+        new=_record(scratch, directory_path, known=known, base=base),
         paths=paths,
-        directory=place,
+        directory=directory_path,
         known=known,
     )
 
@@ -99,13 +99,18 @@ def name_of(store: Store, root: TreeHash, known: KnownDirectory | None = None) -
     from or recorded as, else the newest that a person has made, else the newest."""
     record = known.workspace.record if known and known.workspace else {}
 
-    def rank(one: Checkpoint) -> tuple[bool, bool, bool, str]:
-        own = known is not None and known.name == f"{one.name}@{one.id}"
-        own = own or one.hash == record.get("checkpoint")
-        return own, one.name == record.get("name"), one.name != BEFORE_RESTORE, one.id
+    def rank(candidate: Checkpoint) -> tuple[bool, bool, bool, str]:
+        own = known is not None and known.name == f"{candidate.name}@{candidate.id}"
+        own = own or candidate.hash == record.get("checkpoint")
+        return (
+            own,
+            candidate.name == record.get("name"),
+            candidate.name != BEFORE_RESTORE,
+            candidate.id,
+        )
 
-    found = [one for one in checkpoint.listing(store) if one.root == root]
-    best = max(found, key=rank, default=None)
+    candidates = [candidate for candidate in checkpoint.listing(store) if candidate.root == root]
+    best = max(candidates, key=rank, default=None)
     return None if best is None else f"{best.name}@{best.id}"
 
 
@@ -123,15 +128,15 @@ def is_directory(store: Store, text: str) -> bool:
 
 def _at(store: Store, directory: Path) -> KnownDirectory | None:
     """Returns what this directory, and not one above it, is known to hold."""
-    found = directories.find(store, directory)
-    return None if found is None or found.below else found
+    known = directories.find(store, directory)
+    return None if known is None or known.below else known
 
 
 def _record(
-    store: ScratchStore, place: Path, known: KnownDirectory | None, base: RecordedState | None
+    store: ScratchStore, directory: Path, known: KnownDirectory | None, base: RecordedState | None
 ) -> RecordedState:
     if known is None:
-        refuse_home_or_root(place, force=None)
+        refuse_home_or_root(directory, force=None)
     from casfs.cli.progress import progress
     from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
@@ -140,7 +145,7 @@ def _record(
         options = SnapshotOptions(limit=MAX_BYTES, progress=update, leaves_out_unreadable=True)
         tree = None if base is None else base.tree
         state = directories.record(
-            store, place, known=known, base=tree, report=report, options=options
+            store, directory, known=known, base=tree, report=report, options=options
         )
     for warning in report.warnings:
         warn(warning)
@@ -152,8 +157,8 @@ def _record(
         state = state._replace(
             tree=_with_purged(store, state.tree, base=base.tree, purged=report.purged)
         )
-    store.looked_at(place, state.full)
-    store.looked_at(place, state.tree)
+    store.looked_at(directory, state.full)
+    store.looked_at(directory, state.tree)
     return state
 
 
@@ -164,7 +169,7 @@ def _with_purged(
     but whose content was purged: it was not recorded, and is not deleted."""
     from casfs.trees import edit, tree
 
-    recorded = {path: one.hash for path, one in tree.missing(store, base)}
+    recorded = {path: tombstone.hash for path, tombstone in tree.missing(store, base)}
     for path, hash in purged.items():
         if recorded.get(path) != hash:
             warn(f"{printable(path)}: its content was purged; not compared")

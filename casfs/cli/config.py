@@ -55,7 +55,8 @@ def _print(ctx: click.Context, as_json: bool) -> None:
     root = settings.store_root(ctx.find_root().obj, os.environ)
     values = [root, *settings.load(root.value, os.environ)]
     lines = (
-        f"{one.setting.name} = {one.value}  ({one.origin}; {one.setting.help})" for one in values
+        f"{loaded.setting.name} = {loaded.value}  ({loaded.origin}; {loaded.setting.help})"
+        for loaded in values
     )
     echo_lines(as_json, [_json(value) for value in values], lines)
 
@@ -115,14 +116,16 @@ def _change(ctx: click.Context, name: str, value: Any, user: bool, as_json: bool
         text = path.read_text("utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise Failed(f"cannot read {path}: {error}") from None
-    made = with_setting(text, name, value)
+    new_text = with_setting(text, name, value)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
-        file.write(made.encode())
-    now = next(
-        one for one in settings.load(store_root(ctx), os.environ) if one.setting.name == name
+        file.write(new_text.encode())
+    effective = next(
+        loaded
+        for loaded in settings.load(store_root(ctx), os.environ)
+        if loaded.setting.name == name
     )
-    echo_result(as_json, _json(now), f"{name} = {now.value}  ({now.origin})")
+    echo_result(as_json, _json(effective), f"{name} = {effective.value}  ({effective.origin})")
 
 
 def _path(ctx: click.Context, user: bool) -> Path:

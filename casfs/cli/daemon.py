@@ -151,23 +151,23 @@ def status(ctx: click.Context, as_json: bool) -> None:
     from casfs import daemon_socket
 
     check_store(root := store_root(ctx))
-    found = daemon_socket.status(root)
-    if found is None:
+    daemon_status = daemon_socket.status(root)
+    if daemon_status is None:
         raise NoDaemon(f"{daemon_socket.NO_DAEMON} {root}; start one with `casfs daemon`")
-    echo_lines(as_json, found, daemon_lines(found))
+    echo_lines(as_json, daemon_status, daemon_lines(daemon_status))
 
 
-def daemon_lines(found: dict[str, Any]) -> Iterator[str]:
-    yield f"daemon  pid {found['pid']}, {found['socket']}, version {found['version'] or 'unknown'}"
-    if found["limit"] is None:
+def daemon_lines(state: dict[str, Any]) -> Iterator[str]:
+    yield f"daemon  pid {state['pid']}, {state['socket']}, version {state['version'] or 'unknown'}"
+    if state["limit"] is None:
         yield "        does not say what it runs"
         return
-    called = f", called {len(found['called'])}" if found["called"] else ""
-    count = f"{len(found['running'])} of {found['limit']}"
-    yield f"        running {count}{called}, queued {len(found['queued'])}"
-    if found["running"]:
-        yield f"        {' '.join(found['running'])}"
-    if held := found["containment"]:
+    called = f", called {len(state['called'])}" if state["called"] else ""
+    count = f"{len(state['running'])} of {state['limit']}"
+    yield f"        running {count}{called}, queued {len(state['queued'])}"
+    if state["running"]:
+        yield f"        {' '.join(state['running'])}"
+    if held := state["containment"]:
         limits = ", ".join(f"{name} by {by or 'nothing'}" for name, by in held["limits"].items())
         yield f"        attempts held by {held['method']}; limits: {limits}"
 
@@ -206,8 +206,8 @@ def _print_event(line: str, as_json: bool) -> None:
     if as_json:
         echo_json(event, pretty=False)
         return
-    more = [f"{name}={value}" for name, value in event.items() if name not in ("time", "event")]
-    echo_line(f"{event['time']} {event.get('event')} {' '.join(more)}")
+    fields = [f"{name}={value}" for name, value in event.items() if name not in ("time", "event")]
+    echo_line(f"{event['time']} {event.get('event')} {' '.join(fields)}")
 
 
 @daemon.command()

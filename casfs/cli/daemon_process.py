@@ -58,9 +58,9 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
 def _limits(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of limits as a role has them; 0 and an empty text are for none."""
     names = {"memory": "memory", "processes": "processes", "cpu_s": "cpuS"}
-    found = {theirs: values[f"limits.{ours}"] for ours, theirs in names.items()}
+    limits = {theirs: values[f"limits.{ours}"] for ours, theirs in names.items()}
     switches = {name: values[f"limits.{name}"] for name in ("network", "enforce")}
-    return {name: one for name, one in found.items() if one} | switches
+    return {name: limit for name, limit in limits.items() if limit} | switches
 
 
 def _workspaces(root: Path, log: Log) -> Workspaces:

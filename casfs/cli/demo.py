@@ -128,12 +128,14 @@ class _Demo:
         self._show(f"{diff} -x .git {tally} {copied} && echo identical")
         self._show(f"casfs checkpoint restore demo {restored}")
         self._show(f"{diff} {copied} {restored} && echo identical")
-        trees = [self._shell(f"casfs tree build {one}").split()[0] for one in (tally, copied)]
+        trees = [
+            self._shell(f"casfs tree build {directory}").split()[0] for directory in (tally, copied)
+        ]
         self._same("tree of project and copy", *trees)
 
-    def _same(self, what: str, one: str, other: str) -> None:
-        if one != other:
-            raise Failed(f"{what} differ: {one!r} and {other!r}")
+    def _same(self, what: str, text: str, other: str) -> None:
+        if text != other:
+            raise Failed(f"{what} differ: {text!r} and {other!r}")
 
     def _show(self, line: str, cwd: Path | None = None, code: int = 0) -> str:
         """Prints a command line, runs it and prints its output."""

@@ -37,9 +37,9 @@ class WithPaths(click.Command):
     """A command whose arguments after `--` are paths: the parameter `paths`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        place = args.index("--") if "--" in args else len(args)
-        ctx.meta[__name__] = args[place + 1 :]
-        return super().parse_args(ctx, args[:place])
+        separator = args.index("--") if "--" in args else len(args)
+        ctx.meta[__name__] = args[separator + 1 :]
+        return super().parse_args(ctx, args[:separator])
 
 
 def format_options(verb: Callable[..., None]) -> Callable[..., None]:
@@ -50,10 +50,10 @@ def format_options(verb: Callable[..., None]) -> Callable[..., None]:
     @color_option
     @json_option
     @wraps(verb)
-    def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **more: Any) -> None:
+    def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **options: Any) -> None:
         if as_patch and as_json:
             raise Usage("--patch cannot be combined with --json")
-        verb(*values, format=DiffFormat(as_stat, as_patch, as_json), **more)
+        verb(*values, format=DiffFormat(as_stat, as_patch, as_json), **options)
 
     return wrapped
 
@@ -68,10 +68,10 @@ def print_state_diff(
     """Prints the differences between two states as a person here sees them: their private files
     are marked, and what is in `.git` is left out."""
     scratch = store if isinstance(store, ScratchStore) else ScratchStore(store)
-    before, after = (recorded_state.with_private(scratch, one) for one in (old, new))
+    before, after = (recorded_state.with_private(scratch, state) for state in (old, new))
     if not paths:
-        changed = [one.path for one in trees.changes(scratch, before, after)]
-        paths = [one for one in changed if b".git" not in one.split(b"/")]
+        changed = [change.path for change in trees.changes(scratch, before, after)]
+        paths = [path for path in changed if b".git" not in path.split(b"/")]
         if left_out := len(changed) - len(paths):
             warn(f"{left_out} paths in .git are left out")
             after = after if paths else before  # no path at all would stand for every one
@@ -124,5 +124,11 @@ def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None
     if len(sides) > 2:
         raise Usage("give at most two trees; paths follow --")
     with open_store(ctx) as store:
-        found = compare.comparison(store, sides, ctx.meta[__name__])
-        print_state_diff(found.store, found.old, new=found.new, format=format, paths=found.paths)
+        comparison = compare.comparison(store, sides, ctx.meta[__name__])
+        print_state_diff(
+            comparison.store,
+            comparison.old,
+            new=comparison.new,
+            format=format,
+            paths=comparison.paths,
+        )

@@ -30,7 +30,7 @@ def print_changes(
 ) -> None:
     """`private`: paths that are marked so."""
     if as_json:
-        echo_json([change_json(store, one, private) for one in changes])
+        echo_json([change_json(store, change, private) for change in changes])
         return
     for change in changes:
         letter = paint(change.letter, COLOURS.get(change.letter))

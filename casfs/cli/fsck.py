@@ -99,5 +99,5 @@ def print_report(report: Report, repaired: list[str], as_json: bool) -> None:
     checked = f"{report.blobs} blobs, {report.nodes} of them nodes, {report.bytes} bytes"
     if report.remote:
         checked += f" ({report.remote} blobs are in a remote and were not read)"
-    found = len(report.faults)
-    echo(f"{checked}: {found or 'no'} fault{'' if found == 1 else 's'}")
+    fault_count = len(report.faults)
+    echo(f"{checked}: {fault_count or 'no'} fault{'' if fault_count == 1 else 's'}")

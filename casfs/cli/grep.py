@@ -63,9 +63,11 @@ def grep(ctx: click.Context, text: str, as_json: bool) -> None:
 
     needle = Needle(read_text() if text == STDIO else text)
     with open_store(ctx) as store:
-        found = search_store(store, needle)
-        places = find_places(store, found)
-    echo_lines(as_json, [one.value for one in places], (one.line for one in places))
+        findings = search_store(store, needle)
+        places = find_places(store, findings)
+    echo_lines(
+        as_json, [location.value for location in places], (location.line for location in places)
+    )
     if not places:
         ctx.exit(1)
 
@@ -86,27 +88,27 @@ def search_store(store: Store, needle: Needle) -> Found:
 
     total = total_stored(store.blobs)
     with progress("searching", "blobs", total=total.blobs, total_bytes=total.bytes) as update:
-        found = searching.search(store, needle, update)
-    if found.remote:
-        warn(f"{found.remote} blobs are in a remote only, and were not searched")
-    for hash in found.unread:
+        findings = searching.search(store, needle, update)
+    if findings.remote:
+        warn(f"{findings.remote} blobs are in a remote only, and were not searched")
+    for hash in findings.unread:
         warn(f"{hash} is damaged, and was not searched; see `casfs fsck`")
-    return found
+    return findings
 
 
-def find_places(store: Store, found: Found) -> list[Place]:
+def find_places(store: Store, findings: Found) -> list[Place]:
     """Returns where a person finds what was found, a line each."""
     from casfs.maintenance.whereabouts import Whereabouts
 
     places = []
     with Whereabouts(store, _refs_of_remotes(store)) as whereabouts:
-        for one in found.blobs:
-            kind = one.type or "file"
-            if one.is_name:
+        for blob in findings.blobs:
+            kind = blob.type or "file"
+            if blob.is_name:
                 kind = "name"
-            places.append(Place(kind, one.hash, where=whereabouts.of(one.hash), lines=one.lines))
-    places += [Place("record", hash=None, where=[label(name)], lines=[]) for name in found.heads]
-    places += [Place(file.kind, hash=None, where=[file.path], lines=[]) for file in found.files]
+            places.append(Place(kind, blob.hash, where=whereabouts.of(blob.hash), lines=blob.lines))
+    places += [Place("record", hash=None, where=[label(name)], lines=[]) for name in findings.heads]
+    places += [Place(file.kind, hash=None, where=[file.path], lines=[]) for file in findings.files]
     return places
 
 
@@ -126,11 +128,13 @@ def _refs_of_remotes(store: Store) -> dict[str, str]:
     from casfs.remotes.remote import DIRECTORY, listing
     from casfs.remotes.state import FILE, State
 
-    found: dict[str, str] = {}
+    remote_refs: dict[str, str] = {}
     for name in listing(store.root) if store.root is not None else ():
         path = Path(str(store.root), DIRECTORY, name, FILE)
         if path.exists():
             with closing(State(path)) as state:
                 refs = state.refs().items()
-                found |= {f"remote {name}: {label(ref)}": value["hash"] for ref, value in refs}
-    return found
+                remote_refs |= {
+                    f"remote {name}: {label(ref)}": value["hash"] for ref, value in refs
+                }
+    return remote_refs

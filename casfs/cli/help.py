@@ -70,9 +70,9 @@ def _commands(above: click.Context) -> Iterator[str]:
 
 
 def _options(ctx: click.Context) -> Iterator[str]:
-    for one in ctx.command.get_params(ctx):
-        row = one.get_help_record(ctx)
-        if row is not None and "--help" not in one.opts:
+    for parameter in ctx.command.get_params(ctx):
+        row = parameter.get_help_record(ctx)
+        if row is not None and "--help" not in parameter.opts:
             yield from (".TP", rf"\fB{row[0].translate(ROFF)}\fR", _line(row[1]))
 
 

@@ -54,18 +54,20 @@ def blame(
     if span is None or (lines and deleted is not None):
         raise Usage("-L takes A or A,B, counted from 1, and not with --deleted")
     with open_store(ctx) as store:
-        place, path = find_place(store, tree)
+        position, path = find_place(store, tree)
         if deleted is not None:
-            found = [blames.removal(place, path, os.fsencode(deleted))]
+            blamed_lines = [blames.removal(position, path, os.fsencode(deleted))]
         else:
-            found = blames.blame(place, path, first=int(span[1]), last=int(span[2] or span[1]))
-        rows = times(list(details.lines(store, found)))
+            blamed_lines = blames.blame(
+                position, path, first=int(span[1]), last=int(span[2] or span[1])
+            )
+        rows = times(list(details.lines(store, blamed_lines)))
     with pager(not as_json):
         if as_json:
             echo_json(rows)
             return
-        asked = os.fsdecode(b"/".join(split_path(path)))
-        moved = any(row["path"] != asked for row in rows)
+        requested_path = os.fsdecode(b"/".join(split_path(path)))
+        moved = any(row["path"] != requested_path for row in rows)
         width = len(str(rows[-1]["line"])) if rows else 0
         for row, head in zip(rows, heads(rows), strict=True):
             left = f"{head} {row['path'] + ' ' if moved else ''}{row['line']:>{width}})"
@@ -90,39 +92,43 @@ def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_jso
     if as_patch and as_json:
         raise Usage("--patch cannot be combined with --json")
     with open_store(ctx) as store, pager(not as_json):
-        place, path = find_place(store, tree)
-        found = list(islice(changes(place, path), limit))
+        position, path = find_place(store, tree)
+        log_entries = list(islice(changes(position, path), limit))
         rows = [
             {
-                "version": times(details.version(store, one.version)),
-                **change_json(store, one.change),
+                "version": times(details.version(store, log_entry.version)),
+                **change_json(store, log_entry.change),
             }
-            for one in found
+            for log_entry in log_entries
         ]
         if as_json:
             echo_json(rows)
             return
-        for one, row, head in zip(found, rows, heads(rows), strict=True):
+        for entry, row, head in zip(log_entries, rows, heads(rows), strict=True):
             moved = f" {row['source']} -> {row['path']}" if "source" in row else ""
-            line = f"{head} {row['letter']}{moved} {one.version.message}".rstrip()
+            line = f"{head} {row['letter']}{moved} {entry.version.message}".rstrip()
             write_line(paint(escape(line, one_line=True), "cyan"))
             if as_patch:
-                change = one.change
+                change = entry.change
                 paths = [change.path] if change.source is None else [change.source, change.path]
-                root = one.version.root
-                print_patch(unified_diff.patch(store, one.before, root, paths=paths))
+                root = entry.version.root
+                print_patch(unified_diff.patch(store, entry.before, root, paths=paths))
 
 
 def heads(rows: Sequence[Row]) -> list[str]:
     """Returns the aligned columns of versions: revision, role, agent, time."""
     cells = []
     for row in rows:
-        one = row["version"]
-        name, _, id = one["revision"].rpartition("@")
-        short = f"{name}@{id[-ID_CHARS:]}" if one["step"] is None else f"{name[-ID_CHARS:]}@{id}"
+        version = row["version"]
+        name, _, id = version["revision"].rpartition("@")
+        short = (
+            f"{name}@{id[-ID_CHARS:]}" if version["step"] is None else f"{name[-ID_CHARS:]}@{id}"
+        )
         turn = f"#{row['turn']}" if row.get("turn") else None
-        agent = " ".join(filter(None, (one["agent"], one["model"], turn, row.get("tool"))))
-        cells.append((short, one["role"], agent, (one["recordedAt"] or rfc3339(0))[:19] + "Z"))
+        agent = " ".join(filter(None, (version["agent"], version["model"], turn, row.get("tool"))))
+        cells.append(
+            (short, version["role"], agent, (version["recordedAt"] or rfc3339(0))[:19] + "Z")
+        )
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         " ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True) if width)

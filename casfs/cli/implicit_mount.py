@@ -41,13 +41,13 @@ def tree_provider(store: Store, env: Mapping[str, str]) -> TreeLocator:
 
     def tree(root: DatedTree) -> Path:
         assert store.root is not None
-        found = _find(store.root, root.name)
-        if found is None:
+        directory = _find(store.root, root.name)
+        if directory is None:
             start(store.root, env)
-            found = _find(store.root, root.name)
-        if found is None:
+            directory = _find(store.root, root.name)
+        if directory is None:
             raise NotFound(f"no mount of {store.root} shows the tree {root.name}")
-        return found
+        return directory
 
     return tree
 
@@ -86,7 +86,7 @@ def end_unused(store: Store, env: Mapping[str, str]) -> None:
     if fd is None:
         return
     try:
-        if not any(one.strategy.over_fuse for one in registry.listing(store)):
+        if not any(workspace.strategy.over_fuse for workspace in registry.listing(store)):
             with suppress(CasfsError):
                 _unmount(point)
                 point.rmdir()

@@ -67,22 +67,22 @@ def _init_shared(
     from casfs.object_storage.probe import probe
     from engine.workflow import shipped
 
-    found = Store.check_shared(path, wanted)
-    place = found or wanted
-    storage = open_storage(place.objects, endpoint=place.endpoint, region=place.region)
-    value = {"store": str(path), "shared": {**place._asdict(), "joined": found is not None}}
-    verb = "join" if found else "make"
-    where = f"{place.url}, objects at {place.objects}"
+    existing = Store.check_shared(path, wanted)
+    shared = existing or wanted
+    storage = open_storage(shared.objects, endpoint=shared.endpoint, region=shared.region)
+    value = {"store": str(path), "shared": {**shared._asdict(), "joined": existing is not None}}
+    verb = "join" if existing else "make"
+    where = f"{shared.url}, objects at {shared.objects}"
     if dry_run:
         line = f"{path} would {verb} the shared store at {where}"
         echo_result(as_json, {**value, "dryRun": True}, line)
         return
-    if found is None:
+    if existing is None:
         probe(storage)
     else:
         storage.head("casfs-probe")  # Raises where this machine has no access
     with Store.init_shared(path, *wanted) as store:
-        if found is None or workflows or (path / shipped.NOTE).exists():
+        if existing is None or workflows or (path / shipped.NOTE).exists():
             shipped.install(store, again=workflows)
         value["types"] = store.registry.names()
     reserve.allocate(path)
@@ -91,8 +91,8 @@ def _init_shared(
 
 def _show_plan(path: Path, as_json: bool) -> None:
     """Prints what `init` would do."""
-    found = Store.check_init(path)
+    existing_format = Store.check_init(path)
     line = f"{path}: would be made, with format {FORMAT!r}"
-    if found:
-        line = f"{path}: format {found!r}; built-in types and workflows would be updated"
-    echo_result(as_json, {"store": str(path), "dryRun": True, "format": found}, line)
+    if existing_format:
+        line = f"{path}: format {existing_format!r}; built-in types and workflows would be updated"
+    echo_result(as_json, {"store": str(path), "dryRun": True, "format": existing_format}, line)

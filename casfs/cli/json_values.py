@@ -28,15 +28,15 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def camel(name: str) -> str:
     """Returns snake_case as camelCase."""
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
+    first, *other_words = name.split("_")
+    return first + "".join(map(str.capitalize, other_words))
 
 
 def _field(name: str, value: Any) -> Any:
     if _names(value):
         return record(value)
     if isinstance(value, list | tuple):
-        return [_field(name, one) for one in value]
+        return [_field(name, item) for item in value]
     if isinstance(value, bytes | Path):
         return os.fsdecode(value)
     return moment(value) if name.endswith(TIME_SUFFIX) else value

@@ -202,15 +202,15 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, frame: object) -> NoReturn:
         sys.exit(EXIT_SIGNAL_BASE + number)
 
-    before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGTERM)}
-    for one, handler in before.items():
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM)}
+    for signal_number, handler in before.items():
         if handler is signal.SIG_DFL:  # nohup ignores SIGHUP
-            signal.signal(one, end)
+            signal.signal(signal_number, end)
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 def _discard_stdout() -> int:

@@ -25,8 +25,10 @@ def mark(ctx: click.Context, text: str, as_json: bool) -> None:
     """
     if os.environ.get(SECRETS_VARIABLE):
         text = step_secrets().redact_values(text)  # the daemon looks for all other secrets
-    found = daemon_socket.request(store_root(ctx), "mark", path=os.path.realpath("."), message=text)
-    line = f"nothing has changed in {found['directory']}"
-    if found["changed"]:
-        line = f'{found["name"]}: the next checkpoint is "{found["message"]}"'
-    echo_result(as_json, found, line)
+    answer = daemon_socket.request(
+        store_root(ctx), "mark", path=os.path.realpath("."), message=text
+    )
+    line = f"nothing has changed in {answer['directory']}"
+    if answer["changed"]:
+        line = f'{answer["name"]}: the next checkpoint is "{answer["message"]}"'
+    echo_result(as_json, answer, line)

@@ -45,9 +45,9 @@ def mcp(
     """
     if (folders and not allow_write) or (port is not None and not http):
         raise Usage("--dir goes with --allow-write, --port with --http")
-    places = [Path(os.path.realpath(one)) for one in folders or (".",)] if allow_write else []
-    for place in places:
-        refuse_home_or_root(place, force=None)
+    places = [Path(os.path.realpath(folder)) for folder in folders or (".",)] if allow_write else []
+    for directory in places:
+        refuse_home_or_root(directory, force=None)
     root = store_root(ctx)
     try:
         import trio

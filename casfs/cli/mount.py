@@ -77,7 +77,7 @@ def mount(
     if foreground or ready_fd or resume:
 
         def options() -> MountOptions:
-            made = _options(
+            mount_options = _options(
                 root,
                 point,
                 transport=transport,
@@ -85,7 +85,7 @@ def mount(
                 xattr=xattr,
                 mounted=resume is not None,
             )
-            return replace_fields(made, with_local=with_local)
+            return replace_fields(mount_options, with_local=with_local)
 
         _serve(
             options,
@@ -130,11 +130,11 @@ def _options(
         point = mount_points.check(root, point)
     if transport is None:
         values = {value.setting.name: value for value in config.load(root, os.environ)}
-        found = values["mount.transport"]
-        transport = TRANSPORT_ALIASES.get(found.value, found.value)
+        setting = values["mount.transport"]
+        transport = TRANSPORT_ALIASES.get(setting.value, setting.value)
         if transport not in TRANSPORTS:
             known = ", ".join(TRANSPORTS)
-            raise Invalid(f"{found.origin}: no transport {transport!r}; there are {known}")
+            raise Invalid(f"{setting.origin}: no transport {transport!r}; there are {known}")
     return MountOptions(
         root,
         point,
@@ -174,9 +174,9 @@ def _serve(
 def _replace(root: Path, point: Path, as_json: bool) -> None:
     from casfs.mount import mount_points, supervisor
 
-    now = supervisor.replace_program(mount_points.served(root, point))
-    line = f"{now.mount} served by the current program (pid {now.supervisor})"
-    echo_result(as_json, {"mount": str(now.mount), "pid": now.supervisor}, line)
+    state = supervisor.replace_program(mount_points.served(root, point))
+    line = f"{state.mount} served by the current program (pid {state.supervisor})"
+    echo_result(as_json, {"mount": str(state.mount), "pid": state.supervisor}, line)
 
 
 @click.command()

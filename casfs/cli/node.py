@@ -62,10 +62,8 @@ def get(ctx: click.Context, hash: str, with_local: bool, as_json: bool) -> None:
     casfs node get 5b73ca66
     """
     with open_store(ctx, with_local) as store:
-        found = store.node(store.expand(hash))
-    echo_json(
-        {"hash": found.hash, "type": found.type, "payload": found.payload}, pretty=not as_json
-    )
+        node = store.node(store.expand(hash))
+    echo_json({"hash": node.hash, "type": node.type, "payload": node.payload}, pretty=not as_json)
 
 
 @click.command("list")
@@ -92,5 +90,5 @@ def list_(
 
     with open_store(ctx, with_local) as store:
         end = None if limit is None else offset + limit
-        found = (hash for hash, _ in islice(names.of_type(store, type), offset, end))
-        echo_lines(as_json, list(found) if as_json else None, found)
+        hashes = (hash for hash, _ in islice(names.of_type(store, type), offset, end))
+        echo_lines(as_json, list(hashes) if as_json else None, hashes)

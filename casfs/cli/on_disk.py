@@ -32,11 +32,11 @@ def revision(store: Store, text: str, error: CasfsError) -> str:
     for above in (path, *path.parents):
         name = Target(store, above).recorded_as()
         if name:
-            found = f"{name.partition('@')[0]}:{path.relative_to(above)}"
-            entry = resolve_entry(store, found)[2]
+            rev_path = f"{name.partition('@')[0]}:{path.relative_to(above)}"
+            entry = resolve_entry(store, rev_path)[2]
             if isinstance(entry, File) and _hash(path) != entry.digest.hash:
                 warn(f"{text} was changed since {name}, which is shown")
-            return found
+            return rev_path
     raise NotFound(f"{text} is in no directory that has a checkpoint; give REV:PATH") from None
 
 

@@ -25,16 +25,16 @@ COLOURED_WORD = re.compile(r"\x1b\[3[0-7]m[a-z]+ *\x1b\[0m")  # a status, see `t
 def escape_line(text: str) -> str:
     """`escape` for a line of ours, in which a status may be coloured on a terminal."""
     parts = []
-    at = 0
+    offset = 0
     for word in COLOURED_WORD.finditer(text) if terminal.colours() else ():
-        parts += [escape(text[at : word.start()], one_line=True), word[0]]
-        at = word.end()
-    return "".join([*parts, escape(text[at:], one_line=True)])
+        parts += [escape(text[offset : word.start()], one_line=True), word[0]]
+        offset = word.end()
+    return "".join([*parts, escape(text[offset:], one_line=True)])
 
 
 def escape_json(text: str) -> str:
     """Returns JSON with the same characters as JSON's own escapes."""
-    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def echo(text: str | bytes = "") -> None:

@@ -20,31 +20,31 @@ def output_schema(verb: str) -> dict[str, Any]:
     NotFound."""
     noun, _, inner = verb.partition(" ")
     try:
-        found: dict[str, Any] = _load(noun)[inner]
+        schema: dict[str, Any] = _load(noun)[inner]
     except (OSError, KeyError, ValueError):
         raise NotFound(f"no command {verb!r} that prints JSON; see `casfs --help`") from None
     shared = _load(SHARED)
-    used = {name: shared[name] for name in shared if name in _named(found, shared)}
-    return {"$schema": DIALECT, "title": f"casfs {verb} --json", **found, "$defs": used}
+    used = {name: shared[name] for name in shared if name in _named(schema, shared)}
+    return {"$schema": DIALECT, "title": f"casfs {verb} --json", **schema, "$defs": used}
 
 
 def _load(noun: str) -> dict[str, Any]:
     file = resources.files("casfs.cli") / "outputs" / f"{noun}.json"
-    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return found
+    schemas: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return schemas
 
 
 def _named(schema: Any, shared: dict[str, Any]) -> set[str]:
     """Returns the shared definitions that a schema refers to, in them too."""
-    found: set[str] = set()
-    rest = [schema]
-    while rest:
-        value = rest.pop()
+    names: set[str] = set()
+    pending = [schema]
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
             name = str(value.get("$ref", "")).rpartition("/")[2]
-            if name in shared and name not in found:
-                found.add(name)
-                rest.append(shared[name])
+            if name in shared and name not in names:
+                names.add(name)
+                pending.append(shared[name])
         if isinstance(value, dict | list):
-            rest += value.values() if isinstance(value, dict) else value
-    return found
+            pending += value.values() if isinstance(value, dict) else value
+    return names

@@ -59,11 +59,11 @@ def sync(
         )
     if done.warning:
         warn(f"{name} {version}: {done.warning}")
-    one = done.plugin
-    what = f"{'stored' if done.stored else 'already stored,'} from {one.source}"
-    commit = f" ({one.commit[:12]})" if one.commit else ""
-    value = {**record(one), "stored": done.stored, "warning": done.warning or None}
-    echo_result(as_json, value, f"{one.root} {name} {version} {what}{commit}")
+    plugin = done.plugin
+    what = f"{'stored' if done.stored else 'already stored,'} from {plugin.source}"
+    commit = f" ({plugin.commit[:12]})" if plugin.commit else ""
+    value = {**record(plugin), "stored": done.stored, "warning": done.warning or None}
+    echo_result(as_json, value, f"{plugin.root} {name} {version} {what}{commit}")
 
 
 @plugin.command()
@@ -81,9 +81,9 @@ def materialize(ctx: click.Context, name: str, version: str, directory: str, as_
     from casfs.plugins import transfer
 
     with open_store(ctx) as store:
-        found = transfer.materialize(store, name, version=version, target=Path(directory))
-    value = {**record(found), "directory": directory}
-    echo_result(as_json, value, f"{found.root} {name} {version} written to {directory}")
+        plugin = transfer.materialize(store, name, version=version, target=Path(directory))
+    value = {**record(plugin), "directory": directory}
+    echo_result(as_json, value, f"{plugin.root} {name} {version} written to {directory}")
 
 
 @plugin.command("list")
@@ -96,13 +96,14 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs plugin list
     """
     with open_store(ctx) as store:
-        found = registry.listing(store)
+        plugins = registry.listing(store)
     rows = [
-        (one.name, one.version, Hash(one.root), Moment(one.synced_at), one.source) for one in found
+        (plugin.name, plugin.version, Hash(plugin.root), Moment(plugin.synced_at), plugin.source)
+        for plugin in plugins
     ]
     echo_table(
         as_json,
-        list(map(record, found)),
+        list(map(record, plugins)),
         headers="NAME VERSION TREE SYNCED SOURCE",
         rows=rows,
         whole="TREE",

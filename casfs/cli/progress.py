@@ -46,10 +46,10 @@ class _Bar:
         self._shown: tuple[Progress, TaskID] | None = None
 
     def update(self, done: int, size: int) -> None:
-        now = time.monotonic()
-        if now < self._due:
+        now_s = time.monotonic()
+        if now_s < self._due:
             return
-        self._due = now + INTERVAL_S
+        self._due = now_s + INTERVAL_S
         if self._shown is None:
             self._shown = self._show()
         bar, task = self._shown
@@ -60,7 +60,7 @@ class _Bar:
             completed = done
             total = max(self._total, done)
         known = self._total or self._total_bytes
-        text = self._text(done, size, now - self._start)
+        text = self._text(done, size, now_s - self._start)
         bar.update(task, completed=completed, total=total if known else None, text=text)
 
     def close(self) -> None:

@@ -106,14 +106,19 @@ def _purge_text(
         raise Refused(f"a text of less than {MIN_CHARS} characters is in too much; give more of it")
     purgeable(store)
     needle = Needle(text)
-    found = search_store(store, needle)
+    findings = search_store(store, needle)
     git = git_copies.with_text(store, needle)
-    if not found and not git.copies:
+    if not findings and not git.copies:
         raise NotFound("the text is nowhere in this store")
-    places = [*find_places(store, found), *_git_places(store, git)]
-    value: dict[str, Any] = {"found": [one.value for one in places], "dryRun": not force or dry_run}
+    places = [*find_places(store, findings), *_git_places(store, git)]
+    value: dict[str, Any] = {
+        "found": [location.value for location in places],
+        "dryRun": not force or dry_run,
+    }
     if not force or dry_run:
-        echo_lines(as_json, {**value, "purged": [], "left": []}, (one.line for one in places))
+        echo_lines(
+            as_json, {**value, "purged": [], "left": []}, (location.line for location in places)
+        )
         _warn_of_unread(git)
         if not dry_run:
             raise Refused(f"{len(places)} places have the text; use --force to purge it from them")
@@ -122,15 +127,15 @@ def _purge_text(
     if store.root is not None:
         with suppress(NoDaemon):  # before the search for what was recorded meanwhile
             running = daemon_socket.request(store.root, "redact", text=text)["threads"]
-    done = redact(store, needle, found=found, why=why)
+    done = redact(store, needle, findings=findings, why=why)
     if with_git:
         done.purged += (of_git := git_copies.tombstones_of(store, git.copies, why))
         done.is_erased &= purging.purge_all(store, of_git)
     else:
         done.left += _left_in_git(git)
-    value["purged"] = [_value(one) for one in done.purged]
+    value["purged"] = [_value(tombstone) for tombstone in done.purged]
     value["left"] = done.left
-    lines = [one.line for one in places]
+    lines = [location.line for location in places]
     lines.append(f"purged from {len(done.purged)} contents, {len(done.heads)} records")
     echo_lines(as_json, value, lines)
     for line in done.left:
@@ -142,7 +147,7 @@ def _purge_text(
             " `casfs thread suspend` them first, and delete the files"
         )
     _warn_of_copies(store, is_erased=done.is_erased)
-    if any(where.startswith("remote ") for one in places for where in one.where):
+    if any(where.startswith("remote ") for location in places for where in location.where):
         warn(REMOTES_HAVE_IT)
 
 
@@ -159,10 +164,10 @@ def targets(store: Store, text: str, *, all_versions: bool) -> list[str]:
     if all_versions:
         from casfs.maintenance.versions_of_path import contents_of
 
-        found = contents_of(store, path)
-        if not found:
+        hashes = contents_of(store, path)
+        if not hashes:
             raise NotFound(f"{text}: no checkpoint or step has such a file, or all were purged")
-        return found
+        return hashes
     entry = resolve_entry(store, text, with_local=True)[2]
     if not isinstance(entry, File):
         raise Refused(f"{text} is not a file")
@@ -199,7 +204,7 @@ def purge_blobs(
     git = git_copies.of_blobs(store, hashes)
     if with_git and not dry_run:
         tombstones += git_copies.tombstones_of(store, git.copies, why)
-    is_in_remote = any(reaches_remote(store, one.hash) for one in tombstones)
+    is_in_remote = any(reaches_remote(store, tombstone.hash) for tombstone in tombstones)
     is_erased = dry_run or purging.purge_whole(store, tombstones, why)
     if as_json:
         shown = [{**value, "dryRun": dry_run} for value in values]
@@ -254,39 +259,41 @@ def _warn_of_copies(store: Store, *, is_erased: bool) -> None:
     if not is_erased:
         warn("a reader is using the database's log: copies stay in it until the next commands end")
     if store.root is not None:
-        for one in registry.listing(store.root):
-            warn(f"programs that have it open in the mount {one.mount} may show it until they end")
+        for state in registry.listing(store.root):
+            warn(
+                f"programs that have it open in the mount {state.mount} may show it until they end"
+            )
 
 
 # -- tombstones -------------------------------------------------------------------------------
 
 
-def _value(one: Tombstone) -> dict[str, Any]:
+def _value(tombstone: Tombstone) -> dict[str, Any]:
     return {
-        "hash": one.hash,
-        "bytes": one.size,
-        "purgedAt": rfc3339(one.purged_at),
-        "why": one.why,
-        "substitute": one.substitute,
+        "hash": tombstone.hash,
+        "bytes": tombstone.size,
+        "purgedAt": rfc3339(tombstone.purged_at),
+        "why": tombstone.why,
+        "substitute": tombstone.substitute,
     }
 
 
-def _line(one: Tombstone) -> str:
-    what = "in part" if one.substitute else "whole"
-    why = f", {one.why}" if one.why else ""
-    return f"{one.hash}  {rfc3339(one.purged_at)}  {one.size} bytes, {what}{why}"
+def _line(tombstone: Tombstone) -> str:
+    what = "in part" if tombstone.substitute else "whole"
+    why = f", {tombstone.why}" if tombstone.why else ""
+    return f"{tombstone.hash}  {rfc3339(tombstone.purged_at)}  {tombstone.size} bytes, {what}{why}"
 
 
 def _list(store: Store, as_json: bool) -> None:
     from casfs import tombstones
 
-    found = list(tombstones.listing(store))
-    echo_lines(as_json, [_value(one) for one in found], map(_line, found))
+    purged = list(tombstones.listing(store))
+    echo_lines(as_json, [_value(tombstone) for tombstone in purged], map(_line, purged))
 
 
 def _allow(store: Store, text: str, as_json: bool) -> None:
     from casfs import tombstones
 
-    one = tombstones.remove(store, store.expand(text))
-    line = f"{one.hash} may be stored again; until then it cannot be read"
-    echo_result(as_json, _value(one), line)
+    tombstone = tombstones.remove(store, store.expand(text))
+    line = f"{tombstone.hash} may be stored again; until then it cannot be read"
+    echo_result(as_json, _value(tombstone), line)

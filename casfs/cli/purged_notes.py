@@ -25,12 +25,12 @@ def print_missing(store: Store, root: TreeHash, name: str) -> None:
 
 
 def lines(store: Store, root: TreeHash, name: str) -> Iterator[str]:
-    found = tree.missing(store, root)
-    for path, tombstone in islice(found, MAX_LINES - 1):
+    missing = tree.missing(store, root)
+    for path, tombstone in islice(missing, MAX_LINES - 1):
         yield f"{name}:{printable(path)}: {_fate(tombstone)}"
-    rest = sum(1 for _ in found)
-    if rest:
-        yield f"{name}: {rest} more files were purged; see `casfs purge --list`"
+    remaining = sum(1 for _ in missing)
+    if remaining:
+        yield f"{name}: {remaining} more files were purged; see `casfs purge --list`"
 
 
 def _fate(tombstone: Tombstone) -> str:

@@ -18,5 +18,5 @@ def warn_purged(store: Store, hashes: Sequence[str]) -> None:
         return
     with Whereabouts(store) as whereabouts:
         places = [(whereabouts.of(hash) or [hash])[0] for hash in hashes[:MAX_PLACES]]
-    more = f" and {len(hashes) - MAX_PLACES} more" if len(hashes) > MAX_PLACES else ""
-    warn(f"{', '.join(places)}{more}: purged; left out, see `casfs purge --list`")
+    suffix = f" and {len(hashes) - MAX_PLACES} more" if len(hashes) > MAX_PLACES else ""
+    warn(f"{', '.join(places)}{suffix}: purged; left out, see `casfs purge --list`")

@@ -77,7 +77,7 @@ def push(
     new = f"{done.nodes} nodes, {done.blobs} blobs, {readable(done.bytes)}"
     sent = "" if dry_run else f" as {readable(done.sent)} in {done.packs} packs"
     is_new = bool(done.refs or done.nodes or done.blobs or done.tombstones)
-    lines = [f"{verb} {label(one)}" for one in done.refs]
+    lines = [f"{verb} {label(ref)}" for ref in done.refs]
     if done.tombstones:
         what = "tombstones would go along" if dry_run else "tombstones went along"
         lines.append(f"{done.tombstones} {what}; `casfs remote gc {name}` deletes the bytes")
@@ -86,8 +86,8 @@ def push(
         shown = [
             f"{printable(path)}:{line}" if line else printable(path) for path, line in stays.files
         ]
-        more = f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
-        named = ", ".join(shown[:MAX_NAMED]) + more
+        suffix = f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
+        named = ", ".join(shown[:MAX_NAMED]) + suffix
         lines.append(f"private, stays here: {named} ({TO_SHARE}; --with-local sends all)")
     for path, objects in stays.objects.items():
         commits = ", ".join(commit[:SHORT_ID] for commit in objects.commits[:MAX_NAMED])
@@ -134,8 +134,8 @@ def pull(
     with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
         if accept_rollback:
             opened.catch_up(accept_rollback=True)
-        given = {"purge": purge, "replace": replace, "with_local": with_local}
-        _pull(store, opened, revs=revs, lazy=lazy, as_json=as_json, **given)
+        options = {"purge": purge, "replace": replace, "with_local": with_local}
+        _pull(store, opened, revs=revs, lazy=lazy, as_json=as_json, **options)
 
 
 @click.command()
@@ -225,10 +225,10 @@ def _pull(
         with_local=with_local,
         asks=partial(_asks, opened.name) if is_asked() else None,
     )
-    for one in done.skipped:
-        warn(f"{one} is skipped: this casfs does not know what it is, or its record is damaged")
-    for one in some_of([f"stays: {why}" for why in done.stayed.values()]):
-        warn(one)
+    for text in done.skipped:
+        warn(f"{text} is skipped: this casfs does not know what it is, or its record is damaged")
+    for text in some_of([f"stays: {why}" for why in done.stayed.values()]):
+        warn(text)
     if done.kept:
         warn(
             f"purged in {opened.name}, and kept here: {len(done.kept)} contents;"

@@ -77,12 +77,19 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     from casfs.remotes.remote import listing
 
-    found = [{"name": name, **one._asdict()} for name, one in listing(store_root(ctx)).items()]
-    rows = [
-        (one["name"], one["url"], one["endpoint"], "trusted" if one["trusted"] else None)
-        for one in found
+    remotes = [
+        {"name": name, **settings._asdict()} for name, settings in listing(store_root(ctx)).items()
     ]
-    echo_table(as_json, found, headers="NAME URL ENDPOINT TRUST", rows=rows)
+    rows = [
+        (
+            remote["name"],
+            remote["url"],
+            remote["endpoint"],
+            "trusted" if remote["trusted"] else None,
+        )
+        for remote in remotes
+    ]
+    echo_table(as_json, remotes, headers="NAME URL ENDPOINT TRUST", rows=rows)
 
 
 @remote.command()
@@ -165,18 +172,20 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
     with Remote.open(store_root(ctx), name) as opened:
         opened.catch_up()
         refs = named(opened.state.refs())
-    found = []
+    json_rows = []
     rows = []
     for key, ref in refs.items():
         try:
             record = heads.parsed(key, ref).record
         except Invalid:  # pull skips it
             record = {}
-        at = record.get("updatedAt") or record.get("createdAt") or 0
+        changed_at = record.get("updatedAt") or record.get("createdAt") or 0
         size = ref["size"]
-        found.append({"name": key, "hash": ref["hash"], "at": moment(at or None), "size": size})
-        rows.append((key, Moment(at), None if size is None else Size(size)))
-    echo_table(as_json, found, headers="NAME DATE SIZE", rows=rows, whole="NAME")
+        json_rows.append(
+            {"name": key, "hash": ref["hash"], "at": moment(changed_at or None), "size": size}
+        )
+        rows.append((key, Moment(changed_at), None if size is None else Size(size)))
+    echo_table(as_json, json_rows, headers="NAME DATE SIZE", rows=rows, whole="NAME")
 
 
 @remote.command()

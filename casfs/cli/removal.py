@@ -28,5 +28,5 @@ def print_removed(id: str, names: list[str], as_json: bool, **fields: Any) -> No
 
 def listed(names: list[str]) -> str:
     """Returns the first names, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
+    suffix = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + suffix

@@ -83,11 +83,11 @@ def restore(
         saved.append(create_before_restore(store, before, Path(directory)))
 
     with open_store(ctx) as store, progress("restoring", "files") as update:
-        found = resolve(store, tree)
-        source = found.checkpoint
+        revision = resolve(store, tree)
+        source = revision.checkpoint
         done = restore_tree(
             store,
-            found.state,
+            revision.state,
             Path(directory),
             base=None if base is None else resolve(store, base).state.full,
             paths=[os.fsencode(path) for path in paths],
@@ -103,13 +103,13 @@ def restore(
             leaves_out_failed=True,
         )
         print_missing(
-            store, found.state.full, f"{source.name}@{source.id}" if source else found.root
+            store, revision.state.full, f"{source.name}@{source.id}" if source else revision.root
         )
     for path in done.local if dry_run else ():
         forced = "moves it aside" if path in done.purged else "overwrites it"
         warn(f"{printable(path)}: changed locally; only --force {forced}")
-    for one in saved:
-        warn(f"the directory as it was is recorded; undo: {undo_command(one, directory)}")
+    for checkpoint in saved:
+        warn(f"the directory as it was is recorded; undo: {undo_command(checkpoint, directory)}")
     for path in done.outcome.changed:
         if path not in done.outcome.aside:
             warn(f"{printable(path)}: changed during the restore, and is now as in the tree")
@@ -124,7 +124,7 @@ def restore(
     plan = [(change.letter, change.path) for change in done.plan]
     value = {
         **(record(source) if source else {}),
-        "root": found.root,
+        "root": revision.root,
         "from": done.old,
         "directory": directory,
         "files": done.files,
@@ -137,15 +137,15 @@ def restore(
             {"path": os.fsdecode(path), "reason": reason} for path, reason in done.failed.items()
         ],
         "localChanges": [os.fsdecode(path) for path in done.local],
-        "recordedAs": [f"{one.name}@{one.id}" for one in saved],
+        "recordedAs": [f"{recorded.name}@{recorded.id}" for recorded in saved],
         "dryRun": dry_run,
         "changes": [{"letter": letter, "path": os.fsdecode(path)} for letter, path in plan],
         "seconds": round(done.seconds, 3),
     }
     if dry_run and not as_json:
-        echo_lines(False, value, (b"%s %s" % (one.encode(), path) for one, path in plan))
+        echo_lines(False, value, (b"%s %s" % (letter.encode(), path) for letter, path in plan))
         return
-    name = source.id if source else found.root
+    name = source.id if source else revision.root
     line = (
         f"{name} restored to {directory}: {done.files} files written,"
         f" {done.bytes} bytes, {done.outcome.deleted} deleted, {done.seconds:.2f} s"
@@ -175,5 +175,5 @@ def aside_json(aside: Mapping[bytes, bytes]) -> list[dict[str, str]]:
 
 def undo_command(before: Checkpoint, directory: str) -> str:
     """Returns the command that brings back what a directory held before it was changed."""
-    place = shlex.quote(printable(os.fsencode(directory)))
-    return f"casfs checkpoint restore {before.name}@{before.id} {place}"
+    quoted_path = shlex.quote(printable(os.fsencode(directory)))
+    return f"casfs checkpoint restore {before.name}@{before.id} {quoted_path}"

@@ -64,7 +64,7 @@ OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  #
 @click.option("--apply/--no-apply", "applies", default=None, help="Do not ask about its changes.")
 @json_option
 @click.pass_context
-def run(ctx: click.Context, /, **given: Any) -> int:
+def run(ctx: click.Context, /, **options: Any) -> int:
     """Run a WORKFLOW, or one AGENT, on a copy of DIR (the working directory), and watch it.
 
     Starts the daemon where none runs, and asks on the terminal what a person has to answer. Its
@@ -76,25 +76,25 @@ def run(ctx: click.Context, /, **given: Any) -> int:
     casfs run develop @task.md ./project --agent llm:small --apply
     """
     names = ("target", "text", "directory", "thread", "as_json", "applies")
-    target, task, place, again, as_json, _ = map(given.pop, names)
+    target, task, folder, again, as_json, _ = map(options.pop, names)
     if again is not None:
-        target, task, place = "", None if task else "", target
+        target, task, folder = "", None if task else "", target
     if target is None or task is None:
         raise Usage("give a workflow or an agent, and a task; or --continue, and only DIR")
-    if not os.path.isdir(directory := os.path.abspath(place or ".")):
+    if not os.path.isdir(directory := os.path.abspath(folder or ".")):
         raise NotFound(f"no directory {directory}")
-    for one in ctx.command.params if again is not None else ():
-        is_given = ctx.get_parameter_source(one.name or "") == ParameterSource.COMMANDLINE
-        if is_given and one.name in given and one.name not in ("agents", "yes"):
-            raise Usage(f"{one.opts[0]} is for a new thread, not for --continue")
+    for parameter in ctx.command.params if again is not None else ():
+        is_given = ctx.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if is_given and parameter.name in options and parameter.name not in ("agents", "yes"):
+            raise Usage(f"{parameter.opts[0]} is for a new thread, not for --continue")
     root = store_root(ctx)
-    fields = arguments.agent_fields(given.pop("agents"), given.pop("file"))
+    fields = arguments.agent_fields(options.pop("agents"), options.pop("file"))
     with open_store(ctx) as store:
         if again is None:
-            patterns = given.pop("patterns")
-            if given.pop("yes"):
+            patterns = options.pop("patterns")
+            if options.pop("yes"):
                 trust_workflow(store, target)
-            fields |= {"max_steps": given.pop("max_steps"), **arguments.start_options(**given)}
+            fields |= {"max_steps": options.pop("max_steps"), **arguments.start_options(**options)}
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
             fields |= _player(ctx, store, text=target, fields=fields)
             fields |= arguments.record_workspace(
@@ -102,7 +102,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
             )
         else:
             id = thread_lookup.find(store, again).id
-            if given.pop("yes"):
+            if options.pop("yes"):
                 start.trust_thread(ctx, id)
         start_daemon(root)
         if again is None:
@@ -123,17 +123,17 @@ def run(ctx: click.Context, /, **given: Any) -> int:
                 show=show,
                 back=f"run --continue {id} {shlex.quote(directory)}",
             )
-            found = threads.get(store, id)
-            if as_json or (answer := _ask(store, found)) is None:
-                return _end(ctx, store, found=found, place=directory)
-            done = threads.length(store, found)
+            thread = threads.get(store, id)
+            if as_json or (answer := _ask(store, thread)) is None:
+                return _end(ctx, store, thread=thread, directory=directory)
+            done = threads.length(store, thread)
             try:
                 daemon_socket.request_of_agents(root, os.environ, "resume", id=id, input=answer)
             except Refused as error:  # it does not fit, or was answered elsewhere
                 warn(f"not accepted: {error}")
 
 
-run.params += [one for one in start.start.params if one.name not in OTHERS]
+run.params += [parameter for parameter in start.start.params if parameter.name not in OTHERS]
 
 
 def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -167,9 +167,9 @@ def _ask(store: Store, thread: Thread) -> str | None:
         schema = registry.load(store, threads.workflow(store, thread)).roles[role].schema
         required = schema.get("required", [])
         fields = schema.get("properties", {})
-        asked = fields.get(required[0]) if len(required) == 1 else None
-        values = asked.get("enum", ()) if isinstance(asked, dict) else ()
-        words = {str(one): json.dumps({required[0]: one}) for one in values}
+        field = fields.get(required[0]) if len(required) == 1 else None
+        values = field.get("enum", ()) if isinstance(field, dict) else ()
+        words = {str(choice): json.dumps({required[0]: choice}) for choice in values}
     else:
         question = thread.record["question"]
         said = "" if question is None else content_text(store, question)
@@ -191,22 +191,22 @@ def _read_line(prompt: str) -> str | None:
     return None
 
 
-def _end(ctx: click.Context, store: Store, found: Thread, place: str) -> int:
+def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> int:
     """Shows the result, and applies it where that is wanted. Raises as `check_result`."""
     applies = ctx.params["applies"]
     as_json = ctx.params["as_json"]
-    end = threads.end(store, found)
+    end = threads.end(store, thread)
     scratch = ScratchStore(store)
-    first = state_if_any(store, found.record["start"])
-    last = first and step_state(store, found, index=None)
-    sides = [one and with_private(scratch, one) for one in (first, last)]
-    different = (one.path for one in tree.changes(scratch, sides[0], sides[1]))
-    paths = list(islice((one for one in different if b".git" not in one.split(b"/")), MAX_PATHS))
+    first = state_if_any(store, thread.record["start"])
+    last = first and step_state(store, thread, index=None)
+    sides = [side and with_private(scratch, side) for side in (first, last)]
+    different = (change.path for change in tree.changes(scratch, sides[0], sides[1]))
+    paths = list(islice((path for path in different if b".git" not in path.split(b"/")), MAX_PATHS))
     if as_json:
-        echo_json({"event": "over", **times(head_fields(found))}, pretty=False)
+        echo_json({"event": "over", **times(head_fields(thread))}, pretty=False)
     elif end is not None:
-        spent = found.record["spent"]
-        word = coloured(state(found), state(found))
+        spent = thread.record["spent"]
+        word = coloured(state(thread), state(thread))
         tokens = f", {spent['tokens']} tokens" if spent["tokens"] else ""
         echo_line(f"{word}: {end.payload['summary']}, {spent['wallMs'] / 1000:.1f} s{tokens}")
         if first and last and paths:
@@ -214,12 +214,12 @@ def _end(ctx: click.Context, store: Store, found: Thread, place: str) -> int:
                 store, first, new=last, format=DiffFormat(True, patch=True, json=False), paths=paths
             )
         if len(paths) == MAX_PATHS:
-            echo_line(f"… `casfs thread diff {found.id}` shows all")
-    check_result(store, found)
+            echo_line(f"… `casfs thread diff {thread.id}` shows all")
+    check_result(store, thread)
     if paths and applies is None and not as_json:
-        applies = _read_line(f"Apply to {place}? [y/N] ") in ("y", "Y", "yes")
+        applies = _read_line(f"Apply to {directory}? [y/N] ") in ("y", "Y", "yes")
     if paths and applies:
-        return int(ctx.invoke(changes.apply, id=found.id, directory=place, as_json=as_json))
+        return int(ctx.invoke(changes.apply, id=thread.id, directory=directory, as_json=as_json))
     if paths and not as_json:
-        echo_line(f"not applied; `casfs thread apply {found.id} {shlex.quote(place)}` does it")
+        echo_line(f"not applied; `casfs thread apply {thread.id} {shlex.quote(directory)}` does it")
     return 0

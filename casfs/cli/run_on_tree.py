@@ -38,8 +38,8 @@ def tree_runner(
         def prepare(_: TreeHash) -> None:
             workspace.reset(RecordedState.of_tree(root))
 
-        given = tuple(argv), workspace.path, ".", (), env | {MARK: root.tree}, None
-        request = key.Request(*given, tree=root.tree, prepare=prepare)
+        request_args = tuple(argv), workspace.path, ".", (), env | {MARK: root.tree}, None
+        request = key.Request(*request_args, tree=root.tree, prepare=prepare)
         return runner.run(store, request, streams, cached=cached)
 
     assert store.root is not None

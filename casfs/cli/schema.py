@@ -59,9 +59,9 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs schema list
     """
     with open_store(ctx) as store:
-        found = [(name, store.registry.head(name).hash) for name in store.registry.names()]
-    value = [{"name": name, "hash": hash} for name, hash in found]
-    echo_table(as_json, value, "NAME HASH", ((name, Hash(hash)) for name, hash in found))
+        types = [(name, store.registry.head(name).hash) for name in store.registry.names()]
+    value = [{"name": name, "hash": hash} for name, hash in types]
+    echo_table(as_json, value, "NAME HASH", ((name, Hash(hash)) for name, hash in types))
 
 
 @schema.command()

@@ -16,7 +16,7 @@ MAX_HITS = 1_000_000  # that are looked at for those of a path
 
 @click.command()
 @click.argument("text")
-@click.argument("place", required=False, metavar="[REV:PATH|PATH]")
+@click.argument("path", required=False, metavar="[REV:PATH|PATH]")
 @click.option("--type", help="Only nodes of this type.")
 @click.option("--thread", help="Only steps and attempts of this thread.")
 @click.option("--limit", type=Count(1), default=100, show_default=True)
@@ -25,7 +25,7 @@ MAX_HITS = 1_000_000  # that are looked at for those of a path
 def search(
     ctx: click.Context,
     text: str,
-    place: str | None,
+    path: str | None,
     type: str | None,
     thread: str | None,
     limit: int,
@@ -51,11 +51,15 @@ def search(
         Index(store, update) as index,
     ):
         id = thread_lookup.find(store, thread).id if thread else None
-        found = index.search(text, type=type, thread=id, limit=limit if place is None else MAX_HITS)
-        if place is not None:
-            versions = [one.version for one in log(*find_place(store, place))]
-            steps = {(one.revision.partition("@")[0], one.index) for one in versions}
-            nodes = {one.hash for one in versions}
-            found = (one for one in found if (one.thread, one.step) in steps or one.hash in nodes)
-        hits = list(islice(found, limit))
+        matches = index.search(
+            text, type=type, thread=id, limit=limit if path is None else MAX_HITS
+        )
+        if path is not None:
+            versions = [log_entry.version for log_entry in log(*find_place(store, path))]
+            steps = {(version.revision.partition("@")[0], version.index) for version in versions}
+            nodes = {version.hash for version in versions}
+            matches = (
+                hit for hit in matches if (hit.thread, hit.step) in steps or hit.hash in nodes
+            )
+        hits = list(islice(matches, limit))
     echo_lines(as_json, [record(hit) for hit in hits], (f"{h.path}: {h.snippet}" for h in hits))

@@ -152,8 +152,8 @@ def _lines(report: SnapshotReport) -> Iterator[str]:
     if parts:
         yield "; ".join(parts)
     if report.not_kept:
-        found = (f"{report.not_kept[kind]} {text}" for kind, text in NOT_KEPT.items())
-        yield f"not kept: {', '.join(text for text in found if not text.startswith('0 '))}"
+        counts = (f"{report.not_kept[kind]} {text}" for kind, text in NOT_KEPT.items())
+        yield f"not kept: {', '.join(text for text in counts if not text.startswith('0 '))}"
     for path, hits in islice(report.exposed.items(), MAX_NAMED_PATHS):
         where = f"{printable(path)}: recorded with a secret ({hits[0]})"
         name = shlex.quote(printable(path))
@@ -172,20 +172,20 @@ def _named_private(report: SnapshotReport) -> str:
     """Names private files; first those that are so for a secret in them, with its line."""
     lines = {path: hits[0].line for path, hits in report.findings.items() if path in report.local}
     first = [f"{printable(path)}:{line}" for path, line in lines.items()][:MAX_NAMED_PATHS]
-    others = [path for path in report.local if path not in lines]
-    if more := len(lines) - len(first):
-        first.append(f"{more} more with a secret")
-    return ", ".join([*first, *([named(others)] if others else [])])
+    other_paths = [path for path in report.local if path not in lines]
+    if unnamed_count := len(lines) - len(first):
+        first.append(f"{unnamed_count} more with a secret")
+    return ", ".join([*first, *([named(other_paths)] if other_paths else [])])
 
 
 def named(paths: Collection[bytes]) -> str:
     """Names the first paths; those of one name once, with their count."""
     names = Counter(os.path.basename(path) for path in paths)
-    found = dict.fromkeys(
+    labels = dict.fromkeys(
         f"{printable(name)} ({names[name]})" if names[name] > 1 else printable(path)
         for path in paths
         for name in (os.path.basename(path),)
     )
-    more = len(found) - MAX_NAMED_PATHS
-    first = ", ".join(list(found)[:MAX_NAMED_PATHS])
-    return f"{first} and {more} more" if more > 0 else first
+    unnamed_count = len(labels) - MAX_NAMED_PATHS
+    first = ", ".join(list(labels)[:MAX_NAMED_PATHS])
+    return f"{first} and {unnamed_count} more" if unnamed_count > 0 else first

@@ -51,23 +51,29 @@ def _directory_status(
     from casfs.trees.diff import renames
 
     with open_store(ctx) as store:
-        found = compare.against(store, directory, against)
-        name = compare.name_of(store, found.old.tree, None if against else found.known)
-        states = (found.old, found.new)
-        old, new = (recorded_state.with_private(found.store, state) for state in states)
+        comparison = compare.against(store, directory, against)
+        name = compare.name_of(store, comparison.old.tree, None if against else comparison.known)
+        states = (comparison.old, comparison.new)
+        old, new = (recorded_state.with_private(comparison.store, state) for state in states)
         private = {
-            path for one in states for path in recorded_state.private_files(found.store, one)
+            path
+            for state in states
+            for path in recorded_state.private_files(comparison.store, state)
         }
         changes = renames.detect(
-            found.store, tree.changes(found.store, old, new=new, paths=found.paths)
+            comparison.store, tree.changes(comparison.store, old, new=new, paths=comparison.paths)
         )
     if as_json:
-        values = [change_json(found.store, change, private) for change in changes]
-        compared = {"directory": str(found.directory), "tree": found.old.tree, "name": name}
+        values = [change_json(comparison.store, change, private) for change in changes]
+        compared = {
+            "directory": str(comparison.directory),
+            "tree": comparison.old.tree,
+            "name": name,
+        }
         echo_json({**compared, "changes": values})
         return
-    echo(f"{found.directory} compared with {name or found.old.tree}")
-    print_changes(found.store, iter(changes), as_json=as_json, private=private)
+    echo(f"{comparison.directory} compared with {name or comparison.old.tree}")
+    print_changes(comparison.store, iter(changes), as_json=as_json, private=private)
     if not changes:
         echo("no changes")
 
@@ -82,14 +88,14 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
         shared = times(backend.state()) if isinstance(backend, SharedByMachines) else None
         cache = backend.local if isinstance(backend, SharedByMachines) else backend
         total = total_stored(cache.blobs)
-        serving = {str(one.mount): one for one in registry.listing(store.root)}
+        serving = {str(mount.mount): mount for mount in registry.listing(store.root)}
         value = {
             "store": str(store.root),
             "version": VERSION,
             "daemon": daemon_socket.status(store.root),
             "watches": times(watch_list.listing(store)),
             "mounts": [str(point) for point in store_mounts.mounted(store.root)],
-            "serving": [record(one) for one in serving.values()],
+            "serving": [record(mount) for mount in serving.values()],
             "blobs": total.blobs,
             "bytes": total.bytes,
             "databaseBytes": (store.root / "store.db").stat().st_size,
@@ -97,10 +103,10 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
             "shared": shared,
         }
         is_away = shared is not None and shared["database"]["fault"] is not None
-        here = None if as_json or is_away else _tree_here(store)
+        tree_name = None if as_json or is_away else _tree_here(store)
     echo_lines(as_json, value, _store_lines(value, serving))
-    if here is not None:
-        echo(f"this directory holds {here}; see casfs status .")
+    if tree_name is not None:
+        echo(f"this directory holds {tree_name}; see casfs status .")
     if not as_json:
         for warning in _warnings(value):
             warn(warning)
@@ -134,9 +140,9 @@ def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterat
     yield f"        {cache}{size}, database {readable(value['databaseBytes'])}"
     yield from _shared_lines(value["shared"]) if value["shared"] else ()
     yield from daemon_lines(value["daemon"]) if value["daemon"] else ("daemon  none",)
-    for one in value["watches"]:
-        yield f"watch   {one['directory']} as {one['checkpoint'] or one['name']}"
-        yield from (f"        {one['error']}",) if one["error"] else ()
+    for watch in value["watches"]:
+        yield f"watch   {watch['directory']} as {watch['checkpoint'] or watch['name']}"
+        yield from (f"        {watch['error']}",) if watch["error"] else ()
     for point in value["mounts"]:
         yield f"mount   {point}"
         if point in serving:
@@ -152,10 +158,10 @@ def _shared_lines(shared: dict[str, Any]) -> Iterator[str]:
         since = f"a transaction open for {lag['oldestTransactionS']:.1f} s"
         yield f"        {lag['unreadMoves']} moves not readable yet, {since}"
     yield f"objects {shared['objects']['url']}"
-    for one in shared["machines"]:
-        place = f"{one['host']}:{one['store']}{' (here)' * one['here']}"
-        daemon = f"daemon runs {one['running']} threads" if one["daemon"] else "no daemon"
-        yield f"machine {one['id']} {place}, {daemon}, seen {one['seenAt']}"
+    for machine in shared["machines"]:
+        location = f"{machine['host']}:{machine['store']}{' (here)' * machine['here']}"
+        daemon = f"daemon runs {machine['running']} threads" if machine["daemon"] else "no daemon"
+        yield f"machine {machine['id']} {location}, {daemon}, seen {machine['seenAt']}"
 
 
 def _warnings(value: dict[str, Any]) -> Iterator[str]:
@@ -166,9 +172,9 @@ def _warnings(value: dict[str, Any]) -> Iterator[str]:
     for part in ("database", "objects") if value["shared"] else ():
         if fault := value["shared"][part]["fault"]:
             yield fault
-    for one in value["serving"]:
-        if one["version"] != VERSION:
-            yield f"{one['mount']} runs another version; `casfs mount --replace {one['mount']}`"
+    for mount in value["serving"]:
+        if mount["version"] != VERSION:
+            yield f"{mount['mount']} runs another version; `casfs mount --replace {mount['mount']}`"
 
 
 @click.command()
@@ -204,6 +210,6 @@ def _stats(store: Store) -> dict[str, Any]:
         **record(total_stored(store.blobs)),
         "heads": sum(1 for _ in store.heads.list()),
         "databaseBytes": (store.root / "store.db").stat().st_size,
-        "packs": {kind: record(one) for kind, one in packs.items()},
+        "packs": {kind: record(room) for kind, room in packs.items()},
         "types": dict(sorted(by_type.items())),
     }

@@ -120,17 +120,17 @@ def _shown(cell: Cell) -> str:
 
 def _print(headers: list[str], rows: list[list[Cell]], whole: set[str]) -> None:
     texts = [[_shown(cell) for cell in row] for row in rows]
-    used = [at for at, column in enumerate(zip(*texts, strict=True)) if any(column)]
-    headers = [headers[at] for at in used]  # a column without any entry is left out
-    rows = [[row[at] for at in used] for row in rows]
-    texts = [[line[at] for at in used] for line in texts]
+    used = [index for index, column in enumerate(zip(*texts, strict=True)) if any(column)]
+    headers = [headers[index] for index in used]  # a column without any entry is left out
+    rows = [[row[index] for index in used] for row in rows]
+    texts = [[line[index] for index in used] for line in texts]
     if not rows:
         return
     widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
-    cuttable = [at for at, name in enumerate(headers) if name not in whole]
+    cuttable = [index for index, name in enumerate(headers) if name not in whole]
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - terminal.columns()
     while excess > 0 and cuttable:
-        widest = max(cuttable, key=lambda at: widths[at])
+        widest = max(cuttable, key=lambda index: widths[index])
         if widths[widest] <= max(MIN_COLUMN, len(headers[widest])):
             break
         widths[widest] -= 1
@@ -138,11 +138,13 @@ def _print(headers: list[str], rows: list[list[Cell]], whole: set[str]) -> None:
     if excess > 0:
         _print_paragraphs(headers, texts)
         return
-    numbers = {at for row in rows for at, cell in enumerate(row) if isinstance(cell, int | Size)}
+    numbers = {
+        index for row in rows for index, cell in enumerate(row) if isinstance(cell, int | Size)
+    }
 
-    def fitted(text: str, at: int) -> str:
-        cut = text if len(text) <= widths[at] else text[: widths[at] - 1] + "…"
-        return cut.rjust(widths[at]) if at in numbers else cut.ljust(widths[at])
+    def fitted(text: str, index: int) -> str:
+        cut = text if len(text) <= widths[index] else text[: widths[index] - 1] + "…"
+        return cut.rjust(widths[index]) if index in numbers else cut.ljust(widths[index])
 
     write_line(
         terminal.paint(
@@ -150,7 +152,7 @@ def _print(headers: list[str], rows: list[list[Cell]], whole: set[str]) -> None:
         )
     )
     for row, line in zip(rows, texts, strict=True):
-        cells = [fitted(text, at) for at, text in enumerate(line)]
+        cells = [fitted(text, index) for index, text in enumerate(line)]
         cells[-1] = cells[-1].rstrip()
         write_line(GAP.join(map(_painted, row, cells)).rstrip())
 

@@ -51,36 +51,42 @@ def undo(ctx: click.Context, removal: str | None, listing: bool, as_json: bool) 
         elif files := _overwritten(store, removal):
             _restore_files(store, files)
             value = _files_value(files)
-            place = printable(os.fsencode(files.directory))
-            echo_result(as_json, value, f"{value['removal']} restored to {place}")
+            directory = printable(os.fsencode(files.directory))
+            echo_result(as_json, value, f"{value['removal']} restored to {directory}")
         else:
             done = removals.undo(store, removal)
             echo_result(as_json, _value(done), f"{done.id} restored {listed(done.names)}")
 
 
 def _list(store: Store, as_json: bool) -> None:
-    values = [_value(one) | {"at": one.removed_at} for one in removals.listing(store)]
+    values = [_value(removal) | {"at": removal.removed_at} for removal in removals.listing(store)]
     values += [
-        _files_value(one) | {"at": one.before.created_at} for one in overwritten.listing(store)
+        _files_value(files) | {"at": files.before.created_at}
+        for files in overwritten.listing(store)
     ]
     values.sort(key=lambda value: -value["at"])
     if not values and not as_json:
         click.echo("nothing to undo", err=True)
-    rows = [(one["removal"], Moment(one.pop("at")), listed(one["names"])) for one in values]
+    rows = [(row["removal"], Moment(row.pop("at")), listed(row["names"])) for row in values]
     echo_table(as_json, values, headers="REMOVAL DATE NAMES", rows=rows, whole="REMOVAL")
 
 
 def _overwritten(store: Store, text: str | None) -> Overwritten | None:
     """Returns the directory whose files are to come back; None where a removal is meant."""
-    found = overwritten.listing(store)
+    candidates = overwritten.listing(store)
     if text is None:
         last = removals.listing(store)[:1]
-        is_later = bool(found) and (not last or found[0].before.created_at > last[0].removed_at)
-        return found[0] if is_later else None
-    for one in found:
-        before = one.before
-        if text == f"{before.name}@{before.id}" or Path(os.path.realpath(text)) == one.directory:
-            return one
+        is_later = bool(candidates) and (
+            not last or candidates[0].before.created_at > last[0].removed_at
+        )
+        return candidates[0] if is_later else None
+    for candidate in candidates:
+        before = candidate.before
+        if (
+            text == f"{before.name}@{before.id}"
+            or Path(os.path.realpath(text)) == candidate.directory
+        ):
+            return candidate
     return None
 
 
@@ -102,13 +108,13 @@ def _restore_files(store: Store, files: Overwritten) -> None:
     overwritten.forget(store, files)
 
 
-def _files_value(one: Overwritten) -> dict[str, Any]:
+def _files_value(files: Overwritten) -> dict[str, Any]:
     return {
-        "removal": f"{one.before.name}@{one.before.id}",
-        "removedAt": moment(one.before.created_at),
-        "names": [os.fsdecode(one.directory)],
+        "removal": f"{files.before.name}@{files.before.id}",
+        "removedAt": moment(files.before.created_at),
+        "names": [os.fsdecode(files.directory)],
     }
 
 
-def _value(one: Removal) -> dict[str, Any]:
-    return {"removal": one.id, "removedAt": moment(one.removed_at), "names": one.names}
+def _value(removal: Removal) -> dict[str, Any]:
+    return {"removal": removal.id, "removedAt": moment(removal.removed_at), "names": removal.names}

@@ -64,7 +64,7 @@ def watch(
         if directory is None:
             values = watch_list.listing(store)
             columns = "directory checkpoint method error"
-            rows = [[one[column] for column in columns.split()] for one in values]
+            rows = [[row[column] for column in columns.split()] for row in values]
             titles = columns.upper()
             echo_table(
                 as_json, times(values), headers=titles, rows=rows, whole="DIRECTORY CHECKPOINT"
@@ -72,7 +72,7 @@ def watch(
             return
     path = os.path.realpath(directory)
     if stop:
-        found = daemon_socket.request(store_root(ctx), "unwatch", directory=path)
+        answer = daemon_socket.request(store_root(ctx), "unwatch", directory=path)
     else:
         if not os.path.isdir(path):
             raise NotFound(f"no directory {directory}")
@@ -82,6 +82,6 @@ def watch(
         checkpoint.check_name(name := name or os.path.basename(path))
         start_daemon(store_root(ctx))
         fields: dict[str, Any] = {"name": name, "settle": settle, "keep": kept(policy)}
-        found = daemon_socket.request(store_root(ctx), "watch", directory=path, **fields)
+        answer = daemon_socket.request(store_root(ctx), "watch", directory=path, **fields)
     verb = "is not watched any more" if stop else "is watched"
-    echo_result(as_json, found, f"{found['name']} {path} {verb}")
+    echo_result(as_json, answer, f"{answer['name']} {path} {verb}")

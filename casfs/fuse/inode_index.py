@@ -43,20 +43,20 @@ class InodeIndex:
         places = self._places
         mask = self.mask
         rows = self._map
-        place = ino & mask
-        while slot := places[place]:
+        bucket = ino & mask
+        while slot := places[bucket]:
             if NUMBER.unpack_from(rows, ROWS_AT + slot * SLOT_BYTES)[0] == ino:
                 return slot
-            place = (place + 1) & mask
+            bucket = (bucket + 1) & mask
         return 0
 
     def add(self, ino: int, slot: int) -> None:
         """`ino` must not be in the index."""
         mask = self.mask
-        place = ino & mask
-        while self._places[place]:
-            place = (place + 1) & mask
-        self._places[place] = slot
+        bucket = ino & mask
+        while self._places[bucket]:
+            bucket = (bucket + 1) & mask
+        self._places[bucket] = slot
 
     def replace(self, ino: int, slot: int) -> None:
         """Changes the slot of an inode number, whose old row must still be intact."""
@@ -67,16 +67,16 @@ class InodeIndex:
         places = self._places
         mask = self.mask
         hole = self._place(ino)
-        place = hole
+        bucket = hole
         while True:
-            place = (place + 1) & mask
-            slot = places[place]
+            bucket = (bucket + 1) & mask
+            slot = places[bucket]
             if not slot:
                 break
             wanted = self._ino_at(slot) & mask
-            if (place - wanted) & mask >= (place - hole) & mask:
+            if (bucket - wanted) & mask >= (bucket - hole) & mask:
                 places[hole] = slot
-                hole = place
+                hole = bucket
         places[hole] = 0
 
     def resize(self, power: int) -> tuple[int, int]:
@@ -106,10 +106,10 @@ class InodeIndex:
 
     def _place(self, ino: int) -> int:
         mask = self.mask
-        place = ino & mask
-        while self._ino_at(self._places[place]) != ino:
-            place = (place + 1) & mask
-        return place
+        bucket = ino & mask
+        while self._ino_at(self._places[bucket]) != ino:
+            bucket = (bucket + 1) & mask
+        return bucket
 
     def _ino_at(self, slot: int) -> int:
         ino: int = NUMBER.unpack_from(self._map, ROWS_AT + slot * SLOT_BYTES)[0]

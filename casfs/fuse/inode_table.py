@@ -123,15 +123,15 @@ class InodeTable:
     def snapshot(self) -> list[Inode]:
         """Returns the rows. Another thread may change the table meanwhile: a row that it moves just
         then may be wrong, or missing."""
-        found = []
+        inodes = []
         slots: list[int] = []
         while not slots:
             with suppress(ValueError):  # the index has just been replaced by a larger one
                 slots = list(self._index.slots())
         for slot in slots:
             with suppress(struct.error, IndexError):
-                found.append(self._read(slot))
-        return found
+                inodes.append(self._read(slot))
+        return inodes
 
     def check(self, ino: int) -> int | None:
         """Returns the check of an inode; None if it is not in the table."""
@@ -148,21 +148,21 @@ class InodeTable:
         if not slot:
             self._add(Inode(ino, parent, check=check, lookups=1, children=0, name=name))
             return
-        at = ROWS_AT + slot * SLOT_BYTES
-        if NUMBERS.unpack_from(self._map, at)[1] != parent and ino != ROOT:
-            at = self._at(self._move(slot, parent, name))
-        lookups, children = COUNTS.unpack_from(self._map, at + COUNTS_AT)
-        COUNTS.pack_into(self._map, at + COUNTS_AT, lookups + 1, children)
+        row_offset = ROWS_AT + slot * SLOT_BYTES
+        if NUMBERS.unpack_from(self._map, row_offset)[1] != parent and ino != ROOT:
+            row_offset = self._at(self._move(slot, parent, name))
+        lookups, children = COUNTS.unpack_from(self._map, row_offset + COUNTS_AT)
+        COUNTS.pack_into(self._map, row_offset + COUNTS_AT, lookups + 1, children)
 
     def forget(self, ino: int, lookups: int) -> list[int]:
         """Subtracts `lookups`; returns the numbers of the inodes that were removed."""
         slot = self._find(ino)
         if not slot or ino == ROOT:
             return []
-        at = self._at(slot) + COUNTS_AT
-        before, children = COUNTS.unpack_from(self._map, at)
+        counts_offset = self._at(slot) + COUNTS_AT
+        before, children = COUNTS.unpack_from(self._map, counts_offset)
         left = max(before - lookups, 0)
-        COUNTS.pack_into(self._map, at, left, children)
+        COUNTS.pack_into(self._map, counts_offset, left, children)
         removed = [] if left or children else self._remove(slot)
         if removed and self._used > COMPACT_SLOTS and self._count * 8 < self._used:
             self._compact()
@@ -185,17 +185,17 @@ class InodeTable:
         slot = self._find(parent)
         if not slot:
             return 0
-        at = self._at(slot) + COUNTS_AT
-        lookups, children = COUNTS.unpack_from(self._map, at)
-        COUNTS.pack_into(self._map, at, lookups, max(children - 1, 0))
+        counts_offset = self._at(slot) + COUNTS_AT
+        lookups, children = COUNTS.unpack_from(self._map, counts_offset)
+        COUNTS.pack_into(self._map, counts_offset, lookups, max(children - 1, 0))
         return slot if lookups == 0 and children <= 1 and parent != ROOT else 0
 
     def _add_child(self, parent: int) -> None:
         slot = self._find(parent)
         if slot:
-            at = self._at(slot) + COUNTS_AT
-            lookups, children = COUNTS.unpack_from(self._map, at)
-            COUNTS.pack_into(self._map, at, lookups, children + 1)
+            counts_offset = self._at(slot) + COUNTS_AT
+            lookups, children = COUNTS.unpack_from(self._map, counts_offset)
+            COUNTS.pack_into(self._map, counts_offset, lookups, children + 1)
 
     def _add(self, inode: Inode) -> None:
         if (self._count + 1) * 2 > self._index.mask:
@@ -230,14 +230,14 @@ class InodeTable:
     # -- rows and their slots -----------------------------------------------------------------
 
     def _read(self, slot: int) -> Inode:
-        at = self._at(slot)
-        ino, parent, check, lookups, children, length = ROW.unpack_from(self._map, at)
-        name = self._map[at + NAME_AT : at + NAME_AT + length]
+        row_offset = self._at(slot)
+        ino, parent, check, lookups, children, length = ROW.unpack_from(self._map, row_offset)
+        name = self._map[row_offset + NAME_AT : row_offset + NAME_AT + length]
         return Inode(ino, parent, check=check, lookups=lookups, children=children, name=name)
 
     def _write(self, slot: int, inode: Inode) -> None:
-        at = self._at(slot)
-        self._map[at : at + NAME_AT + len(inode.name)] = (
+        row_offset = self._at(slot)
+        self._map[row_offset : row_offset + NAME_AT + len(inode.name)] = (
             ROW.pack(*inode[:5], len(inode.name)) + inode.name
         )
 

@@ -55,12 +55,12 @@ class Inodes:
 
     def get(self, ino: int) -> Vnode | None:
         """Returns None if the inode is not in the table, or its name resolves to another vnode."""
-        found = self._recent.get(ino)
-        if found is None and ino != ROOT:
-            found = self._rebuild_vnode(ino)
-            if found is not None:
-                self._remember(found)
-        return found if ino != ROOT else self._root
+        vnode = self._recent.get(ino)
+        if vnode is None and ino != ROOT:
+            vnode = self._rebuild_vnode(ino)
+            if vnode is not None:
+                self._remember(vnode)
+        return vnode if ino != ROOT else self._root
 
     def _rebuild_vnode(self, ino: int) -> Vnode | None:
         inode = self.table.get(ino)

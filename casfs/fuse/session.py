@@ -115,12 +115,12 @@ class Session:
         code = errno_of(error)
         if code in LOGGED and not isinstance(error, Denied):
             name = type(error).__name__
-            now = time.monotonic()
+            now_s = time.monotonic()
             key = (kind, str(error))
-            if now - self._logged.get(key, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
+            if now_s - self._logged.get(key, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
                 if len(self._logged) >= MAX_LOGGED:
                     self._logged.clear()
-                self._logged[key] = now
+                self._logged[key] = now_s
                 self._log("request failed", request=kind, error=name, message=str(error))
         return code
 

@@ -17,12 +17,15 @@ def first_bad(count: int, test: Callable[[int], str]) -> range:
     low = 0
     high = count - 1
     skipped = set[int]()
-    while untested := [one for one in range(low + 1, high) if one not in skipped]:
+    while untested := [version for version in range(low + 1, high) if version not in skipped]:
         middle = (low + high) // 2
-        at = min(untested, key=lambda one: ((one - middle).bit_count() > 1, abs(one - middle)))
-        result = test(at)
+        candidate = min(
+            untested,
+            key=lambda version: ((version - middle).bit_count() > 1, abs(version - middle)),
+        )
+        result = test(candidate)
         if result in (SKIPPED, FLAKY):
-            skipped.add(at)
-        low = at if result == GOOD else low
-        high = at if result == BAD else high
+            skipped.add(candidate)
+        low = candidate if result == GOOD else low
+        high = candidate if result == BAD else high
     return range(low + 1, high + 1)

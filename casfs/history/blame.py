@@ -50,19 +50,19 @@ class Line:
     path: bytes
 
 
-def blame(place: Place, path: bytes, first: int = 1, last: int = 1 << 62) -> list[Line]:
+def blame(position: Place, path: bytes, first: int = 1, last: int = 1 << 62) -> list[Line]:
     """Returns the lines from `first` to `last` of a file with their authors. Raises NotFound."""
     path = b"/".join(tree.split_path(path))
-    entry = place.entry(path)
+    entry = position.entry(path)
     if entry is None or isinstance(entry, Subdirectory):
-        raise NotFound(f"{printable(path)} is not a file of {place.version.revision}")
-    run = _Run(place.chain.store)
+        raise NotFound(f"{printable(path)} is not a file of {position.version.revision}")
+    run = _Run(position.chain.store)
     lines = run.lines(entry)
     texts: list[bytes | None] = [None] if lines is None else [*lines]
     wanted = range(first - 1 if lines else 0, min(len(texts), last if lines else 1))
     if texts and not wanted:
         raise NotFound(f"{printable(path)} has only {len(texts)} lines")
-    run.todo.append((place, path, {index: index for index in wanted}))
+    run.todo.append((position, path, {index: index for index in wanted}))
     while run.todo:
         interruption.check()
         run.step(*run.todo.pop())
@@ -76,48 +76,52 @@ class _Run:
         self.todo: list[tuple[Place, bytes, Rest]] = []
         self.lines = lru_cache(CACHED_TEXTS)(self._lines)
 
-    def step(self, place: Place, path: bytes, rest: Rest) -> None:
+    def step(self, position: Place, path: bytes, unattributed: Rest) -> None:
         """Passes lines on from the version that had this content first; the rest is its own."""
-        entry = place.entry(path)
-        place = place.chain.oldest(path, content(entry))
-        older = place.older
+        entry = position.entry(path)
+        position = position.chain.oldest(path, content(entry))
+        older = position.older
         if older is not None:
             source: bytes | None = path
-            if rest and content(older.entry(path)) is None and isinstance(entry, File):
+            if unattributed and content(older.entry(path)) is None and isinstance(entry, File):
                 source = find_source(
-                    self._store, older.version.root, new=place.version.root, path=path
+                    self._store, older.version.root, new=position.version.root, path=path
                 )
             if source is not None:
-                rest = self._pass(older, source, entry=entry, rest=rest)
-        for called in place.called() if rest else ():
-            rest = self._pass(called, path, entry=entry, rest=rest)
-        self.authors.update(dict.fromkeys(rest.values(), (place.version, path)))
+                unattributed = self._pass(older, source, entry=entry, unattributed=unattributed)
+        for called in position.called() if unattributed else ():
+            unattributed = self._pass(called, path, entry=entry, unattributed=unattributed)
+        self.authors.update(dict.fromkeys(unattributed.values(), (position.version, path)))
 
-    def _pass(self, to: Place, path: bytes, entry: Entry | None, rest: Rest) -> Rest:
+    def _pass(self, to: Place, path: bytes, entry: Entry | None, unattributed: Rest) -> Rest:
         """Passes on the lines that another version has too; returns the others."""
         there = to.entry(path)
-        if not rest or content(there) is None:
-            return rest
-        passed = rest
+        if not unattributed or content(there) is None:
+            return unattributed
+        passed = unattributed
         if content(there) != content(entry):
             old = self.lines(there)
             new = self.lines(entry)
             if old is None or new is None:
-                return rest
+                return unattributed
             passed = {}
             i = 0
             j = 0
             for _, i2, j1, j2 in [*changed_blocks(old, new), (0, 0, len(new), 0)]:
-                passed |= {i + line - j: rest[line] for line in range(j, j1) if line in rest}
+                passed |= {
+                    i + line - j: unattributed[line]
+                    for line in range(j, j1)
+                    if line in unattributed
+                }
                 i = i2
                 j = j2
         self.todo.append((to, path, passed))
         gone = set(passed.values())
-        return {line: index for line, index in rest.items() if index not in gone}
+        return {line: index for line, index in unattributed.items() if index not in gone}
 
     def _lines(self, entry: Entry | None) -> Lines | None:
-        found = unified_diff.text_lines(self._store, entry, MAX_BYTES)
-        return None if isinstance(found, str) else found
+        lines = unified_diff.text_lines(self._store, entry, MAX_BYTES)
+        return None if isinstance(lines, str) else lines
 
 
 def find_source(
@@ -148,28 +152,30 @@ def find_renamed(
         return None
     changes = tree.diff(store, old, new)
     deleted = {
-        one.path: one.old for one in changes if one.new is None and isinstance(one.old, File)
+        change.path: change.old
+        for change in changes
+        if change.new is None and isinstance(change.old, File)
     }
     return renames.pairs(store, deleted, {path: file}).get(path)
 
 
-def removal(place: Place, path: bytes, text: bytes) -> Line:
+def removal(position: Place, path: bytes, text: bytes) -> Line:
     """Returns the last line that contained a text, with the version that removed it. Raises
     NotFound, also where a line still contains it."""
     path = b"/".join(tree.split_path(path))
-    store = place.chain.store
+    store = position.chain.store
 
     def last_line(entry: Entry | None) -> tuple[int, bytes] | None:
         data = store.get(entry.digest.hash) if isinstance(entry, File) else b""
-        if (at := data.rfind(text)) < 0:
+        if (offset := data.rfind(text)) < 0:
             return None
-        begin = data.rfind(b"\n", 0, at) + 1
-        number = data.count(b"\n", 0, at) + 1
+        begin = data.rfind(b"\n", 0, offset) + 1
+        number = data.count(b"\n", 0, offset) + 1
         return number, data[begin:].partition(b"\n")[0]
 
-    if (found := last_line(place.entry(path))) is not None:
-        raise NotFound(f"{printable(path)} still has that text, in line {found[0]}")
-    if (line := _removal(place, path, last_line)) is None:
+    if (numbered_line := last_line(position.entry(path))) is not None:
+        raise NotFound(f"{printable(path)} still has that text, in line {numbered_line[0]}")
+    if (line := _removal(position, path, last_line)) is None:
         raise NotFound(f"no version of {printable(path)} had that text")
     return line
 
@@ -179,9 +185,12 @@ def _removal(newer: Place, path: bytes, find: Find, within: Chain | None = None)
     while (older := newer.older) is not None and within in (None, older.chain):
         interruption.check()
         entry = older.entry(path)
-        if content(entry) != content(newer.entry(path)) and (found := find(entry)) is not None:
-            last = [one for one in newer.called() if find(one.entry(path)) is None]
-            inner = (_removal(one, path, find=find, within=one.chain) for one in last)
-            return next((one for one in inner if one), Line(*found, newer.version, path))
+        if (
+            content(entry) != content(newer.entry(path))
+            and (numbered_line := find(entry)) is not None
+        ):
+            last = [called for called in newer.called() if find(called.entry(path)) is None]
+            inner = (_removal(called, path, find=find, within=called.chain) for called in last)
+            return next((line for line in inner if line), Line(*numbered_line, newer.version, path))
         newer = older
     return None

@@ -15,39 +15,43 @@ from casfs.store import Store
 from casfs.thread_summary import content_text
 
 
-def version(store: Store, found: Version) -> dict[str, Any]:
+def version(store: Store, version: Version) -> dict[str, Any]:
     """Returns a version; what its nodes do not tell, or not any more, is null."""
     package = None
     config: dict[str, Any] = {}
     with suppress(CasfsError):
-        agent = store.node(found.agent or "", "agent").payload
+        agent = store.node(version.agent or "", "agent").payload
         package = agent["package"]
         config = agent["config"]
     return {
-        "revision": found.revision,
-        "hash": found.hash,
-        "step": found.index,
-        "role": found.role,
+        "revision": version.revision,
+        "hash": version.hash,
+        "step": version.index,
+        "role": version.role,
         "agent": package,
         "model": config.get("model"),
-        "message": found.message,
-        "recordedAt": found.at,
+        "message": version.message,
+        "recordedAt": version.at,
     }
 
 
-def lines(store: Store, found: Iterable[Line]) -> Iterator[dict[str, Any]]:
+def lines(store: Store, lines: Iterable[Line]) -> Iterator[dict[str, Any]]:
     """Yields lines with their versions, and the last tool call of a `react-session` that has the
     path of the file and the text of the line."""
     known: dict[str, tuple[dict[str, Any], list[Any]]] = {}
-    for one in found:
-        name = one.version.revision
-        path = os.fsdecode(one.path)
+    for line in lines:
+        name = line.version.revision
+        path = os.fsdecode(line.path)
         if name not in known:
-            known[name] = version(store, one.version), list(_calls(store, one.version.detail))
-        text = None if one.text is None else os.fsdecode(one.text).rstrip("\r\n")
-        same = (at for at, paths, texts in known[name][1] if path in paths and str(text) in texts)
-        call = one.version.call or next(same, (None, None))
-        value = {"line": one.number, "text": text, "path": path, "version": known[name][0]}
+            known[name] = version(store, line.version), list(_calls(store, line.version.detail))
+        text = None if line.text is None else os.fsdecode(line.text).rstrip("\r\n")
+        same = (
+            turn_tool
+            for turn_tool, paths, texts in known[name][1]
+            if path in paths and str(text) in texts
+        )
+        call = line.version.call or next(same, (None, None))
+        value = {"line": line.number, "text": text, "path": path, "version": known[name][0]}
         yield {**value, "turn": call[0], "tool": call[1]}
 
 
@@ -58,9 +62,9 @@ def _calls(store: Store, detail: str | None) -> Iterator[tuple[tuple[int, str], 
         for number, turn in reversed([*enumerate(session["turns"], 1)]):
             for hash in reversed(store.node(turn).payload["toolCalls"]):
                 call = store.node(hash).payload
-                given = json.loads(content_text(store, call["arguments"]))
+                arguments = json.loads(content_text(store, call["arguments"]))
                 diffs = call.get("diffs")
-                texts = [store.get(one["new"]).decode() for one in diffs or ()]
-                texts += [one for one in given.values() if isinstance(one, str)]
-                paths = [given.get("path"), *(one["path"] for one in diffs or ())]
+                texts = [store.get(diff["new"]).decode() for diff in diffs or ()]
+                texts += [argument for argument in arguments.values() if isinstance(argument, str)]
+                paths = [arguments.get("path"), *(diff["path"] for diff in diffs or ())]
                 yield (number, call["name"]), paths, "\n".join(texts)

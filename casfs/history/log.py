@@ -23,29 +23,29 @@ class Changed:
     before: TreeHash | None
 
 
-def log(place: Place | None, path: bytes, within: Chain | None = None) -> Iterator[Changed]:
+def log(position: Place | None, path: bytes, within: Chain | None = None) -> Iterator[Changed]:
     """Yields the versions, before a rename of a file those of its old path; after a step those of
     the threads that it called. `within`: only of this
     chain, of a called thread, but not what the calling step gave it."""
     path = b"/".join(tree.split_path(path))
-    while place is not None:
+    while position is not None:
         interruption.check()
-        older = place.older
+        older = position.older
         if within is not None and (older is None or older.chain is not within):
             return
         new_path = path
-        new = place.entry(path)
+        new = position.entry(path)
         old = older.entry(path) if older else None
         source = None
         if older is not None and old is None and isinstance(new, File):
             source = find_renamed(
-                place.chain.store, older.version.root, new=place.version.root, path=path
+                position.chain.store, older.version.root, new=position.version.root, path=path
             )
             old = old if source is None else older.entry(source)
         if new != old or source is not None:
             before = older.version.root if older else None
-            yield Changed(place.version, Change(path, old, new=new, source=source), before)
+            yield Changed(position.version, Change(path, old, new=new, source=source), before)
         path = path if source is None else source
-        for called in place.called():
+        for called in position.called():
             yield from log(called, new_path, called.chain)
-        place = older
+        position = older

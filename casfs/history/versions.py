@@ -64,8 +64,8 @@ class Version:
             raise NotFound(f"{self.revision} has no tree")
         if self.call is not None:
             return DatedTree(self.root, self.times)
-        found = revisions.state_of_node(store, self.hash).work
-        return found if found.tree == self.root else DatedTree(self.root)
+        work_tree = revisions.state_of_node(store, self.hash).work
+        return work_tree if work_tree.tree == self.root else DatedTree(self.root)
 
 
 class Chain:
@@ -86,19 +86,19 @@ class Chain:
     def older(self) -> Place | None:
         return self._as_this(self._find_older())
 
-    def _as_this(self, place: Place | None) -> Place | None:
-        if place is not None:
-            place.chain.is_whole = self.is_whole
-        return place
+    def _as_this(self, position: Place | None) -> Place | None:
+        if position is not None:
+            position.chain.is_whole = self.is_whole
+        return position
 
     def entries(self, path: bytes) -> list[Entry | None]:
         """Returns what each version has at a path; the root of a tree is a Subdirectory."""
         if path not in self._entries:
-            roots = [one.root for one in self.versions]
+            roots = [version.root for version in self.versions]
             if self.is_whole:
-                roots = [_whole_root(self.store, one) for one in self.versions]
-            self._entries[path] = found = list(_entries(self.store, roots, path))
-            self._oldest[path] = {content(one): index for index, one in enumerate(found)}
+                roots = [_whole_root(self.store, version) for version in self.versions]
+            self._entries[path] = entries = list(_entries(self.store, roots, path))
+            self._oldest[path] = {content(entry): index for index, entry in enumerate(entries)}
         return self._entries[path]
 
     def oldest(self, path: bytes, what: object) -> Place:
@@ -147,20 +147,22 @@ class Place:
                 store = self.chain.store
                 whole = _of_node(store, store.node(end)).chain.versions
                 start = _whole_root(store, whole[-1])
-                given = replace(self.version, root=whole[-1].root, whole=start, called=earlier)
-                made = Chain(store, [*whole[:-1], given], lambda: self.older)
-                made.is_whole = self.chain.is_whole
-                self.chain.calls[self.index, count] = made
+                input_version = replace(
+                    self.version, root=whole[-1].root, whole=start, called=earlier
+                )
+                chain = Chain(store, [*whole[:-1], input_version], lambda: self.older)
+                chain.is_whole = self.chain.is_whole
+                self.chain.calls[self.index, count] = chain
             yield Place(self.chain.calls[self.index, count])
 
 
 def find(store: Store, text: str) -> tuple[Place, bytes]:
     """Returns the version and the path of REV[:PATH]. Raises NotFound, Conflict, Invalid."""
     revision, path = revisions.split(text)
-    place = at(store, revisions.resolve(store, revision))
+    position = at(store, revisions.resolve(store, revision))
     if path:
-        place.chain.is_whole = path in _private_files(store, place.version)
-    return place, path or b""
+        position.chain.is_whole = path in _private_files(store, position.version)
+    return position, path or b""
 
 
 def at(store: Store, revision: Revision) -> Place:
@@ -170,19 +172,19 @@ def at(store: Store, revision: Revision) -> Place:
         return _of_checkpoint(store, revision.checkpoint)
     if revision.thread is not None and revision.turn is not None:
         return _of_turn(store, revision.thread, *revision.turn)
-    found = store.node(revision.node)
-    if found.type in ("directory", "checkpoint"):
-        if (place := _recorded(store, revision.root)) is None:
+    revision_node = store.node(revision.node)
+    if revision_node.type in ("directory", "checkpoint"):
+        if (position := _recorded(store, revision.root)) is None:
             raise NotFound(f"no checkpoint or thread of this store has the tree {revision.root}")
-        return place
-    return _of_node(store, found, revision.thread.id if revision.thread else "")
+        return position
+    return _of_node(store, revision_node, revision.thread.id if revision.thread else "")
 
 
-def _of_node(store: Store, found: node.Node[Any], id: str = "") -> Place:
+def _of_node(store: Store, thread_node: node.Node[Any], id: str = "") -> Place:
     """Returns the version of a node of the chain of a thread, whose id is known or looked for."""
-    is_start = found.type == "thread-start"
-    start = found if is_start else store.node(found.payload["start"], "thread-start")
-    last = found.payload["lastStep"] if found.type == "thread-end" else found.hash
+    is_start = thread_node.type == "thread-start"
+    start = thread_node if is_start else store.node(thread_node.payload["start"], "thread-start")
+    last = thread_node.payload["lastStep"] if thread_node.type == "thread-end" else thread_node.hash
     steps = [] if is_start else list(_steps(store, last))
     id = id or _thread_of(store, start.hash, index=steps[0][1]["index"] if steps else 0, step=last)
     name = f"{id}@%d" if id else f"{start.hash[:12]}@%d"
@@ -217,38 +219,42 @@ def _of_turn(store: Store, thread: Thread, index: int, turn: int) -> Place:
     step, turns, _ = revisions.turn_state(store, thread, index=index, turn=turn)
     older = at(store, revisions.resolve(store, f"{thread.id}@{index - 1}"))
     recorded = step.get("completedAt", step.get("since")), f"{thread.id}@{index}", index
-    made = Version(None, turns[-1], *recorded, step["role"], step.get("agent"))
-    return Place(_within(store, older, step=made, turns=turns))
+    step_version = Version(None, turns[-1], *recorded, step["role"], step.get("agent"))
+    return Place(_within(store, older, step=step_version, turns=turns))
 
 
 def _within(store: Store, older: Place | None, step: Version, turns: Sequence[NodeHash]) -> Chain:
     """Returns the trees that the tool calls of a step, and its turns without any, recorded; the
     oldest is that which it began with."""
     root = None if older is None else older.version.root
-    found = [replace(step, root=root, called=(), detail=None)]
+    versions = [replace(step, root=root, called=(), detail=None)]
     for number, hash in enumerate(turns, 1):
         turn = store.node(hash, revisions.TURN).payload
         if "before" in turn:
-            made = replace(found[0], revision=f"{step.revision}.{number}")
-            for call in [store.node(one).payload for one in turn["toolCalls"]] or [turn]:
+            turn_version = replace(versions[0], revision=f"{step.revision}.{number}")
+            for call in [store.node(call_hash).payload for call_hash in turn["toolCalls"]] or [
+                turn
+            ]:
                 if root := call.get("workspace"):
-                    at = {"root": root, "times": call.get("times")}
-                    found.append(replace(made, **at, call=(number, call.get("name"))))
-    return Chain(store, found[::-1], lambda: older)
+                    tree_fields = {"root": root, "times": call.get("times")}
+                    versions.append(
+                        replace(turn_version, **tree_fields, call=(number, call.get("name")))
+                    )
+    return Chain(store, versions[::-1], lambda: older)
 
 
 def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
     versions = [
         Version(
-            one.root,
-            one.hash,
-            at=one.created_at,
-            revision=f"{one.name}@{one.id}",
+            candidate.root,
+            candidate.hash,
+            at=candidate.created_at,
+            revision=f"{candidate.name}@{candidate.id}",
             called=None,
-            message=one.message,
+            message=candidate.message,
         )
-        for one in reversed(checkpoint.listing(store, last.name))
-        if one.id <= last.id and one.root != NO_TREE
+        for candidate in reversed(checkpoint.listing(store, last.name))
+        if candidate.id <= last.id and candidate.root != NO_TREE
     ]
     first = versions[-1]
     return Place(Chain(store, versions, lambda: _recorded_by_step(store, first.root, first.at)))
@@ -264,37 +270,43 @@ def _applied(store: Store, checkpoint: NodeHash) -> list[NodeHash]:
 def _recorded(store: Store, root: TreeHash | None, before: int = 1 << 62) -> Place | None:
     """Returns the newest checkpoint, else step, with this tree and older than `before`: chains that
     follow one another grow older, so they end."""
-    same = [one for one in checkpoint.listing(store) if one.root == root]
-    same = [one for one in same if one.created_at < before]
+    same = [candidate for candidate in checkpoint.listing(store) if candidate.root == root]
+    same = [candidate for candidate in same if candidate.created_at < before]
     # Those of any directory that a restore overwrote: the last choice.
-    if same := [one for one in same if one.name != BEFORE_RESTORE] or same:
-        return _of_checkpoint(store, max(same, key=lambda one: one.created_at))
+    if same := [candidate for candidate in same if candidate.name != BEFORE_RESTORE] or same:
+        return _of_checkpoint(store, max(same, key=lambda candidate: candidate.created_at))
     return _recorded_by_step(store, root, before)
 
 
 def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place | None:
     """Returns the newest step that made this tree and is older than `before`. One that changed
     nothing may be in any directory."""
-    if root is None or all(created_ms(one.id) >= before for one in threads.list_threads(store)):
+    if root is None or all(
+        created_ms(thread.id) >= before for thread in threads.list_threads(store)
+    ):
         return None
     from casfs.referrers import Referrers
 
     with Referrers(store) as index:
-        steps = [one for one in map(store.node, index.of(root)) if one.type == "thread-step"]
-    times = {one.payload["completedAt"]: one for one in steps}
+        steps = [
+            referrer
+            for referrer in map(store.node, index.of(root))
+            if referrer.type == "thread-step"
+        ]
+    times = {step.payload["completedAt"]: step for step in steps}
     for newest in sorted((time for time in times if time < before), reverse=True):
-        place = _of_node(store, times[newest])
-        if place.chain.versions[-1].root != root:
-            return place
+        position = _of_node(store, times[newest])
+        if position.chain.versions[-1].root != root:
+            return position
     return None
 
 
 def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None) -> str:
     """Returns the id of the oldest thread that has a step, or a start; empty where it is gone."""
-    for one in [*threads.with_field(store, "start", [start])][::-1]:
+    for thread in [*threads.with_field(store, "start", [start])][::-1]:
         with suppress(NotFound):
-            if not index or threads.step_at(store, one, index).hash == step:
-                return one.id
+            if not index or threads.step_at(store, thread, index).hash == step:
+                return thread.id
     return ""
 
 
@@ -342,16 +354,23 @@ def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]
 
 
 def _entries(store: Store, roots: Sequence[TreeHash | None], path: bytes) -> Iterator[Entry | None]:
-    found: dict[TreeHash | None, Entry | None] = {
+    entries_by_root: dict[TreeHash | None, Entry | None] = {
         root: Subdirectory(b".", TreeDigest(root, 0)) for root in roots if root
     }
     for name in tree.split_path(path):
         interruption.check()
-        wanted = {at: None for one in found.values() if (at := tree.subtree(one))}
-        payloads = _payloads(store, wanted, "directory")
-        below = {at: directory.find(one, name) for at, one in zip(wanted, payloads, strict=True)}
-        found = {
-            root: below.get(at) if (at := tree.subtree(one)) else None
-            for root, one in found.items()
+        wanted = {
+            tree_hash: None
+            for entry in entries_by_root.values()
+            if (tree_hash := tree.subtree(entry))
         }
-    return (as_read(store, found.get(root)) for root in roots)
+        payloads = _payloads(store, wanted, "directory")
+        below = {
+            hash: directory.find(payload, name)
+            for hash, payload in zip(wanted, payloads, strict=True)
+        }
+        entries_by_root = {
+            root: below.get(tree_hash) if (tree_hash := tree.subtree(entry)) else None
+            for root, entry in entries_by_root.items()
+        }
+    return (as_read(store, entries_by_root.get(root)) for root in roots)

@@ -100,22 +100,24 @@ def export(
 ) -> Exported:
     """Writes the closure of `roots` and `heads` without the hashes in `have`. `with_local`: what
     local refs lead to as well."""
-    given = arrivals.leaving(heads)
-    named = sorted((name, without_processes(name, head, given)) for name, head in given.items())
+    leaving_heads = arrivals.leaving(heads)
+    named = sorted(
+        (name, without_processes(name, head, leaving_heads)) for name, head in leaving_heads.items()
+    )
     start = sorted({*roots, *(head.hash for _, head in named)})
     if with_local:
         named += _local_heads(store, start)
     record_refs = sorted(hash for _, head in named for hash in targets(head))
     reached = archive_purged.reached(store, [*start, *record_refs], with_local=with_local)
-    named += sorted((tombstones.head_name(one.hash), one.head) for one in reached)
+    named += sorted((tombstones.head_name(tombstone.hash), tombstone.head) for tombstone in reached)
     records = [{"name": name, "hash": h.hash, "record": dict(h.record)} for name, h in named]
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
     if len(manifest) > MAX_MANIFEST_BYTES:
         raise Refused(f"{len(records)} heads are too many for one archive; export them in parts")
-    substitutes = {one.hash: one.substitute for one in reached}
+    substitutes = {tombstone.hash: tombstone.substitute for tombstone in reached}
     done = Exported()
     seal = Seal(manifest)
-    done.purged = sorted(one.hash for one in reached if not one.substitute)
+    done.purged = sorted(tombstone.hash for tombstone in reached if not tombstone.substitute)
     compressed = zstd.compressed(target) if compress else nullcontext(target)
     with compressed as out, tarfile.open(fileobj=out, mode="w|", format=FORM) as tar:
         _add(tar, MANIFEST, manifest)
@@ -195,15 +197,15 @@ def load(
 def _import_pass(backend: Backend, source: Path, progress: Progress, with_local: bool) -> Imported:
     done = Imported()
     with _opened(source) as raw, _errors_name(source):
-        found = members(raw)
-        manifest = parse_manifest(next(found, None))
+        tar_members = members(raw)
+        manifest = parse_manifest(next(tar_members, None))
         manifest = _with_local_trees(backend, manifest, with_local=with_local)
         with Batch(backend, Registry(backend)) as batch:
             purged = archive_purged.Taking(batch, manifest.tombstones)
             if with_local:
                 batch.begin_local()
             nodes = _put_members(
-                batch, found, manifest=manifest, purged=purged, done=done, progress=progress
+                batch, tar_members, manifest=manifest, purged=purged, done=done, progress=progress
             )
             purged.finish()
             done.purged = purged.taken
@@ -224,11 +226,18 @@ def _with_local_trees(backend: Backend, manifest: Manifest, *, with_local: bool)
     local = {name for name, _ in manifest.heads if name.startswith(local_trees.HEADS)}
     known = backend.blobs.info({*map(local_trees.node_of, local)})
     dropped = {*map(local_trees.head_name, known)} if with_local else local
-    return replace(manifest, heads=[one for one in manifest.heads if one[0] not in dropped])
+    return replace(
+        manifest,
+        heads=[named_head for named_head in manifest.heads if named_head[0] not in dropped],
+    )
 
 
 def _work_roots(manifest: Manifest) -> list[str]:
-    heads = [one for one in manifest.heads if not one[0].startswith(local_trees.HEADS)]
+    heads = [
+        named_head
+        for named_head in manifest.heads
+        if not named_head[0].startswith(local_trees.HEADS)
+    ]
     return [*manifest.roots, *(hash for _, head in heads for hash in targets(head))]
 
 
@@ -245,7 +254,7 @@ def _errors_name(source: Path) -> Iterator[None]:
 
 def _put_members(
     batch: Batch,
-    found: Iterator[Member],
+    tar_members: Iterator[Member],
     manifest: Manifest,
     purged: archive_purged.Taking,
     done: Imported,
@@ -254,11 +263,11 @@ def _put_members(
     """Puts the blobs and nodes; returns the bytes of those nodes that heads lead to."""
     seal = Seal(manifest.data)
     nodes = {purged.source(head.hash): b"" for _, head in manifest.heads}
-    for member in found:
+    for member in tar_members:
         if member.name == END:
             if member.size > MAX_END_BYTES or canonical.parse(member.readall()) != seal.value():
                 raise Corrupt(f"end.json does not match the manifest and {done.members} members")
-            if next(found, None) is not None:
+            if next(tar_members, None) is not None:
                 raise Corrupt("data after end.json")
             return {hash: data for hash, data in nodes.items() if data}
         kind, _, hash = member.name.partition("/")
@@ -279,15 +288,15 @@ def _put(batch: Batch, kind: str, hash: str, member: Member) -> bytes:
     """Returns the bytes of a node; none of a blob."""
     data = b""
     if kind == "blobs":
-        found = batch.put_stream(cast(BinaryIO, member)).hash
+        actual_hash = batch.put_stream(cast(BinaryIO, member)).hash
     else:
         node.check_size(member.size)  # before it is read
         data = member.readall()
-        found = Digest.of(data).hash
-        if found == hash:
+        actual_hash = Digest.of(data).hash
+        if actual_hash == hash:
             _put_node(batch, member.name, data)
-    if found != hash:
-        raise Corrupt(f"{member.name}: its bytes hash to {found}")
+    if actual_hash != hash:
+        raise Corrupt(f"{member.name}: its bytes hash to {actual_hash}")
     return data
 
 
@@ -311,7 +320,7 @@ def _heads(
     """Creates or moves the manifest's heads, as `casfs.arrivals` says. `nodes`: the nodes that they
     lead to, as far as they are in the archive."""
     store = Store(backend)
-    given = dict(manifest.heads)
+    foreign_heads = dict(manifest.heads)
     names = arrivals.Names(store, arrivals.Origin(IMPORT, others=()))
     replaced: dict[HeadName, tuple[Head, Head]] = {}
     for name, foreign in manifest.heads:
@@ -319,26 +328,26 @@ def _heads(
         if data is None and foreign.hash not in backend.blobs.info([foreign.hash]):
             raise Corrupt(f"the head {name} leads to {foreign.hash}, which is not in the file")
         data = data or backend.blobs.get(foreign.hash).data
-        new = without_processes(name, foreign, given)
+        new = without_processes(name, foreign, foreign_heads)
         fault = "its time is in the future" if is_future(foreign) else mismatch(name, new, data)
         if fault:
             raise Corrupt(f"the head {name}: {fault}")
         try:
-            place = names.place(name, new)
+            destination = names.place(name, new)
         except (Conflict, Invalid) as error:
             raise Conflict(f"{error}; nothing was imported") from None
-        if place is None:
+        if destination is None:
             continue
-        if place.old is not None and not name.startswith(arrivals.RENAMED):
+        if destination.old is not None and not name.startswith(arrivals.RENAMED):
             raise Conflict(f"{name} already exists with another value; nothing was imported")
-        head = names.record(name, place, new)
-        if place.old is None:
-            batch.swap(place.name, None, head)
+        head = names.record(name, destination, new)
+        if destination.old is None:
+            batch.swap(destination.name, None, head)
         else:
-            replaced[place.name] = place.old, head
-        done.heads.append(place.name)
-        if place.name != name:
-            done.renamed[name] = place.name
+            replaced[destination.name] = destination.old, head
+        done.heads.append(destination.name)
+        if destination.name != name:
+            done.renamed[name] = destination.name
     removals.replace(store, batch, replaced)
     done.replaced = {name: old.hash for name, (old, _) in replaced.items()}
 

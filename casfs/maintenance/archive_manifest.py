@@ -44,15 +44,15 @@ def parse_manifest(member: Member | None) -> Manifest:
     heads = value.get("heads")
     if not isinstance(roots, list) or not all(map(is_hash, roots)) or not isinstance(heads, list):
         raise Invalid("invalid manifest: roots or heads missing")
-    marks = [one for one in heads if is_tombstone(one)]
-    named = [parse_foreign_head(one) for one in heads if not is_tombstone(one)]
+    marks = [head for head in heads if is_tombstone(head)]
+    named = [parse_foreign_head(head) for head in heads if not is_tombstone(head)]
     if len(dict(named)) != len(named):
         raise Invalid("invalid manifest: a head occurs twice")
     return Manifest(
         data=data,
         roots=roots,
         heads=named,
-        tombstones=[parse_tombstone(one) for one in marks],
+        tombstones=[parse_tombstone(mark) for mark in marks],
     )
 
 

@@ -48,12 +48,12 @@ def members(stream: BinaryIO) -> Iterator[Member]:
     """Yields the files of a tar; each ends where the next begins. Raises Corrupt, Invalid."""
     while any(header := _read(stream, BLOCK)):
         try:
-            found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            tar_info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
             raise Corrupt(f"incomplete archive: {error}") from None
-        if header[156:157] not in PLAIN or found.type not in PLAIN or found.size < 0:
-            raise Invalid(f"the member {found.name!r} is not a regular file")
-        member = Member(stream, found.name, found.size)
+        if header[156:157] not in PLAIN or tar_info.type not in PLAIN or tar_info.size < 0:
+            raise Invalid(f"the member {tar_info.name!r} is not a regular file")
+        member = Member(stream, tar_info.name, tar_info.size)
         yield member
         member.skip()
 
@@ -62,8 +62,8 @@ def _read(stream: BinaryIO, size: int) -> bytes:
     """Returns exactly `size` bytes: a stream may give fewer at once. Raises Corrupt."""
     data = b""
     while len(data) < size:
-        more = stream.read(size - len(data))
-        if not more:
+        chunk = stream.read(size - len(data))
+        if not chunk:
             raise Corrupt("incomplete archive: unexpected end of data")
-        data += more
+        data += chunk
     return data

@@ -23,15 +23,15 @@ from casfs.write_batch import Batch
 
 def reached(store: Store, roots: Iterable[str], *, with_local: bool) -> list[Tombstone]:
     """Returns the tombstones of what the roots reach, and of what the substitutes of these do."""
-    all = {one.hash: one for one in tombstones.listing(store)}
-    found: list[Tombstone] = []
+    all = {tombstone.hash: tombstone for tombstone in tombstones.listing(store)}
+    reached_tombstones: list[Tombstone] = []
     waiting = list(roots)
     while all and waiting:
         hashes = set(graph.walk(store, waiting, with_local=with_local))
         new = [all.pop(hash) for hash in sorted(all.keys() & hashes)]
-        found += new
-        waiting = [one.substitute for one in new if one.substitute]
-    return found
+        reached_tombstones += new
+        waiting = [tombstone.substitute for tombstone in new if tombstone.substitute]
+    return reached_tombstones
 
 
 def is_tombstone(value: object) -> bool:
@@ -55,20 +55,22 @@ class Taking:
     """Takes tombstones of an archive, as the substitutes arrive in a batch. `taken`: how many;
     `kept`: hashes of what is in the store, and stays."""
 
-    def __init__(self, batch: Batch, found: list[Tombstone]) -> None:
+    def __init__(self, batch: Batch, archive_tombstones: list[Tombstone]) -> None:
         self._batch = batch
-        self._found = {one.hash: one for one in found}
+        self._found = {tombstone.hash: tombstone for tombstone in archive_tombstones}
         self._purged_here = {name for name, _ in batch.backend.heads.list(PURGED)}
         infos = batch.blobs.info(self._found.keys())
         self.kept = sorted(hash for hash, info in infos.items() if not info.purged)
         self.taken = 0
         self._waiting: dict[str, list[Tombstone]] = {}  # by substitute
-        new = [one for one in found if one.hash not in infos]
-        stored = batch.blobs.info({one.substitute for one in new if one.substitute})
-        for one in new:
-            if one.substitute is not None and one.substitute not in stored:
-                self._waiting.setdefault(one.substitute, []).append(one)
-        self._take([one for one in new if one.substitute not in self._waiting])
+        new = [tombstone for tombstone in archive_tombstones if tombstone.hash not in infos]
+        stored = batch.blobs.info(
+            {tombstone.substitute for tombstone in new if tombstone.substitute}
+        )
+        for new_tombstone in new:
+            if new_tombstone.substitute is not None and new_tombstone.substitute not in stored:
+                self._waiting.setdefault(new_tombstone.substitute, []).append(new_tombstone)
+        self._take([tombstone for tombstone in new if tombstone.substitute not in self._waiting])
 
     def refuses(self, hash: str) -> bool:
         """Must the content of a member not be stored?"""
@@ -76,23 +78,25 @@ class Taking:
 
     def source(self, hash: str) -> str:
         """Returns the blob of the archive whose bytes readers of another one get."""
-        found = self._found.get(hash)
-        return hash if found is None else found.substitute or hash
+        tombstone = self._found.get(hash)
+        return hash if tombstone is None else tombstone.substitute or hash
 
     def note_stored(self, hash: str) -> None:
         """Marks what a member is the substitute of."""
-        if found := self._waiting.pop(hash, None):
+        if waiting := self._waiting.pop(hash, None):
             self._batch.commit()
-            self._take(found)
+            self._take(waiting)
 
     def finish(self) -> None:
         """Raises Corrupt where a substitute is missing."""
         if self._waiting:
             raise Corrupt(f"{min(self._waiting)} is missing: readers of purged content need it")
 
-    def _take(self, found: list[Tombstone]) -> None:
-        infos = self._batch.blobs.info({one.substitute for one in found if one.substitute})
+    def _take(self, new_tombstones: list[Tombstone]) -> None:
+        infos = self._batch.blobs.info(
+            {tombstone.substitute for tombstone in new_tombstones if tombstone.substitute}
+        )
         for hash, info in infos.items():
             tombstones.check_substitute(self._batch.type_name(info.type), hash)
-        tombstones.take(self._batch.backend, found)
-        self.taken += len(found)
+        tombstones.take(self._batch.backend, new_tombstones)
+        self.taken += len(new_tombstones)

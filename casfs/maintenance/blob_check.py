@@ -84,12 +84,12 @@ def _check_node(store: Store, hash: NodeHash, type: str) -> Iterator[Fault]:
         yield Fault("bad node", hash, f"node {hash}: {error}")
         return
     try:
-        found = _decode_checked(store, hash, type)
+        node = _decode_checked(store, hash, type)
     except (CasfsError, KeyError, TypeError, ValueError) as error:
         yield Fault("bad node", hash, f"node {hash}: {error}")
         return
-    yield from _check_refs(store, found)
-    yield from _check_order(store, found)
+    yield from _check_refs(store, node)
+    yield from _check_order(store, node)
 
 
 def _decode_checked(store: Store, hash: NodeHash, type: str) -> Node[Any]:
@@ -107,18 +107,18 @@ def _decode_checked(store: Store, hash: NodeHash, type: str) -> Node[Any]:
     return Node(hash, name, type_hash=type_hash, payload=payload)
 
 
-def _check_refs(store: Store, found: Node[Any]) -> Iterator[Fault]:
+def _check_refs(store: Store, node: Node[Any]) -> Iterator[Fault]:
     """Yields missing refs, and refs to a node of another type or size than is required."""
-    refs = dict.fromkeys(store.refs(found))
+    refs = dict.fromkeys(store.refs(node))
     known = store.blobs.info({ref.hash for ref in refs})
-    subject = f"{found.type} {found.hash}"
+    subject = f"{node.type} {node.hash}"
     try:
         check_targets(
-            found.type, found.payload, info=lambda: known, type_name=partial(_type_name, store)
+            node.type, node.payload, info=lambda: known, type_name=partial(_type_name, store)
         )
     except Invalid as error:
         if all(_is_intact(store, hash) for hash in known):  # else that is the fault
-            yield Fault("wrong ref", found.hash, f"{subject}: {error}")
+            yield Fault("wrong ref", node.hash, f"{subject}: {error}")
     for ref in refs:
         if ref.hash not in known:
             if ref.is_local:  # the store that recorded it has it
@@ -131,7 +131,7 @@ def _check_refs(store: Store, found: Node[Any]) -> Iterator[Fault]:
                 yield Fault(LOST_TYPE, ref.hash, message)
             else:
                 yield Fault(
-                    "wrong ref", found.hash, f"{subject}: {ref.hash} is not a {ref.cas_type}"
+                    "wrong ref", node.hash, f"{subject}: {ref.hash} is not a {ref.cas_type}"
                 )
 
 
@@ -167,18 +167,18 @@ def lost_type(store: Store, hash: str, info: BlobInfo, names: tuple[str, ...]) -
         return False
 
 
-def _check_order(store: Store, found: Node[Any]) -> Iterator[Fault]:
+def _check_order(store: Store, node: Node[Any]) -> Iterator[Fault]:
     """Checks a step's index and a thread-start's depth against their predecessors."""
     try:
-        if found.type == "thread-step":
-            previous = found.payload["previous"]
+        if node.type == "thread-step":
+            previous = node.payload["previous"]
             before = store.node(previous).payload["index"] if previous else 0
-            if found.payload["index"] != before + 1:
-                message = f"step {found.hash} has index {found.payload['index']} after {before}"
-                yield Fault("order", found.hash, message)
-        if found.type == "thread-start" and found.payload["depth"] != _depth(store, found):
-            message = f"thread-start {found.hash} has depth {found.payload['depth']}"
-            yield Fault("depth", found.hash, f"{message}, expected {_depth(store, found)}")
+            if node.payload["index"] != before + 1:
+                message = f"step {node.hash} has index {node.payload['index']} after {before}"
+                yield Fault("order", node.hash, message)
+        if node.type == "thread-start" and node.payload["depth"] != _depth(store, node):
+            message = f"thread-start {node.hash} has depth {node.payload['depth']}"
+            yield Fault("depth", node.hash, f"{message}, expected {_depth(store, node)}")
     except (CasfsError, KeyError):  # the predecessor has a fault of its own
         return
 

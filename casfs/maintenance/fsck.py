@@ -102,8 +102,8 @@ def _as_fault(report: Report) -> Iterator[None]:
 
 
 def _check_heads(store: Store) -> Iterator[Fault]:
-    for one in tombstones.parted(store):
-        message = f"{one.hash} has a tombstone, and its content is there"
+    for tombstone in tombstones.parted(store):
+        message = f"{tombstone.hash} has a tombstone, and its content is there"
         yield Fault(NOT_PURGED, hash=None, message=message)
     for name, head in store.heads.list():
         fault = head_kinds.fault(name, head) or _mismatch(store, name, head)
@@ -163,7 +163,7 @@ def _fill_affected_heads(store: Store, report: Report) -> None:
     A node arrives after its refs, so one pass usually carries a fault up to the heads; only
     repairs and repeated puts break that order.
     """
-    causes = {fault.hash: {place} for place, fault in enumerate(report.faults) if fault.hash}
+    causes = {fault.hash: {index} for index, fault in enumerate(report.faults) if fault.hash}
     if not causes:
         return
     local = {
@@ -185,9 +185,9 @@ def _fill_affected_heads(store: Store, report: Report) -> None:
         if name.startswith(local_trees.HEADS):
             continue  # a fault in there is one of its node
         hit = set().union(*(causes.get(hash, ()) for hash in targets(head)))
-        for place in sorted(hit):
-            if name not in report.faults[place].takes:
-                report.faults[place].takes.append(name)
+        for fault_index in sorted(hit):
+            if name not in report.faults[fault_index].takes:
+                report.faults[fault_index].takes.append(name)
 
 
 def _refs(store: Store, hash: str) -> Iterable[Ref]:
@@ -224,8 +224,8 @@ def _is_broken(store: Store, hash: str) -> bool:
     """Is a blob itself still damaged? It may have been put back meanwhile, and a blob that
     merely has another type than a ref requires is intact."""
     info = store.blobs.info([hash]).get(hash)
-    found = () if info is None else check_blob(store, hash, info)
-    return any(one.hash == hash and one.kind in BROKEN for one in found)
+    faults = () if info is None else check_blob(store, hash, info)
+    return any(fault.hash == hash and fault.kind in BROKEN for fault in faults)
 
 
 def _is_untyped(store: Store, hash: str) -> bool:

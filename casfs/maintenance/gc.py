@@ -92,8 +92,10 @@ def collect(
     with start_gc(store.backend) as collection:
         marker = Marker(store, collection, progress)
         files = total_stored(store.blobs).files
-        final = [one for one in removals.listing(store) if one.removed_at < before * 1000]
-        dropped = [head for one in final for head in removals.kept_heads(one)]
+        final = [
+            removal for removal in removals.listing(store) if removal.removed_at < before * 1000
+        ]
+        dropped = [head for removal in final for head in removals.kept_heads(removal)]
         evicted = _mark_kept(
             store,
             collection,
@@ -160,12 +162,12 @@ def why(store: Store, hash: str) -> list[str] | None:
         while level:
             interruption.check()
             above: list[str] = []
-            for one in level:
-                if one in roots:
-                    return [roots[one], *_path_down(child, one)]
-                parents = [*index.of(one), *owners.get(one, ())]
+            for blob_hash in level:
+                if blob_hash in roots:
+                    return [roots[blob_hash], *_path_down(child, blob_hash)]
+                parents = [*index.of(blob_hash), *owners.get(blob_hash, ())]
                 above += [parent for parent in parents if parent not in child]
-                child.update((parent, one) for parent in above if parent not in child)
+                child.update((parent, blob_hash) for parent in above if parent not in child)
             level = list(dict.fromkeys(above))
     return None
 
@@ -228,14 +230,14 @@ def _mark_kept(
     cache = _cache(store, keep)
     names = {name for name, _ in [*cache, *dropped]}
     _mark_roots(store, collection, marker=marker, before=before, cache=names)
-    for place, (_, head) in enumerate(cache):
+    for index, (_, head) in enumerate(cache):
         marker.follow(targets(head))
         if limits.exceeded(collection.marked):
             collection.reset()  # this head exceeds the limit, so it and all older ones are evicted
             _mark_roots(store, collection, marker=marker, before=before, cache=names)
-            for _, fitting in cache[:place]:
+            for _, fitting in cache[:index]:
                 marker.follow(targets(fitting))
-            return cache[place:]
+            return cache[index:]
     return []
 
 
@@ -255,18 +257,18 @@ def _mark_roots(
 
 def _cache(store: Store, keep: int) -> list[tuple[HeadName, Head]]:
     """Returns the heads that may be evicted, the most recently used first."""
-    found = [(name, head) for prefix in CACHE_PREFIXES for name, head in store.heads.list(prefix)]
+    heads = [(name, head) for prefix in CACHE_PREFIXES for name, head in store.heads.list(prefix)]
     if keep:
         for name in checkpoint.names(store):
             prefix = checkpoint.head_name(name, "")
-            found += list(head_kinds.sound(store.heads, prefix))[:-keep]
-    return sorted(found, key=lambda one: _used_at(store, *one), reverse=True)
+            heads += list(head_kinds.sound(store.heads, prefix))[:-keep]
+    return sorted(heads, key=lambda named_head: _used_at(store, *named_head), reverse=True)
 
 
 def _used_at(store: Store, name: HeadName, head: Head) -> int:
     """Returns when a cache head was made or last used, in ms since 1970 UTC."""
-    made = head.record.get("createdAt")
-    return max(made if isinstance(made, int) else 0, last_use(store.heads, name))
+    created_at = head.record.get("createdAt")
+    return max(created_at if isinstance(created_at, int) else 0, last_use(store.heads, name))
 
 
 def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: Marker) -> list[str]:
@@ -277,6 +279,6 @@ def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: Marker) -> 
             store.backend.publish([], [Swap(name, head, new=None)])
             dropped.append(name)
         except Conflict:
-            now = store.heads.get(name)
-            marker.follow([] if now is None else targets(now))
+            current = store.heads.get(name)
+            marker.follow([] if current is None else targets(current))
     return dropped

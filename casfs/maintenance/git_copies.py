@@ -79,38 +79,40 @@ class _Pack(NamedTuple):
 
 def with_text(store: Store, needle: Needle) -> GitCopies:
     """Finds the git objects that have a text: files, and messages of commits and tags."""
-    found = GitCopies()
+    git_copies = GitCopies()
     loose, packs = _object_files(store)
     for hash, name in loose.items():
         interruption.check()
         with suppress(CasfsError):  # purged, or in a remote
             if kind := _kind_if_wanted(store, hash, needle):
-                found.copies.append(GitCopy(_object_id(store, hash, name), kind, hash))
+                git_copies.copies.append(GitCopy(_object_id(store, hash, name), kind, hash))
     for pack in sorted(packs):
         interruption.check()
         try:
-            found.copies += _with_text_in_pack(store, pack, needle)
+            git_copies.copies += _with_text_in_pack(store, pack, needle)
         except NotFound:  # purged
             continue
         except CasfsError as error:
-            found.unread.append(f"the git pack {pack.file}: {error}")
-    return found
+            git_copies.unread.append(f"the git pack {pack.file}: {error}")
+    return git_copies
 
 
 def of_blobs(store: Store, hashes: Collection[str]) -> GitCopies:
     """Finds the git objects that have the content of one of these blobs, by their ids."""
     ids = {object_id for hash in hashes for object_id in blob_ids(store, hash)}
-    found = GitCopies()
+    git_copies = GitCopies()
     loose, packs = _object_files(store)
     names = {object_id[2:].encode(): object_id for object_id in ids}
     for hash, name in loose.items():
         if object_id := names.get(name):
-            found.copies.append(GitCopy(object_id, BLOB.decode(), hash))
+            git_copies.copies.append(GitCopy(object_id, BLOB.decode(), hash))
     for pack in sorted(packs):
         with suppress(CasfsError):  # purged, or damaged
             held = {object_id.hex() for object_id in _ids_in(store, pack)}
-            found.copies += [GitCopy(one, BLOB.decode(), *pack) for one in sorted(held & ids)]
-    return found
+            git_copies.copies += [
+                GitCopy(held_id, BLOB.decode(), *pack) for held_id in sorted(held & ids)
+            ]
+    return git_copies
 
 
 def _object_files(store: Store) -> tuple[dict[str, bytes], set[_Pack]]:
@@ -128,9 +130,11 @@ def _object_files(store: Store) -> tuple[dict[str, bytes], set[_Pack]]:
                 stem = name.removesuffix(PACK)
                 index = entries.get(stem + PACK_INDEX)
                 beside = (entries.get(stem + end) for end in BESIDE_PACKS)
-                others = tuple(one.digest.hash for one in beside if isinstance(one, File))
+                companion_hashes = tuple(
+                    companion.digest.hash for companion in beside if isinstance(companion, File)
+                )
                 index_hash = index.digest.hash if isinstance(index, File) else ""
-                packs.add(_Pack(entry.digest.hash, index_hash, others))
+                packs.add(_Pack(entry.digest.hash, index_hash, companion_hashes))
     return loose, packs
 
 
@@ -205,11 +209,11 @@ def _opened(store: Store, pack: str) -> Iterator[tuple[PackedObjects, list[bytes
 def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tombstone]:
     """Stores the substitutes of packs, and returns the tombstones of all files that have one of
     these objects. Raises CasfsError where a pack cannot be made."""
-    made: list[Tombstone] = []
+    tombstones: list[Tombstone] = []
 
     def add(hash: str, substitute: str | None = None) -> None:
         size = store.blobs.info([hash])[hash].size
-        made.append(Tombstone(hash, size, purged_at=now_ms(), why=why, substitute=substitute))
+        tombstones.append(Tombstone(hash, size, purged_at=now_ms(), why=why, substitute=substitute))
 
     packs: dict[tuple[str, str, tuple[str, ...]], set[bytes]] = {}
     for copy in copies:
@@ -223,7 +227,7 @@ def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tom
             add(pack)
             continue
         with _opened(store, pack) as (packed, ids):
-            left = packed.packed(one for one in ids if one not in gone)
+            left = packed.packed(object_id for object_id in ids if object_id not in gone)
             for old, new in zip((pack, index), left, strict=True):
                 # What is left of a hidden pack is as private as it was.
                 is_hidden = bool(store.blobs.local_among([old]))
@@ -232,4 +236,4 @@ def tombstones_of(store: Store, copies: Iterable[GitCopy], why: str) -> list[Tom
                     add(old, target.put_stream(file).hash)
         for hash in beside:
             add(hash)
-    return made
+    return tombstones

@@ -79,37 +79,37 @@ class Found:
 
 
 def search(store: Store, needle: Needle, progress: Progress = lambda blobs, bytes: None) -> Found:
-    found = Found()
-    search_blobs(store, needle, found=found, progress=progress)
-    found.heads = list(_heads(store, needle))
-    found.files = list(files(store, needle))
-    if found.blobs or found.heads:  # that is where the database has it
-        found.files = [one for one in found.files if one.kind != DATABASE_KIND]
-    return found
+    findings = Found()
+    search_blobs(store, needle, findings=findings, progress=progress)
+    findings.heads = list(_heads(store, needle))
+    findings.files = list(files(store, needle))
+    if findings.blobs or findings.heads:  # that is where the database has it
+        findings.files = [file for file in findings.files if file.kind != DATABASE_KIND]
+    return findings
 
 
 def search_blobs(
-    store: Store, needle: Needle, found: Found, progress: Progress = lambda blobs, bytes: None
+    store: Store, needle: Needle, findings: Found, progress: Progress = lambda blobs, bytes: None
 ) -> None:
     """Adds what is in blobs that arrived after `found.position`, and moves that."""
-    arrivals = store.blobs.iterate(found.position)
+    arrivals = store.blobs.iterate(findings.position)
     blobs = total = 0
     while batch := list(islice(arrivals, BATCH_BLOBS)):
         interruption.check()
         infos = store.blobs.info([hash for _, hash, _ in batch])
-        here = {hash: info for hash, info in infos.items() if info.is_here}
-        found.remote += sum(1 for info in infos.values() if info.remote)
-        for hash, data in _contents(store, list(here)):
+        present_infos = {hash: info for hash, info in infos.items() if info.is_here}
+        findings.remote += sum(1 for info in infos.values() if info.remote)
+        for hash, data in _contents(store, list(present_infos)):
             try:
-                if hit := _look(store, needle, hash=hash, info=here[hash], data=data):
-                    found.blobs.append(hit)
+                if hit := _look(store, needle, hash=hash, info=present_infos[hash], data=data):
+                    findings.blobs.append(hit)
             except NotFound:  # gc deleted it meanwhile
                 continue
             except CasfsError:
-                found.unread.append(hash)
-        found.position = batch[-1][0]
+                findings.unread.append(hash)
+        findings.position = batch[-1][0]
         blobs += len(batch)
-        total += sum(info.size for info in here.values())
+        total += sum(info.size for info in present_infos.values())
         progress(blobs, total)
 
 
@@ -139,7 +139,7 @@ def _look(
     strings = list(needle.strings_in(payload))
     if not strings:  # in the form of the JSON, not in its strings
         return None
-    lines = sorted({line for one in strings for line in needle.lines(_bytes(one))})
+    lines = sorted({line for string in strings for line in needle.lines(_bytes(string))})
     return FoundBlob(hash, info, type=type, lines=lines)
 
 
@@ -175,8 +175,14 @@ def files(store: Store, needle: Needle) -> Iterator[FoundFile]:
 def _paths(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         if Path(folder) == root:
-            folders[:] = [one for one in folders if one not in CONTENT_FOLDERS]
-        folders[:] = [one for one in folders if not os.path.ismount(os.path.join(folder, one))]
+            folders[:] = [
+                folder_name for folder_name in folders if folder_name not in CONTENT_FOLDERS
+            ]
+        folders[:] = [
+            folder_name
+            for folder_name in folders
+            if not os.path.ismount(os.path.join(folder, folder_name))
+        ]
         for name in sorted(names):
             path = Path(folder, name)
             if path.is_file() and not path.is_symlink():

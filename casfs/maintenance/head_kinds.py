@@ -49,8 +49,8 @@ def parse_foreign_head(value: object) -> tuple[HeadName, Head]:
     if not is_hash(hash) or not isinstance(record, dict):
         raise Invalid(f"the head {name}: hash or record missing")
     head = Head(NodeHash(hash), record)
-    if found := head_kinds.fault(name, head):
-        raise Invalid(f"an export cannot bring in the head {name!r}: {found}")
+    if fault := head_kinds.fault(name, head):
+        raise Invalid(f"an export cannot bring in the head {name!r}: {fault}")
     if name.startswith(threads.HEADS) and record["status"] not in PORTABLE_STATUSES:
         raise Invalid(f"the thread {name} is {record['status']}; it must be suspended or ended")
     if len(canonical.encode(record)) > MAX_RECORD_BYTES:
@@ -64,9 +64,9 @@ def is_future(head: Head) -> bool:
     return bool(latest > now_ms() + MAX_CLOCK_SKEW_MS)
 
 
-def without_processes(name: HeadName, head: Head, others: Collection[str]) -> Head:
+def without_processes(name: HeadName, head: Head, head_names: Collection[str]) -> Head:
     """Returns a head as it leaves its store, or arrives in another, together with the heads
-    `others`: a thread without processes, and with links only to threads among them; a workflow
+    `head_names`: a thread without processes, and with links only to threads among them; a workflow
     with its default agents alone, a schema with nothing that says it is built in."""
     if name.startswith(WORKFLOWS):
         agents = head.record.get("agents")
@@ -78,17 +78,17 @@ def without_processes(name: HeadName, head: Head, others: Collection[str]) -> He
         return Head(head.hash, record)
 
     def together(ids: list[str]) -> list[str]:
-        return [id for id in ids if f"{threads.HEADS}{id}" in others]
+        return [id for id in ids if f"{threads.HEADS}{id}" in head_names]
 
     if intent := record.get("intent"):
-        here = {
+        local_fields = {
             "pid": None,
             "pidStart": None,
             "run": None,
             "calls": together(intent.get("calls", [])),
         }
-        rest = {key: value for key, value in intent.items() if key not in HERE_ONLY}
-        record["intent"] = {**rest, **here}
+        kept_fields = {key: value for key, value in intent.items() if key not in HERE_ONLY}
+        record["intent"] = {**kept_fields, **local_fields}
     record.pop("ignored", None)
     if "children" in record:
         record["children"] = together(record["children"])

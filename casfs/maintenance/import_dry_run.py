@@ -62,9 +62,9 @@ class DryRunBackend:
             raise Corrupt(f"the head {name} leads to {head.hash}: not a {' or '.join(names)}")
         for ref in head_kinds.refs(name, head):
             type_hash = known[ref.hash].type
-            found = "blob" if type_hash is None else Registry(self).name(type_hash)
-            if ref.cas_type not in (None, found):
-                raise Corrupt(f"the head {name}: {ref.hash} is a {found}, not a {ref.cas_type}")
+            type_name = "blob" if type_hash is None else Registry(self).name(type_hash)
+            if ref.cas_type not in (None, type_name):
+                raise Corrupt(f"the head {name}: {ref.hash} is a {type_name}, not a {ref.cas_type}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -80,20 +80,20 @@ class DryRunBlobs:
         return Staged(hash_stream(source), data=None)
 
     def note(self, staged: Iterable[Staged]) -> None:
-        for one in staged:
-            self._info[one.digest.hash] = BlobInfo(one.digest.size_bytes, one.type)
-            if one.type is not None and one.data is not None and b'"$id":' in one.data:
-                self._schemas[one.digest.hash] = one.data
+        for blob in staged:
+            self._info[blob.digest.hash] = BlobInfo(blob.digest.size_bytes, blob.type)
+            if blob.type is not None and blob.data is not None and b'"$id":' in blob.data:
+                self._schemas[blob.digest.hash] = blob.data
 
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
         """Notes what the real store would mark."""
         if not isinstance(self._real.blobs, Markable):
             raise Refused("this kind of store cannot take an archive with purged content")
-        for one in purges:
-            known = self.info([one.substitute]) if one.substitute else {}
-            type = known[one.substitute].type if one.substitute in known else None
-            self._info[one.hash] = BlobInfo(
-                size=one.size, type=type, purged=True, substitute=one.substitute
+        for purge in purges:
+            known = self.info([purge.substitute]) if purge.substitute else {}
+            type = known[purge.substitute].type if purge.substitute in known else None
+            self._info[purge.hash] = BlobInfo(
+                size=purge.size, type=type, purged=True, substitute=purge.substitute
             )
         return True
 

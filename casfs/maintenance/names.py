@@ -30,12 +30,12 @@ def roots(
     hashes: list[str] = []
     heads: list[tuple[HeadName, Head]] = []
     for text in texts:
-        found = [] if is_hash(text) else list(_matching_heads(store, text))
-        if len(found) > 1:
-            both = ", ".join(name for name, _ in found)
+        matches = [] if is_hash(text) else list(_matching_heads(store, text))
+        if len(matches) > 1:
+            both = ", ".join(name for name, _ in matches)
             raise Conflict(f"{text} is ambiguous: {both}; give the whole name")
-        if found:
-            heads += [*found, *_called_threads(store, found[0][0])]
+        if matches:
+            heads += [*matches, *_called_threads(store, matches[0][0])]
         else:
             hashes.append(_hash(store, text))
     for name, head in heads:
@@ -80,8 +80,8 @@ def _thread_head(store: Store, text: str) -> HeadName:
 
 
 def _checkpoint_head(store: Store, text: str) -> HeadName:
-    found = checkpoint.find(store, text)
-    return checkpoint.head_name(found.name, found.id)
+    named_checkpoint = checkpoint.find(store, text)
+    return checkpoint.head_name(named_checkpoint.name, named_checkpoint.id)
 
 
 def _hash(store: Store, text: str) -> str:
@@ -99,16 +99,16 @@ def _called_threads(store: Store, name: HeadName) -> Iterator[tuple[HeadName, He
     """Yields the heads of the threads that a thread called, and of those that these called."""
     below: dict[str, list[threads.Thread]] = {}
     if name.startswith(threads.HEADS):
-        for one in threads.called(store):
-            below.setdefault(one.fields["parent"], []).append(one)
+        for thread in threads.called(store):
+            below.setdefault(thread.fields["parent"], []).append(thread)
     waiting = [name[len(threads.HEADS) :]]
     while waiting:
-        for one in below.pop(waiting.pop(), ()):
-            yield one.name, one.head
-            waiting.append(one.id)
+        for thread in below.pop(waiting.pop(), ()):
+            yield thread.name, thread.head
+            waiting.append(thread.id)
 
 
 def _user_schemas(store: Store) -> list[tuple[HeadName, Head]]:
     """Returns the heads of schemas that users or agents registered."""
-    found = head_kinds.sound(store.heads, SCHEMAS)
-    return [(name, head) for name, head in found if not head.record.get("builtin")]
+    schema_heads = head_kinds.sound(store.heads, SCHEMAS)
+    return [(name, head) for name, head in schema_heads if not head.record.get("builtin")]

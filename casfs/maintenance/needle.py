@@ -29,25 +29,25 @@ class Needle:
 
     def lines(self, data: bytes) -> list[int]:
         """Returns the numbers of the lines in which it begins, from 1."""
-        found = []
+        line_numbers = []
         line = 1
         end = 0
         for spans in self._matches(data):
             start = spans[0][0]
             line += data.count(b"\n", end, start)
             end = start
-            found.append(line)
-        return sorted(set(found))
+            line_numbers.append(line)
+        return sorted(set(line_numbers))
 
     def is_in(self, data: bytes) -> bool:
-        return any(one.search(data) for one in self._spellings)
+        return any(spelling.search(data) for spelling in self._spellings)
 
     def shares(self, data: bytes) -> bool:
         """Returns whether bytes have a part of the text, as a dictionary of a compression may."""
         return any(
-            data[at : at + size] in windows
+            data[offset : offset + size] in windows
             for size, windows in self._fragments.items()
-            for at in range(len(data) - size + 1)
+            for offset in range(len(data) - size + 1)
         )
 
     def is_in_stream(self, source: BinaryIO) -> bool:
@@ -107,13 +107,13 @@ class Needle:
 
     def _matches(self, data: bytes) -> list[Spans]:
         """Returns where it is, in order, and of each match where its lines are."""
-        found = [
-            [match.span(at) for at, line in enumerate(match.groups(), 1) if line is not None]
+        matches = [
+            [match.span(group) for group, line in enumerate(match.groups(), 1) if line is not None]
             for spelling in self._spellings
             for match in spelling.matches(data)
         ]
         apart: list[Spans] = []
-        for spans in sorted(found):
+        for spans in sorted(matches):
             if not apart or spans[0][0] >= apart[-1][-1][1]:
                 apart.append(spans)
         return apart
@@ -140,13 +140,13 @@ def _fragments(text: str) -> dict[int, set[bytes]]:
         twice = json.dumps(once, ensure_ascii=ascii_only)[1:-1]
         forms |= {_bytes(once), _bytes(twice)}
     forms |= set(text_patterns.base64_forms(text))
-    found: dict[int, set[bytes]] = {}
+    fragments: dict[int, set[bytes]] = {}
     for form in filter(None, forms):
         size = min(FRAGMENT_BYTES, len(form))
-        found.setdefault(size, set()).update(
-            form[at : at + size] for at in range(len(form) - size + 1)
+        fragments.setdefault(size, set()).update(
+            form[offset : offset + size] for offset in range(len(form) - size + 1)
         )
-    return found
+    return fragments
 
 
 def _bytes(text: str) -> bytes:

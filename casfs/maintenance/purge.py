@@ -58,15 +58,15 @@ def purge(store: Store, hash: str, why: str = "") -> bool:
 
 def purge_whole(store: Store, purged: Sequence[Tombstone], why: str) -> bool:
     """Purges blobs whole, and what the diffs of steps show of them. Returns as `purge_all`."""
-    diffs = purged_patches.tombstones_of(store, {one.hash for one in purged}, why)
+    diffs = purged_patches.tombstones_of(store, {tombstone.hash for tombstone in purged}, why)
     return purge_all(store, [*purged, *diffs])
 
 
 def purge_all(store: Store, purged: Collection[Tombstone]) -> bool:
     """Purges blobs and nodes, whose substitutes are stored; returns False where copies may remain
     in the database's log for now. Raises as `tombstones.add`."""
-    for one in purged:
-        stat_cache.forget(store, one.hash)
+    for tombstone in purged:
+        stat_cache.forget(store, tombstone.hash)
     images.evict(store, lambda total: True, Total())  # before: a kill may come
     done = tombstones.add(store, purged)
     images.evict(store, lambda total: True, Total())  # one that was made meanwhile

@@ -20,7 +20,7 @@ from casfs.trees.diff import renames, unified_diff
 def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombstone]:
     """Stores the substitutes of the diffs that show one of these blobs, and returns the tombstones,
     which are to be added with those of the blobs."""
-    made: dict[str, Tombstone] = {}
+    tombstones_by_hash: dict[str, Tombstone] = {}
     for step in _steps_above(store, hashes):
         patch = step.payload["changes"]
         if patch is None:
@@ -35,16 +35,16 @@ def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombs
             before = tombstones.get(store, patch)
             shown = patch if before is None else before.substitute or patch
             size = store.blobs.info([shown])[shown].size
-            made[shown] = Tombstone(
+            tombstones_by_hash[shown] = Tombstone(
                 shown, size, purged_at=now_ms(), why=why, substitute=store.put(left).hash
             )
-    return list(made.values())
+    return list(tombstones_by_hash.values())
 
 
 def _steps_above(store: Store, hashes: Collection[str]) -> Iterator[StepNode]:
     """Yields the steps that come after the first that has one of the blobs."""
     with Referrers(store) as index:
-        above = {one for hash in hashes for one in index.walk_up(hash)}
+        above = {referrer for hash in hashes for referrer in index.walk_up(hash)}
     for hash, info in store.blobs.info(sorted(above)).items():
         if info.type is not None and store.registry.name(info.type) == "thread-step":
             yield store.node(hash, "thread-step")
@@ -56,8 +56,12 @@ def _changes(store: Store, step: StepNode, hashes: Collection[str]) -> list[tree
     start = step.payload["start"]
     before: TreeHash | None = store.node(previous or start).payload["workspace"]
     changes = tree.changes(store, before, step.payload["workspace"])
-    found = list(renames.detect(store, list(changes)))
-    return [one for one in found if _is_of(one.old, hashes) or _is_of(one.new, hashes)]
+    detected_changes = list(renames.detect(store, list(changes)))
+    return [
+        change
+        for change in detected_changes
+        if _is_of(change.old, hashes) or _is_of(change.new, hashes)
+    ]
 
 
 def _is_of(entry: Entry | None, hashes: Collection[str]) -> bool:

@@ -47,26 +47,26 @@ class Redacted:
     is_erased: bool = True
 
 
-def redact(store: Store, needle: Needle, found: Found, why: str) -> Redacted:
+def redact(store: Store, needle: Needle, findings: Found, why: str) -> Redacted:
     """Purges the text from what a search has found, and from what has arrived since. Raises
     Refused where the store cannot purge."""
     done = Redacted()
-    _remove_derived(store, found)
+    _remove_derived(store, findings)
     for _ in range(MAX_ROUNDS):
-        while found.blobs:
-            group = found.blobs[:SUBSTITUTES_AT_ONCE]
-            found.blobs = found.blobs[SUBSTITUTES_AT_ONCE:]
+        while findings.blobs:
+            group = findings.blobs[:SUBSTITUTES_AT_ONCE]
+            findings.blobs = findings.blobs[SUBSTITUTES_AT_ONCE:]
             _purge(store, needle, group=group, why=why, done=done)
-        for name in found.heads:
+        for name in findings.heads:
             _redact_head(store, needle, name=name, done=done)
-        found.heads = []
-        before = found.position
-        grep.search_blobs(store, needle, found)
-        if found.position == before:
+        findings.heads = []
+        before = findings.position
+        grep.search_blobs(store, needle, findings)
+        if findings.position == before:
             break
-    for file in found.files:
+    for file in findings.files:
         _erase_file(store, needle, file=file, done=done)
-    _remove_derived(store, found)
+    _remove_derived(store, findings)
     done.is_erased &= tombstones.purgeable(store).erase_remains(needle.is_in_stream)
     done.left += [f"{file.path}: {file.kind}" for file in grep.files(store, needle)]
     return done
@@ -75,19 +75,19 @@ def redact(store: Store, needle: Needle, found: Found, why: str) -> Redacted:
 def _purge(store: Store, needle: Needle, group: list[FoundBlob], why: str, done: Redacted) -> None:
     dictionaries = {head.hash for _, head in store.heads.list(DICTIONARIES)}
     purged = []
-    for one in group:
-        if one.hash in dictionaries:
+    for blob in group:
+        if blob.hash in dictionaries:
             continue
-        if one.is_name:
-            done.left.append(f"{one.hash}: a name in a {one.type}, which is not changed")
+        if blob.is_name:
+            done.left.append(f"{blob.hash}: a name in a {blob.type}, which is not changed")
             continue
         try:
-            substitute = _substitute(store, needle, one)
+            substitute = _substitute(store, needle, blob)
         except CasfsError as error:
-            done.left.append(f"{one.hash}: {error}")
+            done.left.append(f"{blob.hash}: {error}")
             continue
         purged.append(
-            Tombstone(one.hash, one.info.size, purged_at=now_ms(), why=why, substitute=substitute)
+            Tombstone(blob.hash, blob.info.size, purged_at=now_ms(), why=why, substitute=substitute)
         )
     if purged:
         done.is_erased &= purge.purge_all(store, purged)
@@ -96,21 +96,21 @@ def _purge(store: Store, needle: Needle, group: list[FoundBlob], why: str, done:
         store.backend.recompression().retire(needle.shares)
 
 
-def _substitute(store: Store, needle: Needle, one: FoundBlob) -> str:
+def _substitute(store: Store, needle: Needle, blob: FoundBlob) -> str:
     """Stores the substitute of a blob, hidden where that is. Raises Invalid where its schema does
     not allow it."""
-    if store.blobs.local_among([one.hash]):
+    if store.blobs.local_among([blob.hash]):
         store = store.local_writes()
-    if one.info.type is None:
-        with open_stream(store.blobs, one.hash) as source:
+    if blob.info.type is None:
+        with open_stream(store.blobs, blob.hash) as source:
             return store.put_stream(io.BufferedReader(PieceStream(needle.redacted(source)))).hash
-    type_hash, payload = node.decode(one.hash, store.get(one.hash))
+    type_hash, payload = node.decode(blob.hash, store.get(blob.hash))
     with store.batch() as batch:
         data = node.encode(type_hash, needle.redacted_value(payload))
-        found = batch.put_encoded(data)
+        digest = batch.put_encoded(data)
     if needle.is_in(data):
         raise Invalid("the text is in its JSON, not in its strings")
-    return found.hash
+    return digest.hash
 
 
 def _redact_head(store: Store, needle: Needle, name: HeadName, done: Redacted) -> None:
@@ -153,11 +153,11 @@ def _erase_file(store: Store, needle: Needle, file: FoundFile, done: Redacted) -
         raise Failed(f"cannot erase the text from {path}: {error.strerror}") from error
 
 
-def _remove_derived(store: Store, found: Found) -> None:
+def _remove_derived(store: Store, findings: Found) -> None:
     """Deletes the index of words, and other indexes where they have the text; they are made anew
     when they are used."""
     if store.root is not None:
-        files = {file.path.partition(".db")[0] + ".db" for file in found.files}
+        files = {file.path.partition(".db")[0] + ".db" for file in findings.files}
         for name in {purge.SEARCH_INDEX, *files.intersection(INDEXES)}:
             with suppress(OSError):
                 remove_derived(store.root / name)

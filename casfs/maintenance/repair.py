@@ -37,8 +37,8 @@ def repair_all(
     Returns the last report, with everything quarantined on the way, and the restored hashes.
     """
     restored: list[str] = []
-    while report.faults and (found := repair(store, report, source)):
-        restored += found
+    while report.faults and (newly_restored := repair(store, report, source)):
+        restored += newly_restored
         quarantined = report.quarantined
         report = check()
         report.quarantined = [*quarantined, *report.quarantined]

@@ -88,8 +88,8 @@ class Index:
 
     def _is_old(self) -> bool:
         with self._db.read() as db:
-            found = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (OLD_TABLE,))
-            return found.fetchone() is not None
+            cursor = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (OLD_TABLE,))
+            return cursor.fetchone() is not None
 
     def _rebuild(self) -> None:
         self._db.close()
@@ -110,9 +110,9 @@ class Index:
         while True:
             interruption.check()
             with self._db.write() as db:
-                count, more = self._index_batch(db)
+                count, has_more = self._index_batch(db)
             done += count
-            if not more:
+            if not has_more:
                 return done
 
     def _index_batch(self, db: Connection) -> tuple[int, bool]:
@@ -196,7 +196,7 @@ class Index:
             matching = self._matching(query, type)
         if matching:
             search_threads.catch_up(self._store, self._db)
-        hits = (hit for one in matching for hit in self._hits(*one, words))
+        hits = (hit for match in matching for hit in self._hits(*match, words))
         yield from islice((hit for hit in hits if thread in (None, hit.thread)), limit)
 
     def _matching(self, query: str, type: str | None) -> list[tuple[str, str]]:
@@ -218,7 +218,7 @@ class Index:
             snippet = _snippet(self._text(self._store.node(hash)), words)
         except CasfsError:
             return []
-        found = [
+        hits = [
             Hit(
                 hash,
                 kind,
@@ -230,7 +230,7 @@ class Index:
             )
             for owner, index, role, path in self._places(hash)
         ]
-        return found or [Hit(hash, kind, path=f"nodes/{hash}/", snippet=snippet)]
+        return hits or [Hit(hash, kind, path=f"nodes/{hash}/", snippet=snippet)]
 
     def _places(self, hash: str) -> Iterator[Place]:
         """Yields every step that shows this node, and every failed attempt at a pending one."""
@@ -250,9 +250,14 @@ class Index:
                     yield owner, index, role, f"steps/{index:06}-{role}/{path}"
         for owner in failed:
             intent = owner.fields.get("intent") or {}
-            for place, attempt in enumerate(owner.fields.get("attempts") or ()):
+            for attempt_number, attempt in enumerate(owner.fields.get("attempts") or ()):
                 if attempt == hash:
-                    yield owner, intent.get("index"), intent.get("role"), f"attempts/{place:04}/"
+                    yield (
+                        owner,
+                        intent.get("index"),
+                        intent.get("role"),
+                        f"attempts/{attempt_number:04}/",
+                    )
 
     def _has(self, owner: Thread, index: int, step: str) -> bool:
         try:
@@ -266,7 +271,10 @@ def _add_step(db: Connection, node: StepNode) -> None:
     step = node.payload
     shown = [(step["detail"], "detail/")] if step["detail"] != step["content"] else []
     shown += [(step["content"], "output.md")]
-    shown += [(hash, f"attempts/{place:04}/") for place, hash in enumerate(step["attempts"])]
+    shown += [
+        (hash, f"attempts/{attempt_number:04}/")
+        for attempt_number, hash in enumerate(step["attempts"])
+    ]
     key = bytes.fromhex(node.hash)
     start = bytes.fromhex(step["start"])
     db.executemany(
@@ -296,18 +304,18 @@ def _snippet(text: str, words: list[str]) -> str:
     wanted = {_folded(token) for word in words for token in TOKEN.findall(word)}
     best = ""
     most = -1
-    at = 0
+    match_start = 0
     for line in text.splitlines():
-        found = [one for one in TOKEN.finditer(line) if _folded(one[0]) in wanted]
-        if (count := len({_folded(one[0]) for one in found})) > most:
+        matches = [match for match in TOKEN.finditer(line) if _folded(match[0]) in wanted]
+        if (count := len({_folded(match[0]) for match in matches})) > most:
             best = line
             most = count
-            at = found[0].start() if found else 0
-    cut = best[max(at - SNIPPET_CONTEXT_CHARS, 0) : at + SNIPPET_CONTEXT_CHARS]
+            match_start = matches[0].start() if matches else 0
+    cut = best[max(match_start - SNIPPET_CONTEXT_CHARS, 0) : match_start + SNIPPET_CONTEXT_CHARS]
     return " ".join(cut.split())
 
 
 def _folded(word: str) -> str:
     """Returns a word as the index compares it: without case and accents."""
     plain = unicodedata.normalize("NFD", word).lower()
-    return "".join(one for one in plain if not unicodedata.combining(one))
+    return "".join(char for char in plain if not unicodedata.combining(char))

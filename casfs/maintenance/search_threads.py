@@ -56,13 +56,13 @@ def failed_with(store: Store, db: Connection, attempt: str) -> list[Thread]:
 
 
 def _threads(store: Store, db: Connection, query: str, hash: str) -> list[Thread]:
-    found = []
+    matching_threads = []
     for (id,) in db.execute(f"{query} ORDER BY thread", (hash,)).fetchall():
         try:
-            found.append(threads.get(store, ThreadId(id)))
+            matching_threads.append(threads.get(store, ThreadId(id)))
         except NotFound:  # removed meanwhile
             continue
-    return found
+    return matching_threads
 
 
 def _update(store: Store, db: Connection, moved: Iterable[HeadName]) -> None:
@@ -79,10 +79,10 @@ def _add(db: Connection, added: Iterable[Thread]) -> None:
     attempts: list[tuple[str, ThreadId]] = []
 
     def starts() -> Iterator[tuple[ThreadId, str]]:
-        for one in added:
-            attempts.extend((str(hash), one.id) for hash in one.fields.get("attempts") or ())
-            if isinstance(start := one.fields.get("start"), str):
-                yield one.id, start
+        for thread in added:
+            attempts.extend((str(hash), thread.id) for hash in thread.fields.get("attempts") or ())
+            if isinstance(start := thread.fields.get("start"), str):
+                yield thread.id, start
 
     db.executemany("INSERT OR REPLACE INTO starts VALUES (?, ?)", starts())
     db.executemany("INSERT INTO attempts VALUES (?, ?)", attempts)

@@ -62,21 +62,21 @@ class Spelling:
             if plain is data:
                 return False
             data = plain
-        return not self.fragments or any(one in data for one in self.fragments)
+        return not self.fragments or any(fragment in data for fragment in self.fragments)
 
 
 def spellings(text: str) -> list[Spelling]:
     plain = _fragment(text)
-    found = []
+    spellings = []
     for codec in CODECS:
         try:
             pattern = _lines(text, codec, is_escaped=False)
         except UnicodeEncodeError:  # bytes that are not UTF-8
             continue
-        found.append(Spelling(pattern, (plain.encode(codec),) if plain else ()))
+        spellings.append(Spelling(pattern, (plain.encode(codec),) if plain else ()))
     fragments = (plain.encode(),) if plain else ()
-    found.append(Spelling(_lines(text, UTF8, is_escaped=True), fragments, is_escaped=True))
-    return found + _in_base64(text)
+    spellings.append(Spelling(_lines(text, UTF8, is_escaped=True), fragments, is_escaped=True))
+    return spellings + _in_base64(text)
 
 
 def _fragment(text: str) -> str:
@@ -156,7 +156,7 @@ def _char(char: str, codec: str, *, is_escaped: bool) -> bytes:
 
 def _unicode_escape(char: str) -> bytes:
     units = char.encode("utf-16-be", "surrogatepass")
-    codes = (units[at : at + 2] for at in range(0, len(units), 2))
+    codes = (units[offset : offset + 2] for offset in range(0, len(units), 2))
     return b"".join(BACKSLASHES + b"u" + _hex(code) for code in codes)
 
 
@@ -183,7 +183,9 @@ def _line_break(codec: str, blank: int, *, is_escaped: bool) -> bytes:
     breaks = [rb"\n"], [BACKSLASHES + b"n"]
     if is_escaped:
         breaks[1].extend([BACKSLASHES + b"(?:u00|x)0[aA]", b"%(?:25)?0[aA]"])
-    return b"(?:%s)" % b"|".join(_between(b"(?:%s)" % b"|".join(one), blank) for one in breaks)
+    return b"(?:%s)" % b"|".join(
+        _between(b"(?:%s)" % b"|".join(alternatives), blank) for alternatives in breaks
+    )
 
 
 def _between(newline: bytes, blank: int) -> bytes:
@@ -201,9 +203,9 @@ def _in_base64(text: str) -> list[Spelling]:
     if not forms:
         return []
     pieces = [_pieces(form) for form in forms]
-    fragments = {one for pair in pieces for one in pair} if all(pieces) else ()
+    fragments = {piece for pair in pieces for piece in pair} if all(pieces) else ()
     patterns = (BASE64_BREAK.join(map(_base64_char, form.decode())) for form in forms)
-    pattern = re.compile(b"|".join(b"(%s)" % one for one in patterns))
+    pattern = re.compile(b"|".join(b"(%s)" % alternative for alternative in patterns))
     return [Spelling(pattern, tuple(sorted(fragments)))]
 
 

@@ -23,22 +23,22 @@ HOLDERS = {  # types of nodes, and the fields that lead to a tree
 def contents_of(store: Store, path: bytes) -> list[str]:
     """Returns the hashes of the files that were at this path, each once: not of empty ones, nor of
     purged ones, but of what a purge of a text has left of one."""
-    found: dict[str, None] = {}
+    hashes: dict[str, None] = {}
     for root in dict.fromkeys(_roots(store)):
         try:
             entry = tree.find(store, root, path)
         except CasfsError:  # a damaged directory
             continue
         if isinstance(entry, File) and entry.digest.size_bytes:
-            found[entry.digest.hash] = None
-    return list(found)
+            hashes[entry.digest.hash] = None
+    return list(hashes)
 
 
 def _roots(store: Store) -> list[TreeHash]:
     roots = [TreeHash(head.hash) for _, head in head_kinds.sound(store.heads, local_trees.HEADS)]
     stored = count_by_type(store.blobs)
     for name, fields in HOLDERS.items():
-        types = {one for one in stored if store.registry.name(one) == name}
+        types = {type_hash for type_hash in stored if store.registry.name(type_hash) == name}
         for hash, _ in of_types(store.blobs, types) if types else ():
             payload = store.node(hash).payload
             roots += [payload[field] for field in fields if payload.get(field) is not None]

@@ -40,7 +40,7 @@ class Whereabouts:
         """Returns where a blob is: NAME@ID:PATH, THREAD@STEP:PATH or with the part of the step, and
         other heads. Empty where no head reaches it."""
         above = {hash, *self._index.walk_up(hash)}
-        found: list[str] = []
+        locations: list[str] = []
         for name, head in self._store.heads.list():
             is_own = name == tombstones.head_name(hash) or name.startswith(local_trees.HEADS)
             if is_own or above.isdisjoint(targets(head)):
@@ -48,16 +48,16 @@ class Whereabouts:
             plain = head_kinds.removed_name(name)
             if plain.startswith(checkpoint.HEADS):
                 root = self._root(head.hash, "root")
-                found += (
+                locations += (
                     self._in_tree(label(name), root, hash=hash, above=above)
                     if root
                     else [label(name)]
                 )
             elif name.startswith(threads.HEADS):
-                found += self._in_thread(name.removeprefix(threads.HEADS), hash, above)
+                locations += self._in_thread(name.removeprefix(threads.HEADS), hash, above)
             else:
-                found.append(label(name))
-        return found + [name for name, target in self._elsewhere.items() if target in above]
+                locations.append(label(name))
+        return locations + [name for name, target in self._elsewhere.items() if target in above]
 
     def _root(self, node: str, field: str) -> TreeHash | None:
         """Returns the root of the whole directory that a node has; None where it is damaged."""
@@ -89,20 +89,20 @@ class Whereabouts:
         start = self._store.node(payload["start"], "thread-start").payload
         if start["input"] in above:
             return [f"{name.partition('@')[0]}, the task"]
-        found: list[str] = []
+        locations: list[str] = []
         for holder in (payload["start"], step):
             root = self._root(holder, "workspace")
-            if root is not None and root in above and not found:
-                found += self._in_tree(name, root, hash=hash, above=above)
+            if root is not None and root in above and not locations:
+                locations += self._in_tree(name, root, hash=hash, above=above)
         parts = [part for field, part in STEP_FIELDS.items() if payload.get(field) in above]
-        found += [f"{name}, {part}" for part in parts]
+        locations += [f"{name}, {part}" for part in parts]
         if not above.isdisjoint(targets_of(payload.get("prompt"))):
-            found.append(f"{name}, prompt")
+            locations.append(f"{name}, prompt")
         if not above.isdisjoint(payload["attempts"]):
-            found.append(f"{name}, failed attempt")
+            locations.append(f"{name}, failed attempt")
         if payload.get("paused") in above:
-            found.append(f"{name}, before a pause")
-        return found or [name]
+            locations.append(f"{name}, before a pause")
+        return locations or [name]
 
 
 def targets_of(prompt: object) -> list[str]:

@@ -88,27 +88,33 @@ class Reading:
         self, status: State = "", workflow: Text = "", offset: Offset = 0, limit: Limit = 50
     ) -> Value:
         """The threads (runs of workflows), the newest first."""
-        found = (
-            times(listing(self.store, one))
-            for one in threads.newest_first(self.store)
-            if status in ("", state(one)) and workflow in ("", one.fields.get("workflow"))
+        summaries = (
+            times(listing(self.store, thread))
+            for thread in threads.newest_first(self.store)
+            if status in ("", state(thread)) and workflow in ("", thread.fields.get("workflow"))
         )
-        return rows("threads", found, first=offset, limit=limit)
+        return rows("threads", summaries, first=offset, limit=limit)
 
     def list_checkpoints(self, name: Text = "", offset: Offset = 0, limit: Limit = 50) -> Value:
         """The checkpoints (directories recorded under a name), the newest first."""
-        found = checkpoint.listing(self.store, name or None)
-        found.sort(key=lambda one: one.created_at, reverse=True)
-        values = ({"revision": f"{one.name}@{one.id}", "message": one.message} for one in found)
+        checkpoints = checkpoint.listing(self.store, name or None)
+        checkpoints.sort(key=lambda stored: stored.created_at, reverse=True)
+        values = (
+            {"revision": f"{stored.name}@{stored.id}", "message": stored.message}
+            for stored in checkpoints
+        )
         return rows("checkpoints", values, first=offset, limit=limit)
 
     def read_thread(self, thread: Name = "", offset: Offset = 0, limit: Limit = 50) -> Value:
         """A thread: its state, task, question for a person, and its steps, the newest first."""
-        found = self.find(thread)
-        value = {**listing(self.store, found), "stepCount": threads.length(self.store, found)}
-        if (question := found.record.get("question")) is not None:
+        loaded_thread = self.find(thread)
+        value = {
+            **listing(self.store, loaded_thread),
+            "stepCount": threads.length(self.store, loaded_thread),
+        }
+        if (question := loaded_thread.record.get("question")) is not None:
             value["question"] = content_text(self.store, question)[:SIZE]
-        lines = map(self._line, threads.backwards(self.store, found))
+        lines = map(self._line, threads.backwards(self.store, loaded_thread))
         return {**times(value), **rows("steps", lines, first=offset, limit=limit)}
 
     def _line(self, node: StepNode) -> Value:
@@ -124,19 +130,21 @@ class Reading:
         attempts. `diff` shows what it changed, from THREAD@STEP~1 to THREAD@STEP; cas_get of `hash`
         all that is recorded."""
         store = self.store
-        found = self.find(thread)
-        node = threads.step_at(store, found, step or threads.length(store, found) or 1)
+        loaded_thread = self.find(thread)
+        node = threads.step_at(
+            store, loaded_thread, step or threads.length(store, loaded_thread) or 1
+        )
         meta = node.payload["meta"]
         output = store.node(node.payload["content"], "content").payload
-        failed = [attempt_details.read(store, one) for one in node.payload["attempts"]]
+        failed = [attempt_details.read(store, hash) for hash in node.payload["attempts"]]
         return {
-            "thread": found.id,
+            "thread": loaded_thread.id,
             "step": node.payload["index"],
             "role": node.payload["role"],
             "hash": node.hash,
             "meta": meta if len(json.dumps(meta)) < SIZE else f"large: cas_get {node.hash}",
             "artifacts": output["artifacts"][:MAX_SHOWN],
-            "failedAttempts": [attempt_details.line(one) for one in failed[-MAX_SHOWN:]],
+            "failedAttempts": [attempt_details.line(attempt) for attempt in failed[-MAX_SHOWN:]],
             **window(output["text"], offset, limit),
         }
 
@@ -145,28 +153,34 @@ class Reading:
     ) -> Value:
         """The prompt that the agent of a step got; without `step` that of the pending one, or else
         of the last. `fault`: why it may be another text."""
-        found = self.find(thread)
-        index, made = prompts.of_thread(self.store, found, step or None)
-        value = {"thread": found.id, "step": index, "fault": made.fault}
-        return {**value, **window(made.text, offset, limit)}
+        loaded_thread = self.find(thread)
+        index, prompt = prompts.of_thread(self.store, loaded_thread, step or None)
+        value = {"thread": loaded_thread.id, "step": index, "fault": prompt.fault}
+        return {**value, **window(prompt.text, offset, limit)}
 
     def context(self, thread: Name = "", offset: Offset = 0, limit: Size = SIZE) -> Value:
         """What a thread knows: its task, the newest summary, every step since. Without `thread`, in
         a step: what the thread that called this one knew then; where none did, what this one knows.
         `caller`: the thread that called the named one, or this one."""
-        found = self.find(thread)
-        caller = None if thread else threads.start(self.store, found).payload["parentState"]
-        state = (found.hash, found.record.get("compact")) if caller is None else (caller, None)
+        loaded_thread = self.find(thread)
+        caller = None if thread else threads.start(self.store, loaded_thread).payload["parentState"]
+        state = (
+            (loaded_thread.hash, loaded_thread.record.get("compact"))
+            if caller is None
+            else (caller, None)
+        )
         text = prompts.context(self.store, *state)
-        value = {"thread": found.id, "caller": found.fields.get("parent")}
+        value = {"thread": loaded_thread.id, "caller": loaded_thread.fields.get("parent")}
         return {**value, **window(text, offset, limit)}
 
     def list_tree(
         self, tree: Revision, recursive: bool = False, offset: Offset = 0, limit: Limit = 50
     ) -> Value:
         """The entries of a directory in a tree, with sizes and hashes."""
-        found = revisions.entries(self.store, tree, recursive=recursive)
-        return rows("entries", (trees.entry_json(*one) for one in found), first=offset, limit=limit)
+        entries = revisions.entries(self.store, tree, recursive=recursive)
+        return rows(
+            "entries", (trees.entry_json(*entry) for entry in entries), first=offset, limit=limit
+        )
 
     def read_file(self, file: Revision, offset: Offset = 0, limit: Size = SIZE) -> Value:
         """The text of a file in a tree (REV:PATH), or of a blob (its hash)."""
@@ -178,26 +192,26 @@ class Reading:
         self, old: Revision, new: Revision, path: Text = "", offset: Offset = 0, limit: Size = SIZE
     ) -> Value:
         """The unified diff of two trees; `path`: of a file or directory in them alone."""
-        before, after = (revisions.resolve_tree(self.store, one) for one in (old, new))
+        before, after = (revisions.resolve_tree(self.store, revision) for revision in (old, new))
         patch = unified_diff.patch(self.store, before, after, paths=[os.fsencode(path)])
         return part(io.BytesIO(patch), offset, limit, errors="backslashreplace")
 
     def blame(self, file: Revision, offset: Offset = 0, limit: Limit = 50) -> Value:
         """Each line of a file (REV:PATH) with the step or checkpoint that wrote it: role, agent,
         model, time, and turn and tool where they are known."""
-        found = blames.blame(*versions.find(self.store, file))
+        lines = blames.blame(*versions.find(self.store, file))
         return rows(
-            "lines", map(times, details.lines(self.store, found)), first=offset, limit=limit
+            "lines", map(times, details.lines(self.store, lines)), first=offset, limit=limit
         )
 
     def log(self, path: Revision, offset: Offset = 0, limit: Limit = 50) -> Value:
         """The steps and checkpoints that changed a file or directory (REV:PATH), or anything in a
         tree (REV), the newest first. A added, M modified, D deleted, R renamed,
         T other."""
-        found = changes(*versions.find(self.store, path))
+        changed_versions = changes(*versions.find(self.store, path))
         values = (
-            {**details.version(self.store, one.version), "letter": one.change.letter}
-            for one in found
+            {**details.version(self.store, changed.version), "letter": changed.change.letter}
+            for changed in changed_versions
         )
         return rows("changes", map(times, values), first=offset, limit=limit)
 
@@ -225,10 +239,10 @@ class Reading:
         """Returns the content of the file REV:PATH, or the entries of a directory."""
         if not isinstance(revisions.resolve_entry(self.store, name)[2], File):
             return self.list_tree(name, limit=MAX_SIZE)
-        found = self.read_file(name, limit=MAX_SIZE)
-        if "nextOffset" in found:
-            raise Refused(f"{name}: {found['sizeBytes']} bytes; the tool read_file reads parts")
-        return str(found["text"]) if "text" in found else self.store.get(found["hash"])
+        content = self.read_file(name, limit=MAX_SIZE)
+        if "nextOffset" in content:
+            raise Refused(f"{name}: {content['sizeBytes']} bytes; the tool read_file reads parts")
+        return str(content["text"]) if "text" in content else self.store.get(content["hash"])
 
     def find(self, thread: str) -> Thread:
         """Returns the thread that a call names, or this server's own."""
@@ -237,10 +251,10 @@ class Reading:
         return thread_lookup.find(self.store, thread or self.thread)
 
 
-def rows(name: str, found: Iterable[Value], first: int, limit: int) -> Value:
+def rows(name: str, all_rows: Iterable[Value], first: int, limit: int) -> Value:
     """Returns a window of a list, with texts cut."""
     kept: list[Value] = []
-    for row in islice(found, first, None):
+    for row in islice(all_rows, first, None):
         interruption.check()
         if len(kept) == limit or len(json.dumps(kept)) > SIZE:
             return {name: kept, "nextOffset": first + len(kept)}

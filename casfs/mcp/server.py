@@ -65,10 +65,10 @@ class Server(MCPServer[Any]):
 
     def _add(self, name: str, function: Callable[..., Value], writes: bool) -> None:
         @wraps(function)
-        async def tool(**given: Any) -> CallToolResult:
+        async def tool(**arguments: Any) -> CallToolResult:
             limit_s = WRITE_LIMIT_S if writes else READ_LIMIT_S
             try:
-                return _result(await self._run(partial(function, **given), limit_s))
+                return _result(await self._run(partial(function, **arguments), limit_s))
             except CasfsError as error:
                 said = [TextContent(text=escape(str(error)))]
                 return CallToolResult(content=list(said), is_error=True)
@@ -81,9 +81,9 @@ class Server(MCPServer[Any]):
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """As the SDK's, but the faults of arguments are one line, and unknown ones are refused."""
-        tools = {one.name: one.input_schema["properties"] for one in await self.list_tools()}
+        tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
         known = tools.get(name, arguments)
-        if other := [one for one in arguments if one not in known]:
+        if other := [argument for argument in arguments if argument not in known]:
             raise ToolError(f"{escape(other[0])}: no such argument; there are {', '.join(known)}")
         try:
             return await super().call_tool(name, arguments, context)
@@ -91,20 +91,20 @@ class Server(MCPServer[Any]):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             faults = error.__cause__.errors(include_url=False, include_input=False)
-            texts = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
+            texts = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
             raise ToolError("; ".join(texts)) from None
 
     # -- resources ------------------------------------------------------------------------
 
     def _reader(self, read: Callable[..., Value | str | bytes]) -> Callable[..., Any]:
         @wraps(read)
-        async def reader(**given: str) -> str | bytes:
+        async def reader(**arguments: str) -> str | bytes:
             try:
-                found = await self._run(partial(read, **given), READ_LIMIT_S)
+                content = await self._run(partial(read, **arguments), READ_LIMIT_S)
             except (CasfsError, ValueError) as error:
                 kind = ResourceNotFoundError if isinstance(error, NotFound) else ResourceError
                 raise kind(escape(str(error))) from None
-            return _json(found) if isinstance(found, dict) else found
+            return _json(content) if isinstance(content, dict) else content
 
         return reader
 
@@ -112,10 +112,10 @@ class Server(MCPServer[Any]):
         """Returns the newest threads and checkpoints."""
 
         def listed() -> list[tuple[str, str]]:
-            found = self._tools.list_threads(limit=MAX_LISTED)["threads"]
+            threads = self._tools.list_threads(limit=MAX_LISTED)["threads"]
             marks = self._tools.list_checkpoints(limit=MAX_LISTED)["checkpoints"]
-            named = [(f"thread/{one['id']}", one["task"] or "") for one in found]
-            return named + [(f"tree/{one['revision']}/", one["message"]) for one in marks]
+            named = [(f"thread/{thread['id']}", thread["task"] or "") for thread in threads]
+            return named + [(f"tree/{mark['revision']}/", mark["message"]) for mark in marks]
 
         return [
             Resource(uri=f"casfs://{quote(path, '/@')}", name=path, description=escape(text))
@@ -126,13 +126,13 @@ class Server(MCPServer[Any]):
 def _result(value: Value) -> CallToolResult:
     """Returns the JSON, and for models its `text` with the rest of the JSON below."""
     value = json.loads(_json(value))
-    rest = {name: one for name, one in value.items() if name != "text"}
+    other_fields = {name: field for name, field in value.items() if name != "text"}
     texts = [escape(value["text"])] if "text" in value else []
-    content = [TextContent(text=one) for one in [*texts, _json(rest)]]
+    content = [TextContent(text=text) for text in [*texts, _json(other_fields)]]
     return CallToolResult(content=list(content), structured_content=value)
 
 
 def _json(value: Any) -> str:
     """Returns JSON without controls; what is not UTF-8 in paths is `?`."""
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
-    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

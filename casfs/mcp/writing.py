@@ -36,11 +36,11 @@ class Writing(Reading):
         """Records a directory under a name, without .git, derived directories and what
         .casfsignore names."""
         about = self.secrets.redact(message)
-        with self._opened(directory) as place:
-            made = create.create(
-                self.store.whole, name, directory=place.here, message=about
+        with self._opened(directory) as opened:
+            checkpoint = create.create(
+                self.store.whole, name, directory=opened.here, message=about
             ).checkpoint
-        return {"revision": f"{made.name}@{made.id}", "tree": made.root}
+        return {"revision": f"{checkpoint.name}@{checkpoint.id}", "tree": checkpoint.root}
 
     def restore(self, tree: Revision, directory: Directory, force: bool = False) -> Value:
         """Makes a directory hold a tree: a new or empty one, or one that was recorded or restored
@@ -49,21 +49,21 @@ class Writing(Reading):
         shown = revisions.resolve(self.store, tree).state
         store = self.store.whole
         saved = []
-        with self._opened(directory, make=True) as place:
+        with self._opened(directory, make=True) as opened:
 
             def save(before: RecordedState, _: object) -> None:
-                made = create.create_before_restore(store, before, place.here)
-                saved.append(f"{made.name}@{made.id}")
+                checkpoint = create.create_before_restore(store, before, opened.here)
+                saved.append(f"{checkpoint.name}@{checkpoint.id}")
 
-            known = Target(store, place.path, place.fd).known_state()
+            known = Target(store, opened.path, opened.fd).known_state()
             is_whole = shown.local is not None
             state = shown if is_whole else recorded_state.with_local_of(store, shown, known)
             done = restore_tree(
                 store,
                 state,
-                place.path,
+                opened.path,
                 on_local_changes=save if force else None,
-                opened=place.fd,
+                opened=opened.fd,
             )
         counts = {"files": done.files, "bytes": done.bytes, "deleted": done.outcome.deleted}
         moved = {os.fsdecode(old): os.fsdecode(new) for old, new in done.outcome.aside.items()}
@@ -74,12 +74,12 @@ class Writing(Reading):
     ) -> Value:
         """Starts a thread of a workflow on a task and returns at once; it works on a copy of the
         tree, by default an empty one (`create_checkpoint` records a directory)."""
-        given: dict[str, Any] = {"workflow": workflow, "input": task, "workspace": None}
+        arguments: dict[str, Any] = {"workflow": workflow, "input": task, "workspace": None}
         if tree:
             revisions.resolve(self.store, tree)  # what is hidden is not found
             state = revisions.resolve(self.store.whole, tree).state
-            given |= {"workspace": state.tree, "recorded": state.fields}
-        return self._ask("start", agents, **given)
+            arguments |= {"workspace": state.tree, "recorded": state.fields}
+        return self._ask("start", agents, **arguments)
 
     def resume_thread(self, thread: Name, hint: Long = "", agents: Agents = NO_AGENTS) -> Value:
         """Resumes a suspended thread. `hint`: a text for the next attempt at a failed step;
@@ -96,8 +96,8 @@ class Writing(Reading):
     ) -> Value:
         """Starts a thread that goes on after a step of another (0: from its start), which does not
         change. `hint`: a text for the first step."""
-        given = {"id": self.find(thread).id, "at": after, "hint": hint or None}
-        return self._ask("fork", agents, **given)
+        arguments = {"id": self.find(thread).id, "at": after, "hint": hint or None}
+        return self._ask("fork", agents, **arguments)
 
     def _ask(self, op: str, agents: Agents, **arguments: Any) -> Value:
         assert self.store.root is not None
@@ -107,8 +107,8 @@ class Writing(Reading):
                 specs[role] = notation.parse(text)
             except Invalid as error:
                 raise Invalid(f"agents.{role}: {error}") from None
-        made = daemon_socket.request(self.store.root, op, agents=specs, **arguments)
-        return {"thread": made["id"]}
+        answer = daemon_socket.request(self.store.root, op, agents=specs, **arguments)
+        return {"thread": answer["id"]}
 
     @contextmanager
     def _opened(self, text: str, *, make: bool = False) -> Iterator[OpenedDirectory]:

@@ -51,10 +51,10 @@ def find(mountpoint: Path) -> mounts.Mounted:
     """Returns the casfs mount at that path. Raises NotFound."""
     path = Path(os.path.abspath(mountpoint))  # resolving it would stat a mount that may be dead
     path = path.parent.resolve() / path.name
-    found = mounts.mounted_at(path)
-    if found is None or found.type != TYPE:
+    mount = mounts.mounted_at(path)
+    if mount is None or mount.type != TYPE:
         raise NotFound(f"no casfs mount at {path}; see `casfs status`")
-    return found
+    return mount
 
 
 def unmount(mountpoint: Path, *, root: Path | None = None, lazy: bool = False) -> None:
@@ -65,42 +65,42 @@ def unmount(mountpoint: Path, *, root: Path | None = None, lazy: bool = False) -
 
     Raises NotFound (no casfs mount there), Refused (busy, with its users), Failed.
     """
-    found = find(mountpoint)
+    mount = find(mountpoint)
     with ExitStack() as stack:
-        waits = [stack.enter_context(one.end_waiter()) for one in _states(found, root)]
+        waits = [stack.enter_context(state.end_waiter()) for state in _states(mount, root)]
         try:
-            attach.detach(found.point, lazy=lazy)
+            attach.detach(mount.point, lazy=lazy)
         except OSError as error:
             if error.errno == errno.EBUSY:
-                raise Refused(_busy_message(found)) from None
-            raise Failed(f"cannot unmount {found.point}: {error.strerror}") from None
-        if not lazy and not attach.is_mounted(found.device):
+                raise Refused(_busy_message(mount)) from None
+            raise Failed(f"cannot unmount {mount.point}: {error.strerror}") from None
+        if not lazy and not attach.is_mounted(mount.device):
             for wait in waits:
                 wait()
 
 
-def _states(found: mounts.Mounted, root: Path | None) -> list[registry.MountState]:
-    if found.source.startswith("/"):
-        root = Path(found.source)
-    elif root is None or source(root) != found.source:
+def _states(mount: mounts.Mounted, root: Path | None) -> list[registry.MountState]:
+    if mount.source.startswith("/"):
+        root = Path(mount.source)
+    elif root is None or source(root) != mount.source:
         return []
-    return [one for one in registry.listing(root) if one.is_of(found)]
+    return [state for state in registry.listing(root) if state.is_of(mount)]
 
 
 def served(root: Path, mountpoint: Path) -> registry.MountState:
     """Returns the state of the store's mount at that path. Raises NotFound."""
-    found = find(mountpoint)
-    for one in _states(found, root):
-        return one
-    raise NotFound(f"no process of the store {root} is registered to serve {found.point}")
+    mount = find(mountpoint)
+    for state in _states(mount, root):
+        return state
+    raise NotFound(f"no process of the store {root} is registered to serve {mount.point}")
 
 
-def _busy_message(found: mounts.Mounted) -> str:
-    processes = users.find(found)
-    names = [str(one) for one in processes[:MAX_USERS_NAMED]]
+def _busy_message(mount: mounts.Mounted) -> str:
+    processes = users.find(mount)
+    names = [str(process) for process in processes[:MAX_USERS_NAMED]]
     if len(processes) > MAX_USERS_NAMED:
         names.append(f"{len(processes) - MAX_USERS_NAMED} more")
-    below = mounts.mounted_below(found.point)[:MAX_USERS_NAMED]
+    below = mounts.mounted_below(mount.point)[:MAX_USERS_NAMED]
     names += [f"the mount {point}" for point in below]
     used_by = ", ".join(names) or "a process that cannot be seen from here"
-    return f"{found.point} is busy: {used_by}; end what uses it, or unmount with -l"
+    return f"{mount.point} is busy: {used_by}; end what uses it, or unmount with -l"

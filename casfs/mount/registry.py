@@ -128,7 +128,9 @@ class MountState:
         def wait() -> None:
             message = f"{self.mount} is unmounted, but its worker (pid {self.worker}) still runs"
             wait_until(lambda: try_lock(fd, shared=True), message)
-            wait_until(lambda: not any(one.lives() for one in processes), seconds=EXIT_TIMEOUT_S)
+            wait_until(
+                lambda: not any(process.lives() for process in processes), seconds=EXIT_TIMEOUT_S
+            )
 
         try:
             yield wait

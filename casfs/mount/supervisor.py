@@ -229,11 +229,11 @@ class Supervisor:
             raise Failed(f"{reason}: {error}") from None
 
     def _count_failure(self, worker: WorkerProcess) -> None:
-        now = time.monotonic()
-        if len(self._failures) == RESTARTS and now - self._failures[0] < RESTART_WINDOW_S:
+        now_s = time.monotonic()
+        if len(self._failures) == RESTARTS and now_s - self._failures[0] < RESTART_WINDOW_S:
             reason = worker.error or f"exit code {worker.exit_code}"
             raise Failed(f"{self._options.point}: workers keep failing at once: {reason}")
-        self._failures.append(now)
+        self._failures.append(now_s)
 
     # -- replacing the program ----------------------------------------------------------------
 
@@ -277,17 +277,17 @@ def replace_program(before: MountState) -> MountState:
         os.kill(before.supervisor, REPLACE_SIGNAL)
     except OSError as error:
         raise Refused(f"cannot replace {before.mount}: {error.strerror}") from None
-    now: MountState | None = before
+    current: MountState | None = before
 
     def serves() -> bool:
-        nonlocal now
-        now = before.reload()
-        if now is None or start_time(now.supervisor) is None:
+        nonlocal current
+        current = before.reload()
+        if current is None or start_time(current.supervisor) is None:
             return True
-        return now.generation > before.generation and now.serves
+        return current.generation > before.generation and current.serves
 
     message = f"the new program for {before.mount} does not serve; see the store's log"
     registry.wait_until(serves, message)
-    if now is None or now.generation == before.generation:
+    if current is None or current.generation == before.generation:
         raise Failed(f"the new program for {before.mount} ended at once; see the store's log")
-    return now
+    return current

@@ -156,8 +156,8 @@ TRANSPORTS: dict[str, Callable[[MountOptions, Mapping[str, int] | None], MountTr
 
 
 def _device(options: MountOptions) -> str:
-    found = mounts.mounted_at(options.point)
-    return found.device if found is not None and found.type == TYPE else ""
+    mount = mounts.mounted_at(options.point)
+    return mount.device if mount is not None and mount.type == TYPE else ""
 
 
 def _unmount_dead(options: MountOptions, device: str) -> None:

@@ -54,8 +54,8 @@ def _open_files_in(process: Path, mount: mounts.Mounted) -> Iterator[bool]:
     with suppress(OSError):
         for name in os.listdir(process / "fdinfo"):
             with suppress(OSError):
-                found = MOUNT_ID.search((process / "fdinfo" / name).read_bytes())
-                yield found is not None and int(found[1]) == mount.id
+                match = MOUNT_ID.search((process / "fdinfo" / name).read_bytes())
+                yield match is not None and int(match[1]) == mount.id
 
 
 def _maps(process: Path, device: str) -> bool:

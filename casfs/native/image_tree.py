@@ -75,8 +75,8 @@ class ImageTree:
 
     def _look(self, root: TreeHash) -> None:
         if self._is_cached and isinstance(self._store.blobs, Packed):
-            found = (one for _, one in tree.walk(self._store, root))
-            files = {one.digest.hash for one in found if isinstance(one, directory.File)}
+            entries = (entry for _, entry in tree.walk(self._store, root))
+            files = {entry.digest.hash for entry in entries if isinstance(entry, directory.File)}
             self._store.blobs.places(files)  # brings them at once
             self._infos = self._store.blobs.info(files)
 
@@ -152,17 +152,17 @@ class ImageTree:
         if files and isinstance(self._store.blobs, Packed):
             places = self._store.blobs.places(files)
         remote = {hash for hash, (_, _, offset) in places.items() if offset == IN_REMOTE}
-        asked = {
+        candidate_sizes = {
             hash: size for hash, size in files.items() if size > INLINE_MAX_BYTES or hash in remote
         }
-        known = self._infos or (self._store.blobs.info(asked) if asked else {})
-        found = {hash: known[hash] for hash in asked if hash in known}
-        for hash, size in asked.items():
-            if hash not in found:
+        known = self._infos or (self._store.blobs.info(candidate_sizes) if candidate_sizes else {})
+        infos = {hash: known[hash] for hash in candidate_sizes if hash in known}
+        for hash, size in candidate_sizes.items():
+            if hash not in infos:
                 raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
-            if found[hash].size != size:
-                raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
-        large: dict[str, Extent | None] = {one: None for one in found if found[one].type is None}
+            if infos[hash].size != size:
+                raise Corrupt(f"blob {hash} has {infos[hash].size} bytes, its tree says {size}")
+        large: dict[str, Extent | None] = {hash: None for hash in infos if infos[hash].type is None}
         for hash in large:
             if hash in remote:
                 self.remote |= hash != EMPTY
@@ -173,7 +173,7 @@ class ImageTree:
                     raise Cold(f"blob {hash} is in a cold pack")
                 large[hash] = devices.extent(pack, whole, offset)
             else:
-                self._protector.protect(hash, asked[hash])
+                self._protector.protect(hash, candidate_sizes[hash])
                 self.remote |= self._is_cached  # it may be evicted
             if self._content:
                 self._store.blobs.open(hash).close()

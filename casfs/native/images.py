@@ -104,9 +104,9 @@ def check(store: Store, root: DatedTree, *, content: bool = False) -> bool:
     """Looks at the objects of a tree: each is a regular file of the right size and owner. With
     `content` each is read and hashed as well. Returns whether some are in a remote only, which are
     verified when they are read. Raises as `ensure`."""
-    found = ImageTree(store, (0, 0), content=content)
-    _exhaust(found.root(root))
-    return found.remote
+    image_tree = ImageTree(store, (0, 0), content=content)
+    _exhaust(image_tree.root(root))
+    return image_tree.remote
 
 
 def needs_remote(image: Path) -> bool:
@@ -136,8 +136,8 @@ def write_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int
 def _make_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int:
     try:
         with path.open("wb") as out:
-            found = ImageTree(store, (os.geteuid(), os.getegid()))
-            _write(store, found, top=found.changes(old, new), name=path.name, out=out)
+            image_tree = ImageTree(store, (os.geteuid(), os.getegid()))
+            _write(store, image_tree, top=image_tree.changes(old, new), name=path.name, out=out)
             os.fchmod(out.fileno(), 0o444)
             return out.tell()
     except OSError as error:
@@ -168,9 +168,9 @@ def evict(
     total = replace(kept)
     full = False
     removed = []
-    found = _list(store)
-    stored = store.blobs.info({root_of(path) for path, _ in found}).keys() - set(gone)
-    for path, size in found:
+    images = _list(store)
+    stored = store.blobs.info({root_of(path) for path, _ in images}).keys() - set(gone)
+    for path, size in images:
         if root_of(path) in stored and not full:
             total.bytes += size
             total.files += 1
@@ -193,7 +193,7 @@ def _list(store: Store) -> list[tuple[Path, int]]:
     files of killed processes."""
     if store.root is None:
         return []
-    found = []
+    images = []
     with suppress(FileNotFoundError):
         for path in sorted((store.root / FOLDER).iterdir()):
             if path.name.startswith("."):
@@ -202,8 +202,8 @@ def _list(store: Store) -> list[tuple[Path, int]]:
             elif path.name.endswith(SUFFIX) and is_hash(root_of(path)):
                 with suppress(FileNotFoundError):  # removed by a concurrent gc
                     stat = path.stat()
-                    found.append((stat.st_mtime_ns, path, stat.st_size))
-    return [(path, size) for _, path, size in sorted(found, reverse=True)]
+                    images.append((stat.st_mtime_ns, path, stat.st_size))
+    return [(path, size) for _, path, size in sorted(images, reverse=True)]
 
 
 def root_of(path: Path) -> TreeHash:
@@ -235,10 +235,12 @@ def _hot(store: Store, root: DatedTree, action: Callable[[], Made]) -> Made:
         return action()
     except Cold:
         if isinstance(store.backend, Tiered):
-            files = [one for _, one in tree.walk(store, root.tree) if isinstance(one, File)]
+            files = [entry for _, entry in tree.walk(store, root.tree) if isinstance(entry, File)]
             assert isinstance(store.blobs, Packed)
-            places = store.blobs.places({one.digest.hash for one in files})
-            store.backend.tiers.warm({hash for hash, (*_, at) in places.items() if at is None})
+            places = store.blobs.places({file.digest.hash for file in files})
+            store.backend.tiers.warm(
+                {hash for hash, (*_, offset) in places.items() if offset is None}
+            )
     return action()
 
 
@@ -247,14 +249,14 @@ def _make(store: Store, root: DatedTree, owner: tuple[int, int], path: Path) -> 
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with replacing(path, durable=True, temp=path.with_name(f".{path.name}")) as out:
-            found = ImageTree(store, owner)
-            _write(store, found, top=found.root(root), name=path.name, out=out)
+            image_tree = ImageTree(store, owner)
+            _write(store, image_tree, top=image_tree.root(root), name=path.name, out=out)
             os.fchmod(out.fileno(), 0o444)
     except OSError as error:
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
-def _write(store: Store, found: ImageTree, top: Directory, name: str, out: BinaryIO) -> None:
+def _write(store: Store, image_tree: ImageTree, top: Directory, name: str, out: BinaryIO) -> None:
     write(
         out,
         top,
@@ -262,7 +264,7 @@ def _write(store: Store, found: ImageTree, top: Directory, name: str, out: Binar
         epoch=YEAR_2000,
         shared=[METACOPY],
         fetch=lambda keys: _contents(store, keys),
-        label=lambda: REMOTE_LABEL if found.remote else b"",
+        label=lambda: REMOTE_LABEL if image_tree.remote else b"",
     )
 
 

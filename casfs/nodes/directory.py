@@ -98,9 +98,9 @@ def check(payload: Mapping[str, Any]) -> dict[str, list[bytes]]:
     """Checks what the schema cannot: order, unique and allowed names, targets. Raises Invalid.
     Returns the names of each list, so that `decode` need not read them again."""
     seen: set[bytes] = set()
-    found: dict[str, list[bytes]] = {}
+    names_by_key: dict[str, list[bytes]] = {}
     for key, _ in KINDS:
-        found[key] = names = _names(key, payload[key])
+        names_by_key[key] = names = _names(key, payload[key])
         twice = seen.intersection(names)
         if twice:
             raise Invalid(f"$.{key}: duplicate name {min(twice)!r}")
@@ -109,7 +109,7 @@ def check(payload: Mapping[str, Any]) -> dict[str, list[bytes]]:
         target = _bytes(item, "target", f"$.symlinks[{index}]")
         if not target or b"\0" in target:
             raise Invalid(f"$.symlinks[{index}]: the target {target!r} is not allowed in a symlink")
-    return found
+    return names_by_key
 
 
 def check_node(payload: dict[str, Any]) -> None:

@@ -52,8 +52,8 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
-def _object(required: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"type": "object", "required": list(required), "properties": {**required, **more}}
+def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": {**required, **optional}}
 
 
 TIME = {**_count(), "maximum": MAX_TIME_MS}
@@ -249,11 +249,11 @@ def fault(name: str, head: Head) -> str | None:
     kind = kind_of(name)
     if kind is None:
         return None
-    rest = removed_name(name)[len(kind.prefix) :]
-    first = rest.partition("/")[0]
+    bare_name = removed_name(name)[len(kind.prefix) :]
+    first = bare_name.partition("/")[0]
     reserved = kind.prefix == "checkpoints/" and first in RESERVED_NAMES
     stands_for_hash = is_hash(first) and kind.prefix not in NAMED_BY_HASH
-    if not re.fullmatch(kind.name, rest) or reserved or stands_for_hash:
+    if not re.fullmatch(kind.name, bare_name) or reserved or stands_for_hash:
         return "its name is not allowed"
     return record_fault(name, head)
 
@@ -273,7 +273,11 @@ def record_fault(name: str, head: Head) -> str | None:
 
 def sound(heads: Heads, prefix: str, *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
     """Yields the heads below a prefix without the damaged ones."""
-    return (one for one in heads.list(prefix, reverse=reverse) if fault(*one) is None)
+    return (
+        named_head
+        for named_head in heads.list(prefix, reverse=reverse)
+        if fault(*named_head) is None
+    )
 
 
 def get(heads: Heads, name: HeadName) -> Head | None:
@@ -286,8 +290,8 @@ def get(heads: Heads, name: HeadName) -> Head | None:
 
 def check(name: HeadName, head: Head) -> None:
     """Raises Corrupt for a damaged head."""
-    if found := fault(name, head):
-        raise Corrupt(f"head {name!r} is damaged: {found}; see `casfs fsck`")
+    if reason := fault(name, head):
+        raise Corrupt(f"head {name!r} is damaged: {reason}; see `casfs fsck`")
 
 
 def refs(name: str, head: Head) -> list[Ref]:

@@ -40,9 +40,9 @@ def check_targets(
     """Checks what a schema cannot state about the blobs that a payload refers to, of which `info`
     returns those that are stored. Raises Invalid."""
     if type == "directory":
-        directory.check_sizes(payload, {hash: found.size for hash, found in info().items()})
-    if type == "thread-start" and (found := info().get(payload["parentState"])):
-        name = type_name(found.type)
+        directory.check_sizes(payload, {hash: blob_info.size for hash, blob_info in info().items()})
+    if type == "thread-start" and (parent_info := info().get(payload["parentState"])):
+        name = type_name(parent_info.type)
         if name not in PARENT_STATES:
             raise Invalid(f"$.parentState: refers to a {name}, and must be a step or start")
 

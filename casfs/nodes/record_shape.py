@@ -87,7 +87,9 @@ def _list_shape(document: dict[str, Any]) -> Shape:
 
 def _object_shape(document: dict[str, Any]) -> Shape:
     required = {*document.get("required", ())}
-    members = {name: shape_of(one) for name, one in document.get("properties", {}).items()}
+    members = {
+        name: shape_of(subschema) for name, subschema in document.get("properties", {}).items()
+    }
 
     def fits(value: dict[str, Any]) -> bool:
         for name, member in value.items():

@@ -75,7 +75,7 @@ def has_key(name: str, value: Any) -> bool:
 def collect_object(
     named: dict[str, Collect | None],
     patterns: list[tuple[Callable[[str], bool], Collect | None]],
-    rest: Collect | None,
+    additional: Collect | None,
 ) -> Collect:
     def collect_members(members: dict[str, Any], refs: list[Ref]) -> None:
         for key, item in members.items():
@@ -87,8 +87,8 @@ def collect_object(
                     known = True
                     if matched:
                         matched((item,), refs)
-            if rest and not known:
-                rest((item,), refs)
+            if additional and not known:
+                additional((item,), refs)
 
     def collect(values: Iterable[Any], refs: list[Ref]) -> None:
         for value in values:
@@ -98,7 +98,7 @@ def collect_object(
     return collect
 
 
-def collect_array(first: list[Collect | None], rest: Collect | None) -> Collect:
+def collect_array(first: list[Collect | None], remaining: Collect | None) -> Collect:
     def collect(values: Iterable[Any], refs: list[Ref]) -> None:
         for value in values:
             if not isinstance(value, list | tuple):  # Python's callers may give either
@@ -106,7 +106,7 @@ def collect_array(first: list[Collect | None], rest: Collect | None) -> Collect:
             for part, item in zip(first, value, strict=False):
                 if part:
                     part((item,), refs)
-            if rest:
-                rest(value[len(first) :], refs)
+            if remaining:
+                remaining(value[len(first) :], refs)
 
     return collect

@@ -49,13 +49,13 @@ class Registry:
 
     def current(self, name: str) -> str:
         """Returns the type that new nodes get. Raises NotFound."""
-        found = self._current.get(name)
-        if found is None:
+        type_hash = self._current.get(name)
+        if type_hash is None:
             head = self.head(name)
-            found = head.hash
+            type_hash = head.hash
             if head.record.get("builtin"):
-                self._current[name] = found
-        return found
+                self._current[name] = type_hash
+        return type_hash
 
     def cache_types(self, types: Mapping[str, str | None]) -> None:
         """Caches the types of stored blobs; None (not a node so far) is skipped."""
@@ -65,19 +65,19 @@ class Registry:
 
     def types_of(self, hashes: Collection[str]) -> dict[str, str | None]:
         """Returns the types of those that are cached."""
-        found = map(self._types.get, hashes)
-        return {hash: type for hash, type in zip(hashes, found, strict=True) if type is not None}
+        types = map(self._types.get, hashes)
+        return {hash: type for hash, type in zip(hashes, types, strict=True) if type is not None}
 
     def compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (type name, compiled schema) of a schema node. Raises NotFound, Corrupt."""
-        found = self._compiled.get(type_hash)
-        if found is None:
+        compiled = self._compiled.get(type_hash)
+        if compiled is None:
             document = self.document(type_hash)
             name = self._names[type_hash] = document["$id"]
             # META names another node in a store of another version.
             key = self.head(META).hash if type_hash == META else type_hash
-            found = self._compiled[type_hash] = name, compile_schema(key, document)
-        return found
+            compiled = self._compiled[type_hash] = name, compile_schema(key, document)
+        return compiled
 
     def document(self, type_hash: str) -> dict[str, Any]:
         """Returns the schema document of a type. Raises NotFound, Corrupt."""
@@ -104,12 +104,12 @@ def compile_schema(type_hash: str, document: Document) -> Schema:
     named by the hash of its document. Raises Invalid."""
     from casfs.nodes.schema import Schema
 
-    found = _compiled_schemas.get(type_hash)
-    if found is None:
+    schema = _compiled_schemas.get(type_hash)
+    if schema is None:
         if len(_compiled_schemas) >= MAX_COMPILED:
             _compiled_schemas.clear()
-        found = _compiled_schemas[type_hash] = Schema(document)
-    return found
+        schema = _compiled_schemas[type_hash] = Schema(document)
+    return schema
 
 
 def builtin() -> dict[str, dict[str, Any]]:

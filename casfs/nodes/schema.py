@@ -99,13 +99,13 @@ class Schema:
     def refs(self, payload: Any) -> list[Ref]:
         """Returns the references of a valid payload in its order, local ones too, with repetitions.
         Raises Invalid where it is nested too deep to follow them."""
-        found: list[Ref] = []
+        refs: list[Ref] = []
         if self._collect is not None:
             try:
-                self._collect((payload,), found)
+                self._collect((payload,), refs)
             except RecursionError:
                 raise Invalid("$: nested too deep to follow its references") from None
-        return found
+        return refs
 
     # -- compiling --------------------------------------------------------------------
 
@@ -114,10 +114,10 @@ class Schema:
         with suppress(ValueError):
             return self._compile("")
         self._patterns = self._library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
-        found = self._compile("")
+        validator = self._compile("")
         if new:
             raise ValueError("a pattern has look-around, back-references or too many repetitions")
-        return found
+        return validator
 
     def _compile(self, pointer: str) -> Any:
         return self._library.validator_for(
@@ -148,11 +148,11 @@ class Schema:
 
     def _follow(self, target: str) -> Collect:
         pointer = target[1:]
-        place = ref_target(target)
+        location = ref_target(target)
 
         def follow(values: Iterable[Any], refs: list[Ref]) -> None:
             if pointer not in self._collectors:
-                self._collectors[pointer] = self._collector(self._places[place], pointer)
+                self._collectors[pointer] = self._collector(self._places[location], pointer)
             if collect := self._collectors[pointer]:
                 collect(values, refs)
 
@@ -166,9 +166,9 @@ class Schema:
         parts = []
         for keyword in ("anyOf", "oneOf"):
             for index, branch in enumerate(schema.get(keyword, [])):
-                at = f"{pointer}/{keyword}/{index}"
-                if collect := self._collector(branch, at):
-                    parts.append(collect_if(self._compile(at).is_valid, collect))
+                branch_pointer = f"{pointer}/{keyword}/{index}"
+                if collect := self._collector(branch, branch_pointer):
+                    parts.append(collect_if(self._compile(branch_pointer).is_valid, collect))
         if "if" in schema:
             then = in_turn(
                 only_set(self._collector(schema.get(k), f"{pointer}/{k}") for k in ("if", "then"))
@@ -191,11 +191,11 @@ class Schema:
             )
             for text, sub in schema.get("patternProperties", {}).items()
         ]
-        rest = self._collector(
+        additional = self._collector(
             schema.get("additionalProperties"), f"{pointer}/additionalProperties"
         )
-        if any(named.values()) or any(collect for _, collect in patterns) or rest:
-            parts.append(collect_object(named, patterns, rest))
+        if any(named.values()) or any(collect for _, collect in patterns) or additional:
+            parts.append(collect_object(named, patterns, additional))
         for name, sub in schema.get("dependentSchemas", {}).items():
             if collect := self._collector(sub, f"{pointer}/dependentSchemas/{_escape(name)}"):
                 parts.append(collect_if(partial(has_key, name), collect))
@@ -207,9 +207,9 @@ class Schema:
             self._collector(sub, f"{pointer}/prefixItems/{index}")
             for index, sub in enumerate(schema.get("prefixItems", []))
         ]
-        rest = self._collector(schema.get("items"), f"{pointer}/items")
-        if any(first) or rest:
-            parts.append(collect_array(first, rest))
+        remaining = self._collector(schema.get("items"), f"{pointer}/items")
+        if any(first) or remaining:
+            parts.append(collect_array(first, remaining))
         if collect := self._collector(schema.get("contains"), f"{pointer}/contains"):
             match = collect_if(self._compile(f"{pointer}/contains").is_valid, collect)
             parts.append(collect_array([], match))

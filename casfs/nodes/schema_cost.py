@@ -42,8 +42,8 @@ class Cost:
         descend into the value, and for a schema that costs too much at one place."""
         self._places = places
         self._closures: dict[Place, tuple[Counter[Place], int]] = {}
-        for place in places:
-            self._closure(place, ())
+        for location in places:
+            self._closure(location, ())
         self._static: dict[Place, float] = {}
         self._multiplies = self._total((), 0) > MAX_IN_PLACE
 
@@ -51,22 +51,22 @@ class Cost:
         """Returns an upper bound for a payload; stops above `limit`."""
         known: dict[tuple[Place, int], int] = {}
 
-        def count(place: Place, value: Any) -> int:
+        def count(location: Place, value: Any) -> int:
             if not isinstance(value, dict | list | tuple):
-                return self._closures[place][0].total()
-            if (found := known.get((place, id(value)))) is not None:
-                return found
+                return self._closures[location][0].total()
+            if (counted := known.get((location, id(value)))) is not None:
+                return counted
             if len(known) > limit:
                 return limit + 1
             total = 0
-            for at, times in self._closures[place][0].items():
+            for sub_location, times in self._closures[location][0].items():
                 below = 1
-                for sub, item in _descents(self._places[at], at, value):
+                for sub, item in _descents(self._places[sub_location], sub_location, value):
                     below += count(sub, item)
                     if below > limit:
                         break
                 total += times * below
-            known[place, id(value)] = total
+            known[location, id(value)] = total
             return total
 
         return count((), payload)
@@ -95,7 +95,11 @@ class Cost:
         if not all(branches):  # some hold, which for `oneOf` is too many
             *above, keyword = map(str, error.schema_path)
             schemas = self._places[tuple(above)][keyword]
-            valid = [one for one, faults in zip(schemas, branches, strict=True) if not faults]
+            valid = [
+                valid_schema
+                for valid_schema, faults in zip(schemas, branches, strict=True)
+                if not faults
+            ]
             required = [", ".join(_required(schema)) for schema in valid]
             names = " and ".join(required)
             return f"{names} exclude each other; give one" if all(required) else error.message
@@ -108,47 +112,53 @@ class Cost:
             return f"must be of type {types}"
         return "; or ".join(dict.fromkeys(fault.message for fault in faults))
 
-    def _closure(self, place: Place, trail: tuple[Place, ...]) -> tuple[Counter[Place], int]:
+    def _closure(self, location: Place, trail: tuple[Place, ...]) -> tuple[Counter[Place], int]:
         """Returns the subschemas that are applied to the same place of the value, with how often,
         and the length of their longest chain."""
-        if place in trail:
-            raise Invalid(f"{spot(place)}: a $ref leads back here without going into the value")
-        if (known := self._closures.get(place)) is not None:
+        if location in trail:
+            raise Invalid(f"{spot(location)}: a $ref leads back here without going into the value")
+        if (known := self._closures.get(location)) is not None:
             return known
         if len(trail) > MAX_CHAIN:
-            raise Invalid(_too_costly(place))
-        schema = self._places[place]
-        found = Counter([place])
+            raise Invalid(_too_costly(location))
+        schema = self._places[location]
+        counts = Counter([location])
         chain = 1
-        for target in _in_place(schema, place):
+        for target in _in_place(schema, location):
             if target not in self._places:
-                raise Invalid(f"{spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
-            more, length = self._closure(target, (*trail, place))
-            found = found + more
+                raise Invalid(f"{spot(location)}: $ref {schema['$ref']!r} leads to no subschema")
+            target_counts, length = self._closure(target, (*trail, location))
+            counts = counts + target_counts
             chain = max(chain, length + 1)
-            if found.total() > MAX_IN_PLACE or chain > MAX_CHAIN:
-                raise Invalid(_too_costly(place))
-        return self._closures.setdefault(place, (found, chain))
+            if counts.total() > MAX_IN_PLACE or chain > MAX_CHAIN:
+                raise Invalid(_too_costly(location))
+        return self._closures.setdefault(location, (counts, chain))
 
-    def _total(self, place: Place, level: int) -> float:
+    def _total(self, location: Place, level: int) -> float:
         """Returns the evaluations of the whole schema, each value there once; infinite where it
         is recursive."""
         if level > MAX_LEVELS:
             return float("inf")
-        if place not in self._static:
-            self._static[place] = float("inf")  # while it is counted: met again, it is recursive
-            self._static[place] = sum(
+        if location not in self._static:
+            self._static[location] = float("inf")  # while it is counted: met again, it is recursive
+            self._static[location] = sum(
                 times
-                * (1 + sum(self._total(sub, level + 1) for sub in _below(self._places[at], at)))
-                for at, times in self._closures[place][0].items()
+                * (
+                    1
+                    + sum(
+                        self._total(sub, level + 1)
+                        for sub in _below(self._places[sub_location], sub_location)
+                    )
+                )
+                for sub_location, times in self._closures[location][0].items()
             )
-        return self._static[place]
+        return self._static[location]
 
 
-def _too_costly(place: Place) -> str:
+def _too_costly(location: Place) -> str:
     return (
-        f"{spot(place)}: too costly: more than {MAX_IN_PLACE} subschemas, or a chain of more than "
-        f"{MAX_CHAIN}, apply to one place of the value"
+        f"{spot(location)}: too costly: more than {MAX_IN_PLACE} subschemas, or a chain of more"
+        f" than {MAX_CHAIN}, apply to one place of the value"
     )
 
 
@@ -160,25 +170,25 @@ def _first_error(validator: Any, payload: Any) -> Any:
     raise AssertionError("the payload is valid")
 
 
-def _in_place(schema: Document, place: Place) -> Iterator[Place]:
+def _in_place(schema: Document, location: Place) -> Iterator[Place]:
     if isinstance(schema, dict):
         if "$ref" in schema:
             yield ref_target(schema["$ref"])
-        yield from (place + step for step, _ in subschemas(schema) if step[0] in IN_PLACE)
+        yield from (location + step for step, _ in subschemas(schema) if step[0] in IN_PLACE)
 
 
-def _below(schema: Document, place: Place) -> Iterator[Place]:
+def _below(schema: Document, location: Place) -> Iterator[Place]:
     """Yields the subschemas for parts of the value."""
     if isinstance(schema, dict):
         for step, _ in subschemas(schema):
             if step[0] not in IN_PLACE and step[0] != "$defs":
-                yield place + step
+                yield location + step
 
 
-def _descents(schema: Document, place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
+def _descents(schema: Document, location: Place, value: Any) -> Iterator[tuple[Place, Any]]:
     """Yields (subschema, part of the value) for each pair that may be evaluated."""
-    for sub in _below(schema, place):
-        keyword = sub[len(place)]
+    for sub in _below(schema, location):
+        keyword = sub[len(location)]
         if isinstance(value, dict):
             if keyword == "properties":
                 if sub[-1] in value:
@@ -220,5 +230,5 @@ def _nearest(error: Any) -> Any:
 
 def _misfit(depth: int, faults: list[Any]) -> list[int]:
     """Returns how badly a branch fits a value at `depth`: one for another type fits least."""
-    is_other_type = any(_depth(one) == depth and one.kind.name == "type" for one in faults)
+    is_other_type = any(_depth(fault) == depth and fault.kind.name == "type" for fault in faults)
     return [is_other_type, len(faults)]

@@ -46,20 +46,20 @@ def subschemas(schema: dict[str, Any]) -> Iterator[tuple[Place, Document]]:
             yield from (((key, name), sub) for name, sub in value.items())
 
 
-def walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
+def walk(schema: Document, location: Place) -> Iterator[tuple[Place, Document]]:
     """Yields `schema` and all subschemas with their places. Raises Invalid."""
-    yield place, schema
+    yield location, schema
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
-        raise Invalid(f"{spot(place)}: a schema must be an object or a boolean")
-    _refuse_unknown(schema, spot(place))
+        raise Invalid(f"{spot(location)}: a schema must be an object or a boolean")
+    _refuse_unknown(schema, spot(location))
     try:
         below = list(subschemas(schema))
     except (TypeError, AttributeError):
-        raise Invalid(f"{spot(place)}: a keyword's value is not a schema") from None
+        raise Invalid(f"{spot(location)}: a keyword's value is not a schema") from None
     for step, sub in below:
-        yield from walk(sub, place + step)
+        yield from walk(sub, location + step)
 
 
 def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
@@ -130,9 +130,9 @@ def ref_target(target: str) -> Place:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
-def spot(place: Place) -> str:
+def spot(location: Place) -> str:
     """Returns a place in a schema as a JSON path."""
-    return path(int(part) if part.isdecimal() else part for part in place)
+    return path(int(part) if part.isdecimal() else part for part in location)
 
 
 def path(parts: Iterable[str | int]) -> str:

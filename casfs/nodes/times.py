@@ -45,7 +45,9 @@ def newest_of(times: Iterable[int | None]) -> int | None:
 def names_by_list(entries: Iterable[Entry]) -> Names:
     """Returns the names in each list of the node of a directory with these entries."""
     ordered = sorted(entries, key=attrgetter("name"))
-    return {key: [one.name for one in ordered if isinstance(one, kind)] for key, kind in KINDS}
+    return {
+        key: [entry.name for entry in ordered if isinstance(entry, kind)] for key, kind in KINDS
+    }
 
 
 def encode(names: Names, times: Times) -> dict[str, Any]:

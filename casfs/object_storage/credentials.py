@@ -36,8 +36,10 @@ def access() -> tuple[dict[str, Any], Callable[[], Any] | None]:
     profile = _profile()
     settings = {}
     for name, (variables, option) in SETTINGS.items():
-        found = [os.environ[one] for one in variables.split() if os.environ.get(one)]
-        if value := [*found, profile.get(option)][0]:
+        env_values = [
+            os.environ[variable] for variable in variables.split() if os.environ.get(variable)
+        ]
+        if value := [*env_values, profile.get(option)][0]:
             settings[name] = value
     wanted = KEY_ID in profile or "AWS_PROFILE" in os.environ
     if not wanted or any(name in os.environ for name in ELSEWHERE):
@@ -47,15 +49,15 @@ def access() -> tuple[dict[str, Any], Callable[[], Any] | None]:
 
 
 def _credential() -> dict[str, Any]:
-    found = _profile()
-    if not {KEY_ID, SECRET} <= found.keys():
+    profile = _profile()
+    if not {KEY_ID, SECRET} <= profile.keys():
         name = os.environ.get("AWS_PROFILE", "default")
         raise AccessDenied(
             f"profile {name!r} of ~/.aws holds no {KEY_ID} with its {SECRET} (roles, SSO and "
             "programs are not read); put them there, or into the environment"
         )
-    keys = {"access_key_id": found[KEY_ID], "secret_access_key": found[SECRET]}
-    return {**keys, "token": found.get(TOKEN), "expires_at": datetime.now(UTC) + REREAD}
+    keys = {"access_key_id": profile[KEY_ID], "secret_access_key": profile[SECRET]}
+    return {**keys, "token": profile.get(TOKEN), "expires_at": datetime.now(UTC) + REREAD}
 
 
 def _profile() -> dict[str, str]:

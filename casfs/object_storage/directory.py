@@ -37,9 +37,9 @@ class DirectoryStorage(ObjectStorage):
         self._root = root
 
     def get(self, key: str, max_size: int = MAX_OBJECT_BYTES) -> bytes:
-        with self._open(key) as (fd, found):
-            self.bounded(key, found.size, max_size)
-            return os.pread(fd, found.size, 0)
+        with self._open(key) as (fd, metadata):
+            self.bounded(key, metadata.size, max_size)
+            return os.pread(fd, metadata.size, 0)
 
     def get_range(self, key: str, offset: int, size: int) -> bytes:
         with self._open(key) as (fd, _):
@@ -68,8 +68,8 @@ class DirectoryStorage(ObjectStorage):
             return True
 
     def head(self, key: str) -> Found | None:
-        with suppress(NotFound), self._open(key) as (_, found):
-            return found
+        with suppress(NotFound), self._open(key) as (_, metadata):
+            return metadata
         return None
 
     def delete(self, key: str) -> None:
@@ -77,12 +77,12 @@ class DirectoryStorage(ObjectStorage):
             (self._root / key).unlink()
 
     def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
-        for at, _, names in os.walk(self._root / prefix):
+        for folder, _, names in os.walk(self._root / prefix):
             for name in names:
-                key = Path(at, name).relative_to(self._root).as_posix()
+                key = Path(folder, name).relative_to(self._root).as_posix()
                 with suppress(Failed):  # not a regular file
-                    if KEY.fullmatch(key) and (found := self.head(key)):
-                        yield key, found
+                    if KEY.fullmatch(key) and (metadata := self.head(key)):
+                        yield key, metadata
 
     def now(self) -> datetime:
         with self._failing(self.url), self._written(b"") as temp:
@@ -94,13 +94,13 @@ class DirectoryStorage(ObjectStorage):
     @contextmanager
     def _open(self, key: str) -> Iterator[tuple[int, Found]]:
         """The descriptor of an object's file, and its metadata."""
-        place = self.place(key)
-        with self._failing(place), open(os.open(self._root / key, READ), "rb", 0) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise Failed(f"{place}: not a regular file")
-            modified = datetime.fromtimestamp(found.st_mtime, UTC)
-            yield file.fileno(), Found(found.st_size, modified)
+        location = self.place(key)
+        with self._failing(location), open(os.open(self._root / key, READ), "rb", 0) as file:
+            file_stat = os.fstat(file.fileno())
+            if not stat.S_ISREG(file_stat.st_mode):
+                raise Failed(f"{location}: not a regular file")
+            modified = datetime.fromtimestamp(file_stat.st_mtime, UTC)
+            yield file.fileno(), Found(file_stat.st_size, modified)
 
     @contextmanager
     def _written(self, data: bytes | Path) -> Iterator[Path]:
@@ -129,34 +129,34 @@ class DirectoryStorage(ObjectStorage):
             os.close(fd)  # `unfinished` was faster
 
     def unfinished(self, *, delete: bool) -> dict[str, int]:
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         before = self.now() - LEFT_AFTER
         with self._failing(self.url):
             for path in sorted((self._root / TEMP).glob("*")):
                 with suppress(FileNotFoundError):
                     size = _size_of_left(path, before, delete=delete)
                     if size is not None:
-                        found[f"{TEMP}/{path.name}"] = size
-        return found
+                        sizes[f"{TEMP}/{path.name}"] = size
+        return sizes
 
     def _made(self, key: str) -> Path:
         """The path of a key, in a directory that exists and is durable."""
         path = self._root / key
-        for parent in reversed([one for one in path.parents if not one.exists()]):
+        for parent in reversed([ancestor for ancestor in path.parents if not ancestor.exists()]):
             parent.mkdir(0o700, exist_ok=True)
             fsync(parent.parent)
         return path
 
     @contextmanager
-    def _failing(self, place: str) -> Iterator[None]:
+    def _failing(self, location: str) -> Iterator[None]:
         """Turns an OSError into one of our errors."""
         try:
             yield
         except FileNotFoundError:
-            raise NotFound(f"{place}: no such object") from None
+            raise NotFound(f"{location}: no such object") from None
         except OSError as error:
             kind = KINDS.get(error.errno or 0, Failed)
-            raise kind(f"{place}: {error.strerror}") from error
+            raise kind(f"{location}: {error.strerror}") from error
 
 
 def _machine() -> str:
@@ -171,12 +171,12 @@ def _size_of_left(path: Path, before: datetime, *, delete: bool) -> int | None:
     if fd is None:
         return None
     try:
-        found = os.fstat(fd)
-        is_old = datetime.fromtimestamp(found.st_mtime, UTC) < before
+        file_stat = os.fstat(fd)
+        is_old = datetime.fromtimestamp(file_stat.st_mtime, UTC) < before
         if not is_old and not path.name.startswith(_machine()):
             return None
         if delete:
             path.unlink()
-        return found.st_size
+        return file_stat.st_size
     finally:
         os.close(fd)

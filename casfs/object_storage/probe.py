@@ -30,7 +30,7 @@ def probe(storage: ObjectStorage) -> None:
 
         contents = [secrets.token_bytes(64) for _ in range(WRITERS)]
         try:
-            won = list(parallel([partial(write, one) for one in contents], WRITERS))
+            won = list(parallel([partial(write, content) for content in contents], WRITERS))
             left = storage.get(key)
         finally:
             storage.delete(key)

@@ -100,10 +100,10 @@ class S3Storage(ObjectStorage):
 
     def _read(self, key: str, options: GetOptions | None, max_size: int) -> tuple[bytes, int]:
         def request() -> tuple[bytes, int]:
-            found = obstore.get(self._reads, key, options=options)
-            start, end = found.range
+            response = obstore.get(self._reads, key, options=options)
+            start, end = response.range
             self.bounded(key, end - start, max_size)
-            return bytes(found.bytes()), found.meta["size"]
+            return bytes(response.bytes()), response.meta["size"]
 
         return self._done(key, request)
 
@@ -130,10 +130,10 @@ class S3Storage(ObjectStorage):
 
     def head(self, key: str) -> Found | None:
         try:
-            found = self._done(key, lambda: obstore.head(self._reads, key))
+            meta = self._done(key, lambda: obstore.head(self._reads, key))
         except NotFound:
             return None
-        return Found(found["size"], found["last_modified"])
+        return Found(meta["size"], meta["last_modified"])
 
     def delete(self, key: str) -> None:
         with suppress(NotFound):
@@ -152,11 +152,11 @@ class S3Storage(ObjectStorage):
             except BaseError:
                 pages = None
                 raise
-            return [(one["path"], Found(one["size"], one["last_modified"])) for one in page]
+            return [(meta["path"], Found(meta["size"], meta["last_modified"])) for meta in page]
 
         while page := self._done(None, request):
             last = page[-1][0]
-            yield from ((key, found) for key, found in page if KEY.fullmatch(key))
+            yield from ((key, metadata) for key, metadata in page if KEY.fullmatch(key))
 
     def now(self) -> datetime:
         date = self._done(PROBE_KEY, lambda: self._header("Date"))
@@ -182,17 +182,17 @@ class S3Storage(ObjectStorage):
 
     def _done(self, key: str | None, request: Callable[[], T]) -> T:
         """Returns what a request returns, which is sent again after a failure that may pass."""
-        place = self.url if key is None else self.place(key)
+        location = self.url if key is None else self.place(key)
 
         def once() -> T:
             try:
                 return waited(request)
             except (BaseError, FileNotFoundError) as error:
-                raise self._judged(place, error) from None
+                raise self._judged(location, error) from None
 
         return retry(once, self._patience_s)
 
-    def _judged(self, place: str, error: Exception) -> Exception:
+    def _judged(self, location: str, error: Exception) -> Exception:
         """What to raise for an error of obstore."""
         text = str(error)
         said = _answer(error)
@@ -206,11 +206,13 @@ class S3Storage(ObjectStorage):
             return AccessDenied(f"{where}: the bucket is in another region; give its region")
         if NO_ACCESS & {*said}:
             hint = f"{SET_CREDENTIALS}; they need to get, put, delete and list"
-            return AccessDenied(f"{place}: the server refused the credentials ({answer}); {hint}")
+            return AccessDenied(
+                f"{location}: the server refused the credentials ({answer}); {hint}"
+            )
         if isinstance(error, FileNotFoundError):
-            return NotFound(f"{place}: no such object")
+            return NotFound(f"{location}: no such object")
         if "416" in said:
-            return Corrupt(f"{place} ends early: the object is damaged")
+            return Corrupt(f"{location} ends early: the object is damaged")
         if TRY_AGAIN & {*said}:
             after = self._retry_after() if {"429", "503"} & {*said} else 0
             return Passing(Unreachable(f"{where} is not ready ({answer}); try again later"), after)
@@ -221,7 +223,7 @@ class S3Storage(ObjectStorage):
             return Passing(unreachable, patience_s=CONNECT_PATIENCE_S)
         if not said and isinstance(error, GenericError):
             return Passing(Unreachable(f"{where} does not answer; check the network"))
-        return Failed(f"{place}: the server answered {answer or type(error).__name__}")
+        return Failed(f"{location}: the server answered {answer or type(error).__name__}")
 
     def _retry_after(self) -> int:
         """Returns how many seconds the server asks to wait."""
@@ -232,5 +234,5 @@ class S3Storage(ObjectStorage):
 
 def _answer(error: Exception) -> list[str]:
     """Returns HTTP status and error code in an error of obstore; nothing where no answer came."""
-    found = (pattern.search(str(error)) for pattern in (STATUS, CODE))
-    return [one[1] for one in found if one]
+    matches = (pattern.search(str(error)) for pattern in (STATUS, CODE))
+    return [match[1] for match in matches if match]

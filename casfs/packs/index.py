@@ -46,35 +46,35 @@ class PackIndex:
             raise self._corrupt("its index has another length than its counts say")
         self.dictionaries = dictionaries
         starts = range(COUNTS.size, self._dictionaries, HASH_BYTES)
-        hashes = [data[at : at + HASH_BYTES] for at in starts]
+        hashes = [data[start : start + HASH_BYTES] for start in starts]
         self._types = [None, *(hash.hex() if any(hash) else META for hash in hashes)]
 
-    def dictionary(self, place: int) -> int:
+    def dictionary(self, ordinal: int) -> int:
         """Returns the number of the member that is the dictionary of a frame. Raises Corrupt."""
-        if not 1 <= place <= self.dictionaries:
-            raise self._corrupt(f"it has no dictionary {place}")
-        at = self._dictionaries + (place - 1) * DICTIONARY.size
-        (number,) = DICTIONARY.unpack_from(self.data, at)
+        if not 1 <= ordinal <= self.dictionaries:
+            raise self._corrupt(f"it has no dictionary {ordinal}")
+        start = self._dictionaries + (ordinal - 1) * DICTIONARY.size
+        (number,) = DICTIONARY.unpack_from(self.data, start)
         return int(number)
 
     def frame(self, number: int) -> Frame:
         """Raises Corrupt."""
         if not 0 <= number < self.frames:
             raise self._corrupt(f"it has no frame {number}")
-        found = Frame(*FRAME.unpack_from(self.data, self._frames + number * FRAME.size))
-        is_outside = self._end is not None and found.offset + found.stored > self._end
-        is_raw = found.codec == RAW and found.stored == found.size
-        is_long = max(found.stored, found.size) > MAX_FRAME_BYTES
-        if is_outside or is_long or not (is_raw or found.codec == ZSTD):
+        frame = Frame(*FRAME.unpack_from(self.data, self._frames + number * FRAME.size))
+        is_outside = self._end is not None and frame.offset + frame.stored > self._end
+        is_raw = frame.codec == RAW and frame.stored == frame.size
+        is_long = max(frame.stored, frame.size) > MAX_FRAME_BYTES
+        if is_outside or is_long or not (is_raw or frame.codec == ZSTD):
             raise self._corrupt(f"frame {number} cannot be one")
-        return found
+        return frame
 
     def member(self, number: int) -> Member:
         """Raises Corrupt."""
         if not 0 <= number < self.members:
             raise self._corrupt(f"it has no member {number}")
-        at = self._members + number * MEMBER.size
-        hash, size, frame, offset, type = MEMBER.unpack_from(self.data, at)
+        start = self._members + number * MEMBER.size
+        hash, size, frame, offset, type = MEMBER.unpack_from(self.data, start)
         if type >= len(self._types):
             raise self._corrupt(f"member {number} has no type {type}")
         return Member(hash.hex(), size, frame=frame, offset=offset, type=self._types[type])
@@ -82,11 +82,11 @@ class PackIndex:
     def frames_of(self, number: int) -> Iterator[int]:
         """Yields the frames in which a member lies. Raises Corrupt."""
         member = self.member(number)
-        at = member.frame
+        frame_number = member.frame
         left = member.offset + member.size
-        while left > 0 and at < self.frames:
-            yield at
-            at, left = at + 1, left - self.frame(at).size
+        while left > 0 and frame_number < self.frames:
+            yield frame_number
+            frame_number, left = frame_number + 1, left - self.frame(frame_number).size
 
     def check_extent(self, number: int) -> None:
         """Raises Corrupt for a member that claims more bytes than its frames have."""

@@ -43,20 +43,20 @@ class PackReader:
     def pieces(self, number: int) -> Iterator[bytes]:
         """Yields the bytes of a member, a frame at a time, not verified. Raises as `read`."""
         member = self.index.member(number)
-        at = member.frame
+        frame_number = member.frame
         offset = member.offset
         left = member.size
         while left:
             try:
-                frame = self.index.frame(at)
+                frame = self.index.frame(frame_number)
                 count = min(left, frame.size - offset)
                 if count <= 0:
-                    raise Corrupt(f"frame {at} ends before it")
-                piece = self._part(at, frame, offset=offset, count=count)
+                    raise Corrupt(f"frame {frame_number} ends before it")
+                piece = self._part(frame_number, frame, offset=offset, count=count)
             except Corrupt as error:
                 raise self._damaged(number, str(error)) from None
             yield piece
-            at = at + 1
+            frame_number = frame_number + 1
             offset = 0
             left = left - count
 
@@ -89,18 +89,18 @@ class PackReader:
             raise Corrupt(f"frame {number} is cut")
         return data
 
-    def _dictionary(self, place: int) -> Dictionary:
-        if place == 0:
+    def _dictionary(self, ordinal: int) -> Dictionary:
+        if ordinal == 0:
             return self._plain
-        found = self._dictionaries.get(place)
-        if found is None:
-            number = self.index.dictionary(place)
+        dictionary = self._dictionaries.get(ordinal)
+        if dictionary is None:
+            number = self.index.dictionary(ordinal)
             member = self.index.member(number)
             frame = self.index.frame(member.frame)
             if frame.dictionary or member.offset + member.size > frame.size:
                 raise Corrupt(f"member {number} cannot be a dictionary")
-            found = self._dictionaries[place] = Dictionary(self.read(number))
-        return found
+            dictionary = self._dictionaries[ordinal] = Dictionary(self.read(number))
+        return dictionary
 
     def _damaged(self, number: int, why: str) -> CorruptBlob:
         member = self.index.member(number)

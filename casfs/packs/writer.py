@@ -99,7 +99,10 @@ class PackWriter:
         """Writes the index and the trailer; returns the name of the pack. The caller syncs."""
         self._flush()
         self._align()  # who maps the last block of a member reads zeros behind it
-        types = [bytes(HASH_BYTES) if one == META else bytes.fromhex(one) for one in self._types]
+        types = [
+            bytes(HASH_BYTES) if type_hash == META else bytes.fromhex(type_hash)
+            for type_hash in self._types
+        ]
         counts = COUNTS.pack(len(types), 0, len(self._frames), len(self._members))
         index = b"".join((counts, *types, *self._frames, *self._members))
         name = hash_bytes(index)
@@ -109,9 +112,11 @@ class PackWriter:
         return name
 
     def _add_member(self, hash: str, size: int, type: str | None) -> int:
-        place = 0 if type is None else self._types.setdefault(type, len(self._types) + 1)
+        type_number = 0 if type is None else self._types.setdefault(type, len(self._types) + 1)
         self._members.append(
-            MEMBER.pack(bytes.fromhex(hash), size, len(self._frames), self._pending_bytes, place)
+            MEMBER.pack(
+                bytes.fromhex(hash), size, len(self._frames), self._pending_bytes, type_number
+            )
         )
         return len(self._members) - 1
 

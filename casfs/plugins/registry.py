@@ -39,10 +39,10 @@ def head_name(name: str, version: str) -> HeadName:
 
 def find(store: Store, name: str, version: str) -> Plugin:
     """Returns a plugin. Raises NotFound."""
-    found = get(store, name, version)
-    if found is None:
+    plugin = get(store, name, version)
+    if plugin is None:
         raise NotFound(f"no plugin {name} {version}; see `casfs plugin list`")
-    return found
+    return plugin
 
 
 def listing(store: Store, name: str | None = None) -> list[Plugin]:

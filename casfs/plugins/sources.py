@@ -115,12 +115,19 @@ def checkout(url: str, ref: str, env: Mapping[str, str]) -> Iterator[tuple[Path,
         folder = os.path.join(private, "tree")  # whose mode is the ordinary one
         os.mkdir(folder)
         os.chmod(folder, 0o755)
-        at = ["-C", folder]
-        _git([*at, "init", "--quiet", "--template="], env, GIT_QUERY_TIMEOUT_S)
+        folder_options = ["-C", folder]
+        _git([*folder_options, "init", "--quiet", "--template="], env, GIT_QUERY_TIMEOUT_S)
         fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"]
-        _git([*at, *fetch, "--", url, ref], env, GIT_FETCH_TIMEOUT_S)
-        _git([*at, "checkout", "--quiet", "--detach", "FETCH_HEAD"], env, GIT_FETCH_TIMEOUT_S)
-        yield Path(folder), _git([*at, "rev-parse", "HEAD"], env, GIT_QUERY_TIMEOUT_S).strip()
+        _git([*folder_options, *fetch, "--", url, ref], env, GIT_FETCH_TIMEOUT_S)
+        _git(
+            [*folder_options, "checkout", "--quiet", "--detach", "FETCH_HEAD"],
+            env,
+            GIT_FETCH_TIMEOUT_S,
+        )
+        yield (
+            Path(folder),
+            _git([*folder_options, "rev-parse", "HEAD"], env, GIT_QUERY_TIMEOUT_S).strip(),
+        )
 
 
 def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
@@ -142,7 +149,7 @@ def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
         raise Failed(f"git took longer than {timeout:g} s") from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
-        causes = (one for one in said if not one.lower().startswith(("warning: ", "hint: ")))
+        causes = (cause for cause in said if not cause.lower().startswith(("warning: ", "hint: ")))
         line = next(causes, said[0]).removeprefix("fatal: ")
         for argument in arguments:  # hide passwords in URLs
             line = line.replace(argument, without_credentials(argument))
@@ -248,12 +255,12 @@ def _level(top: Level, parts: list[bytes]) -> Level:
 def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
     """Returns an entry for a hard link, which must name an earlier file."""
     target = tree.split_path(os.fsencode(member.linkname))
-    found = _level(top, target[:-1]).get(target[-1]) if target else None
-    if not isinstance(found, File):
+    entry = _level(top, target[:-1]).get(target[-1]) if target else None
+    if not isinstance(entry, File):
         raise Invalid(
             f"the member {member.name!r} links to {member.linkname!r}, which is not an earlier file"
         )
-    return File(name, found.digest, executable=found.executable, properties=found.properties)
+    return File(name, entry.digest, executable=entry.executable, properties=entry.properties)
 
 
 def _encode(batch: Batch, level: Level) -> TreeDigest:

@@ -85,16 +85,16 @@ def sync(
 
 def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
     """Restores a plugin to `target`. Raises NotFound, and as `casfs.trees.restore`."""
-    found = find(store, name, version)
+    plugin = find(store, name, version)
 
     def refuse(_: RecordedState, changed: Sequence[bytes]) -> None:
         raise Refused(
             f"{target}: {printable(changed[0])} was changed there; use an empty directory"
         )
 
-    restore(store, RecordedState(found.root), target, parents=True, on_local_changes=refuse)
+    restore(store, RecordedState(plugin.root), target, parents=True, on_local_changes=refuse)
     note_use(store.heads, [head_name(name, version)])
-    return found
+    return plugin
 
 
 def _check_name(text: str, field: str) -> None:
@@ -114,7 +114,7 @@ def _store(
     commit: str | None,
     progress: Progress,
 ) -> Synced:
-    now = now_ms()
+    synced_at = now_ms()
     report = SnapshotReport()
     options = SnapshotOptions(progress=progress, times=False)
     with store.batch() as batch:
@@ -125,8 +125,10 @@ def _store(
             "root": root,
             "source": sources.without_credentials(source)[:MAX_SOURCE_CHARS],
             "commit": commit and f"git:{commit}",  # prefixed: not taken for a ref
-            "syncedAt": now,
-            "createdAt": old.record["createdAt"] if old and not head_kinds.fault(key, old) else now,
+            "syncedAt": synced_at,
+            "createdAt": old.record["createdAt"]
+            if old and not head_kinds.fault(key, old)
+            else synced_at,
         }
         new = Head(root, record)
         batch.swap(key, old, new)
@@ -142,11 +144,11 @@ def _upstream_warning(old: Plugin, source: str, env: Mapping[str, str]) -> str:
     if old.commit is None:
         return ""
     try:
-        _, now = sources.upstream(source, old.version, env)
+        _, upstream_commit = sources.upstream(source, old.version, env)
     except NotFound as error:
         return f"it no longer exists upstream: {error}"
     except Failed as error:
         return f"cannot check upstream: {error}"
-    if now == old.commit:
+    if upstream_commit == old.commit:
         return ""
-    return f"it has moved: was {old.commit}, is {now}; use --refresh to update"
+    return f"it has moved: was {old.commit}, is {upstream_commit}; use --refresh to update"

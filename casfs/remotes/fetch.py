@@ -51,7 +51,7 @@ class Missing:
         self._tombstones: dict[str, Tombstone] = {}  # of what is not here
         self._nodes: dict[str, set[int]] = defaultdict(set)
         self._blobs: dict[str, set[int]] = defaultdict(set)
-        self._packs = {one.name: one for one in remote.state.packs(LIVE)}
+        self._packs = {pack.name: pack for pack in remote.state.packs(LIVE)}
         self._indexes: dict[str, PackIndex] = {}
         self._mirrored: set[str] = set()
         self._readers = LruCache(OPEN_READERS)
@@ -61,7 +61,7 @@ class Missing:
         assert store.root is not None
         self._lazy = LazyRemote(store.root, remote.name, limit=0, connect=lambda: remote.storage)
         if whole:
-            self._prefetch([one.name for one in self._packs.values() if one.kind == NODES])
+            self._prefetch([pack.name for pack in self._packs.values() if pack.kind == NODES])
 
     def close(self) -> None:
         """Drops what was fetched and is in the store now, also by a pull that was killed."""
@@ -91,10 +91,10 @@ class Missing:
             new = [hash for hash in substitutes if hash not in seen]
             seen.update(new)
             waiting += new
-            found = self._note(part)
-            self._prefetch([place.pack for place in found])
-            for place in sorted(found):
-                new = [ref for ref in self._refs(place) if ref not in seen]
+            locations = self._note(part)
+            self._prefetch([located.pack for located in locations])
+            for location in sorted(locations):
+                new = [ref for ref in self._refs(location) if ref not in seen]
                 seen.update(new)
                 waiting += new
 
@@ -102,14 +102,14 @@ class Missing:
         """Notes the blobs that a lazy pull has left in the remote: those in packs that a gc there
         has given up since; or `all`."""
         live = self._remote.state.since(LIVE)
-        found = [*derived.in_remote(self._store.blobs, self._remote.name)]
-        gone = [self.purged[hash] for hash, _ in found if hash in self.purged]
-        self._tombstones.update((one.hash, one) for one in gone)
-        self.find({one.substitute for one in gone if one.substitute})
-        wanted = (hash for hash, pack in found if all or pack not in live)
+        remote_blobs = [*derived.in_remote(self._store.blobs, self._remote.name)]
+        gone = [self.purged[hash] for hash, _ in remote_blobs if hash in self.purged]
+        self._tombstones.update((tombstone.hash, tombstone) for tombstone in gone)
+        self.find({tombstone.substitute for tombstone in gone if tombstone.substitute})
+        wanted = (hash for hash, pack in remote_blobs if all or pack not in live)
         hashes = [hash for hash in wanted if hash not in self.purged]
-        for place in self._remote.state.locate(hashes).values():
-            self._blobs[place.pack].add(place.number)
+        for location in self._remote.state.locate(hashes).values():
+            self._blobs[location.pack].add(location.number)
 
     def _without_purged(self, hashes: list[str]) -> tuple[list[str], list[str]]:
         """Returns the hashes without those that were purged in the remote and are not here, and the
@@ -120,32 +120,35 @@ class Missing:
         gone = derived.find_missing(self._store.blobs, gone)
         self._tombstones.update((hash, self.purged[hash]) for hash in gone)
         substitutes = [self.purged[hash].substitute for hash in gone]
-        rest = [hash for hash in hashes if hash not in self._tombstones]
-        return rest, [hash for hash in substitutes if hash is not None]
+        remaining = [hash for hash in hashes if hash not in self._tombstones]
+        return remaining, [hash for hash in substitutes if hash is not None]
 
     def _note(self, hashes: list[str]) -> list[Place]:
         """Notes where what is missing lies; returns the places of the nodes among it."""
         infos = self._store.blobs.info(hashes)
         for hash in self._store.blobs.local_among(infos.keys()):
             del infos[hash]  # work of the remote is fetched, whatever is private here
-        untyped = [one for one in hashes if one not in infos or infos[one].type is None]
+        untyped = [hash for hash in hashes if hash not in infos or infos[hash].type is None]
         places = self._remote.state.locate(untyped)
         if lacking := set(untyped) - places.keys() - infos.keys():
             raise Corrupt(f"the remote {self._remote.name} lacks {min(lacking)}, which is in use")
         nodes = []
-        for hash, place in places.items():
+        for hash, location in places.items():
             if hash in infos and infos[hash].purged:
                 continue
-            if place.kind == NODES and self._member(place.pack, place.number).type is not None:
-                self._nodes[place.pack].add(place.number)
-                nodes.append(place)
+            if (
+                location.kind == NODES
+                and self._member(location.pack, location.number).type is not None
+            ):
+                self._nodes[location.pack].add(location.number)
+                nodes.append(location)
             elif hash not in infos:
-                self._blobs[place.pack].add(place.number)
+                self._blobs[location.pack].add(location.number)
         return nodes
 
-    def _refs(self, place: Place) -> list[str]:
-        data = self._node(place)
-        member = self._member(place.pack, place.number)
+    def _refs(self, location: Place) -> list[str]:
+        data = self._node(location)
+        member = self._member(location.pack, location.number)
         try:
             if member.type in (None, META):
                 return []
@@ -153,8 +156,8 @@ class Missing:
             type_hash, payload = node.decode(member.hash, data)
             schema = self._store.registry.compiled(type_hash)[1]
             schema.check(payload)
-            found = [ref.hash for ref in schema.refs(payload) if self._is_followed(ref)]
-            return [type_hash, *dict.fromkeys(found)]
+            followed = [ref.hash for ref in schema.refs(payload) if self._is_followed(ref)]
+            return [type_hash, *dict.fromkeys(followed)]
         except (Invalid, NotFound) as error:
             raise self._corrupt(error) from None
 
@@ -166,28 +169,28 @@ class Missing:
         """Stores a type, and the type of that, before a node of it is looked at."""
         if self._store.blobs.info([type]):
             return
-        place = self._remote.state.locate([type], kind=NODES).get(type)
-        if place is None:
+        location = self._remote.state.locate([type], kind=NODES).get(type)
+        if location is None:
             raise self._corrupt(f"the type {type} is missing")
-        outer = self._member(place.pack, place.number).type
+        outer = self._member(location.pack, location.number).type
         if outer not in (None, META, type):
             self._need_type(str(outer))
         with self._store.batch() as batch:
-            self._put(batch, place)
+            self._put(batch, location)
 
-    def _node(self, place: Place) -> bytes:
-        if self._member(place.pack, place.number).size > MAX_NODE_BYTES:
-            raise self._corrupt(f"member {place.number} of pack {place.pack} is too large")
-        return self._reader(place.pack).read(place.number)
+    def _node(self, location: Place) -> bytes:
+        if self._member(location.pack, location.number).size > MAX_NODE_BYTES:
+            raise self._corrupt(f"member {location.number} of pack {location.pack} is too large")
+        return self._reader(location.pack).read(location.number)
 
     def _reader(self, pack: str) -> LazyPack:
         with self._lock:
-            found: LazyPack | None = self._readers.get(pack)
-            if found is None:
+            reader: LazyPack | None = self._readers.get(pack)
+            if reader is None:
                 self._mirror(pack)
-                found = LazyPack(self._lazy, pack)
-                self._readers.put(pack, found, 1)
-            return found
+                reader = LazyPack(self._lazy, pack)
+                self._readers.put(pack, reader, 1)
+            return reader
 
     def _mirror(self, pack: str) -> None:
         """Begins a mirror with the index, which is here already."""
@@ -233,11 +236,11 @@ class Missing:
         while waiting:
             again = []
             why = None
-            for place in waiting:
+            for location in waiting:
                 try:
-                    self._put(self._batch, place)
+                    self._put(self._batch, location)
                 except (Invalid, NotFound) as error:
-                    again.append(place)
+                    again.append(location)
                     why = error
             if len(again) == len(waiting):
                 self._batch.commit()
@@ -256,28 +259,34 @@ class Missing:
         substitutes are stored. Returns whether there was any."""
         if not self._tombstones:
             return False
-        substitutes = [one.substitute for one in self._tombstones.values() if one.substitute]
+        substitutes = [
+            tombstone.substitute for tombstone in self._tombstones.values() if tombstone.substitute
+        ]
         missing = derived.find_missing(self._store.blobs, substitutes)
-        ready = [one for one in self._tombstones.values() if one.substitute not in missing]
+        ready = [
+            tombstone
+            for tombstone in self._tombstones.values()
+            if tombstone.substitute not in missing
+        ]
         purged.take(self._store, ready)
-        for one in ready:
-            del self._tombstones[one.hash]
+        for ready_tombstone in ready:
+            del self._tombstones[ready_tombstone.hash]
         self.marked += len(ready)
         return bool(ready)
 
-    def _put(self, batch: Batch, place: Place) -> None:
+    def _put(self, batch: Batch, location: Place) -> None:
         try:
-            batch.put_encoded(self._node(place))
+            batch.put_encoded(self._node(location))
         except (KeyError, TypeError, AttributeError):
-            raise self._corrupt(f"{place} is not one") from None
+            raise self._corrupt(f"{location} is not one") from None
 
     def adopt_blobs(self) -> None:
         """Notes where the blobs are: each is fetched when it is read."""
         for name, numbers in self._blobs.items():
             for number in numbers:
                 self._index(name).check_extent(number)
-            found = [(n, self._member(name, n)) for n in sorted(numbers)]
-            places = [(n, member.hash, member.size) for n, member in found]
+            members = [(n, self._member(name, n)) for n in sorted(numbers)]
+            places = [(n, member.hash, member.size) for n, member in members]
             self._mirror(name)
             backend: Any = self._store.backend
             backend.adopt_pack(name, "remote", self._packs[name].size, self._remote.name, places)
@@ -286,16 +295,16 @@ class Missing:
         """Fetches and stores the blobs; what is committed now and then, the next pull has."""
         count = size = held = 0
         groups = (
-            partial(self._stage, name, sorted(all)[at : at + STAGED_AT_ONCE])
+            partial(self._stage, name, sorted(all)[start : start + STAGED_AT_ONCE])
             for name, all in self._blobs.items()
-            for at in range(0, len(all), STAGED_AT_ONCE)
+            for start in range(0, len(all), STAGED_AT_ONCE)
         )
         with begin(*self.totals()[1:]) as progress, self._store.batch() as batch:
             for staged in parallel(groups, FETCHERS, FETCHERS):
-                for one in staged:
-                    batch.put_staged(one)
+                for blob in staged:
+                    batch.put_staged(blob)
                     count = count + 1
-                    size = size + one.digest.size_bytes
+                    size = size + blob.digest.size_bytes
                 progress(count, size)
                 if size - held >= COMMIT_BYTES:
                     batch.commit()
@@ -304,13 +313,13 @@ class Missing:
     def _stage(self, pack: str, numbers: list[int]) -> list[Staged]:
         reader = self._reader(pack)
         stage = derived.stager(self._store.blobs)
-        found = []
+        staged = []
         for number in numbers:
             member = self._member(pack, number)
             if member.size <= FILE_MIN_BYTES:
                 data = reader.read(number)
-                found.append(stage(Digest(BlobHash(member.hash), len(data)), data))
+                staged.append(stage(Digest(BlobHash(member.hash), len(data)), data))
             else:  # verified at its end
                 pieces: Any = PieceStream(reader.pieces(number))
-                found.append(self._store.blobs.stage(io.BufferedReader(pieces)))
-        return found
+                staged.append(self._store.blobs.stage(io.BufferedReader(pieces)))
+        return staged

@@ -81,7 +81,7 @@ def collect(remote: Remote, *, dry_run: bool = False) -> Collected:
 
 def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) -> Collected:
     position = remote.state.position()
-    packs = {one.name: one for one in remote.state.packs(LIVE)}
+    packs = {pack.name: pack for pack in remote.state.packs(LIVE)}
     doomed = purged.packs_with(remote, blobs.purged)
     reached, kept = _mark(remote, store, blobs=blobs, packs=packs, doomed=doomed)
     done = Collected(len(packs), purged=sorted(doomed))
@@ -123,8 +123,8 @@ def _mark(
         reached: Reached = {}
         try:
             for hash in graph.walk(store, roots, with_local=True):
-                for place in blobs.places([hash]).values():
-                    reached.setdefault(place.pack, set()).add(place.number)
+                for location in blobs.places([hash]).values():
+                    reached.setdefault(location.pack, set()).add(location.number)
         except (NotFound, Corrupt) as error:
             name = remote.name
             raise Corrupt(f"nothing was deleted: {error}; run `casfs remote fsck {name}`") from None
@@ -151,13 +151,13 @@ def _garbage(blobs: RemoteBlobs, pack: str, reached: Reached) -> float:
 
 def _expired(remote: Remote, live: set[str]) -> list[str]:
     """Returns the packs that were orphaned long enough ago."""
-    now = remote.storage.now()
-    found = []
+    storage_time = remote.storage.now()
+    expired = []
     for name, number in remote.state.since(ORPHANED).items():
         entry = remote.storage.head(log.key(number))
-        if name not in live and entry is not None and entry.modified <= now - GRACE:
-            found.append(name)
-    return found
+        if name not in live and entry is not None and entry.modified <= storage_time - GRACE:
+            expired.append(name)
+    return expired
 
 
 def _copy(
@@ -166,9 +166,9 @@ def _copy(
     plan = Plan(set())
     for pack in packs:
         members = [blobs.index(pack.name).member(number) for number in sorted(reached[pack.name])]
-        items = [Item(one.hash, one.size, one.type) for one in members]
+        items = [Item(member.hash, member.size, member.type) for member in members]
         if pack.kind == NODES:
             plan.nodes += items
         else:
-            plan.blobs += [one._replace(type=None) for one in items]
+            plan.blobs += [blob._replace(type=None) for blob in items]
     return [pack for pack, _ in parallel(packers(store, remote, plan), PACKERS, PACKERS)]

@@ -26,7 +26,7 @@ def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
     """Returns the heads that texts name, as they leave the store: all checkpoints of a NAME,
     NAME@ID, a thread with those that it called, a workflow; and the store's own schemas. Raises
     NotFound, Conflict (ambiguous), Invalid for a text that names no head."""
-    found: dict[HeadName, Head] = {}
+    named_heads: dict[HeadName, Head] = {}
     for text in texts:
         all = dict(head_kinds.sound(store.heads, f"{checkpoint.HEADS}{text}/"))
         if "/" in text or not all:
@@ -34,11 +34,11 @@ def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
             if hashes:
                 raise Invalid(f"{text} has no name; push a checkpoint, a thread or workflows/NAME")
             all = dict(heads)
-        found |= all
-    found = arrivals.leaving(found.items())
+        named_heads |= all
+    named_heads = arrivals.leaving(named_heads.items())
     return {
-        name: without_processes(name, _at_rest(name, head, found), found)
-        for name, head in found.items()
+        name: without_processes(name, _at_rest(name, head, named_heads), named_heads)
+        for name, head in named_heads.items()
     }
 
 
@@ -46,15 +46,19 @@ def all_names(store: Store) -> list[str]:
     """Returns the names of all checkpoints, threads and workflows, for `of_store`; none that is
     another's, ORIGIN.NAME."""
     kinds = (checkpoint.HEADS, threads.HEADS, WORKFLOWS)
-    found = (one for kind in kinds for one in head_kinds.sound(store.heads, kind))
-    return [name for name, head in found if not arrivals.is_alias(name, head)]
+    named_heads = (
+        named_head for kind in kinds for named_head in head_kinds.sound(store.heads, kind)
+    )
+    return [name for name, head in named_heads if not arrivals.is_alias(name, head)]
 
 
-def _at_rest(name: HeadName, head: Head, others: Collection[str]) -> Head:
+def _at_rest(name: HeadName, head: Head, leaving_names: Collection[str]) -> Head:
     """A running thread leaves as a suspended one: no other daemon runs it by itself."""
     if not name.startswith(threads.HEADS) or head.record["status"] != threads.RUNNING:
         return head
-    called = f"{threads.HEADS}{head.record.get('parent')}" in others  # is resumed with its caller
+    called = (
+        f"{threads.HEADS}{head.record.get('parent')}" in leaving_names
+    )  # is resumed with its caller
     cause = CALLER if called else UNKNOWN
     state = {"status": threads.SUSPENDED, "reason": RUNNING, "cause": cause}
     return Head(head.hash, {**head.record, **state})
@@ -77,27 +81,33 @@ def of_remote(refs: Mapping[str, Any], texts: Collection[str]) -> list[str]:
     below: dict[str, list[str]] = {}
     for name in _some(refs, threads.HEADS):
         below.setdefault(str(refs[name]["record"].get("parent")), []).append(name)
-    found = [name for text in texts for name in _matching(refs, text)]
-    for name in found:  # which grows
-        found += below.pop(name[len(threads.HEADS) :], ())
-    return list(dict.fromkeys(found))
+    matched_names = [name for text in texts for name in _matching(refs, text)]
+    for name in matched_names:  # which grows
+        matched_names += below.pop(name[len(threads.HEADS) :], ())
+    return list(dict.fromkeys(matched_names))
 
 
 def _matching(refs: Mapping[str, Any], text: str) -> list[str]:
     name, _, id = text.partition("@")
-    whole = [one for one in (text, WORKFLOWS + text) if one in refs]
-    named = [one for one in _some(refs, threads.HEADS) if refs[one]["record"].get("name") == text]
+    whole = [ref_name for ref_name in (text, WORKFLOWS + text) if ref_name in refs]
+    named = [
+        ref_name
+        for ref_name in _some(refs, threads.HEADS)
+        if refs[ref_name]["record"].get("name") == text
+    ]
     parts = _some(refs, f"{checkpoint.HEADS}{name}/{id}") if id else []
     if len(text) >= MIN_PART_CHARS:
         parts += _some(refs, f"{threads.HEADS}{text.upper()}")
-    if found := whole or _some(refs, f"{checkpoint.HEADS}{text}/"):
-        return found
-    found = named or parts
-    if not found:
+    if matches := whole or _some(refs, f"{checkpoint.HEADS}{text}/"):
+        return matches
+    matches = named or parts
+    if not matches:
         raise NotFound(f"the remote has no {text!r}; see `casfs remote ls`")
-    if len(found) > 1:
-        raise Conflict(f"{text} is ambiguous: {', '.join(map(label, found[:3]))}; give more of it")
-    return found
+    if len(matches) > 1:
+        raise Conflict(
+            f"{text} is ambiguous: {', '.join(map(label, matches[:3]))}; give more of it"
+        )
+    return matches
 
 
 def _some(refs: Mapping[str, Any], prefix: str) -> list[str]:

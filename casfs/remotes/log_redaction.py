@@ -66,7 +66,7 @@ def _hash_of_purges(remote: Remote) -> bytes:
         name: ref["record"].get("at" if name.startswith(PURGED) else REDACTED_AT)
         for name, ref in remote.state.refs().items()
     }
-    known = {name: at for name, at in times.items() if isinstance(at, int)}
+    known = {name: purged_at for name, purged_at in times.items() if isinstance(purged_at, int)}
     return hash_bytes(canonical.encode(known)).encode() if known else NONE
 
 

@@ -76,7 +76,7 @@ def pull(
         missing.add_remote(all=not lazy and not texts)
         kept = purged.kept_here(store, missing.purged)
         gone = [missing.purged[hash] for hash in kept if purge]
-        missing.find({one.substitute for one in gone if one.substitute})
+        missing.find({tombstone.substitute for tombstone in gone if tombstone.substitute})
         done.nodes, done.blobs, done.bytes = missing.totals()
         if lazy:
             missing.adopt_blobs()
@@ -93,30 +93,32 @@ def pull(
     names = Names(store, origin)  # as the store is now, after a long download
     places = _placed(
         names,
-        {one: wanted[one] for one in places},
+        {name: wanted[name] for name in places},
         done=done,
         is_strict=bool(texts),
         is_stored=True,
     )
     replaced: dict[HeadName, tuple[Head, Head]] = {}
     is_redacted = False
-    newest = _newest(store, [place.name for place in places.values()])
+    newest = _newest(store, [arrival.name for arrival in places.values()])
     with store.batch() as batch:
         known = {name for name, _ in store.heads.list(threads.HEADS)} | places.keys()
-        for name, place in places.items():
-            new = names.record(name, place, without_processes(name, wanted[name], known))
-            if place.old is None:
-                batch.swap(place.name, None, new)
-            elif arrivals.is_redacted_since(place.old, new):  # what was purged no undo brings back
-                batch.swap(place.name, place.old, new)
+        for name, destination in places.items():
+            new = names.record(name, destination, without_processes(name, wanted[name], known))
+            if destination.old is None:
+                batch.swap(destination.name, None, new)
+            elif arrivals.is_redacted_since(
+                destination.old, new
+            ):  # what was purged no undo brings back
+                batch.swap(destination.name, destination.old, new)
                 is_redacted = True
             else:
-                replaced[place.name] = place.old, new
+                replaced[destination.name] = destination.old, new
         removals.replace(store, batch, replaced)
     if is_redacted:
         tombstones.purgeable(store).erase_remains(lambda _: True)  # of the old records
-    done.refs = sorted(place.name for place in places.values())
-    done.renamed = {name: place.name for name, place in places.items() if name != place.name}
+    done.refs = sorted(arrival.name for arrival in places.values())
+    done.renamed = {name: arrival.name for name, arrival in places.items() if name != arrival.name}
     done.replaced = {name: old.hash for name, (old, _) in replaced.items()} | newest
     if with_local:
         _pull_local(store, remote, begin)
@@ -142,14 +144,14 @@ def _pull_local(store: Store, remote: Remote, begin: Begin) -> None:
 
 
 def _origin(store: Store, remote: Remote, replace: bool, purge: bool, asks: Asks | None) -> Origin:
-    others = set() if store.root is None else {*config.remotes(store.root)}
+    remote_names = set() if store.root is None else {*config.remotes(store.root)}
     return Origin(
         remote.name,
         is_own=remote.is_trusted,
         replaces=replace,
         purges=purge,
         pushed=remote.state.pushed(),
-        others={config.IMPORT, *others} - {remote.name},
+        others={config.IMPORT, *remote_names} - {remote.name},
         asks=asks,
     )
 
@@ -158,7 +160,7 @@ def _wanted(remote: Remote, texts: list[str], done: Pulled) -> dict[HeadName, He
     """Returns the refs that texts name. Raises Corrupt where one is none; without texts it notes
     such a one as skipped."""
     refs = purged.named(remote.state.refs())
-    found = {}
+    wanted = {}
     for name in heads.of_remote(refs, texts):
         try:
             head = heads.parsed(name, refs[name])
@@ -168,8 +170,8 @@ def _wanted(remote: Remote, texts: list[str], done: Pulled) -> dict[HeadName, He
             done.skipped.append(name)
             continue
         key = HeadName(name)
-        found[key] = Head(head.hash, arrivals.without_marks(key, head.record))
-    return found
+        wanted[key] = Head(head.hash, arrivals.without_marks(key, head.record))
+    return wanted
 
 
 def _placed(
@@ -182,22 +184,22 @@ def _placed(
 ) -> dict[HeadName, Place]:
     """Returns where those heads arrive that do. `is_stored`: their nodes are here, so that it is
     known which threads may move. Notes which stay; raises Conflict, Invalid if `is_strict`."""
-    found = {}
+    destinations = {}
     for name, head in wanted.items():
         try:
-            place = names.place(name, head)
-            if place is not None and is_stored:
-                names.check_move(place, head)
+            destination = names.place(name, head)
+            if destination is not None and is_stored:
+                names.check_move(destination, head)
         except (Conflict, Invalid) as error:
             if is_strict:
                 raise type(error)(f"{error}; no name moved") from None
             done.stayed[name] = str(error)
             continue
-        if place is None:
+        if destination is None:
             done.unchanged += 1
         else:
-            found[name] = place
-    return found
+            destinations[name] = destination
+    return destinations
 
 
 def _check(store: Store, remote: str, name: HeadName, new: Head) -> None:
@@ -216,10 +218,10 @@ def _newest(store: Store, names: Collection[HeadName]) -> dict[str, str]:
         if name.startswith(checkpoint.HEADS):
             series = arrivals.series(name)
             last[series] = max(name, last.get(series, name))
-    found: dict[str, str] = {}
+    previous_hashes: dict[str, str] = {}
     for series, name in last.items():
         for old, head in store.heads.list(series, reverse=True):
             if old < name:
-                found[name] = head.hash
+                previous_hashes[name] = head.hash
             break
-    return found
+    return previous_hashes

@@ -32,14 +32,17 @@ Tombstones = Mapping[str, Tombstone]  # by the hash of what was purged
 def of_refs(refs: Mapping[str, Any]) -> dict[str, Tombstone]:
     """Returns the sound tombstones among refs. A substitute that was purged later is replaced by
     its own."""
-    found: dict[str, Tombstone] = {}
+    sound_tombstones: dict[str, Tombstone] = {}
     for name, ref in refs.items():
         if not name.startswith(PURGED):
             continue
         head = Head(ref["hash"], ref["record"])
         if name == tombstones.head_name(head.hash) and head_kinds.fault(name, head) is None:
-            found[head.hash] = tombstones.decode(head)
-    return {one.hash: one._replace(substitute=_last(found, one)) for one in found.values()}
+            sound_tombstones[head.hash] = tombstones.decode(head)
+    return {
+        tombstone.hash: tombstone._replace(substitute=_last(sound_tombstones, tombstone))
+        for tombstone in sound_tombstones.values()
+    }
 
 
 def named(refs: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,11 +57,11 @@ def of_remote(remote: Remote) -> dict[str, Tombstone]:
     return of_refs(remote.state.refs(PURGED))
 
 
-def _last(found: Tombstones, first: Tombstone) -> str | None:
+def _last(purged: Tombstones, first: Tombstone) -> str | None:
     """Returns the substitute at the end of a chain; None where it leads back."""
     passed = {first.hash}
     substitute = first.substitute
-    while substitute is not None and (after := found.get(substitute)) is not None:
+    while substitute is not None and (after := purged.get(substitute)) is not None:
         if substitute in passed:
             return None
         passed.add(substitute)
@@ -76,63 +79,69 @@ def to_push(store: Store, remote: Remote, reached: Collection[str]) -> list[Tomb
     of contents that are in its packs; and those whose substitute has changed."""
     there = of_remote(remote)
     wanted: list[Tombstone] = []
-    ours = {one.hash: one for one in tombstones.listing(store)}
+    ours = {listed.hash: listed for listed in tombstones.listing(store)}
     located = {*remote.state.locate(ours.keys()), *remote.state.locate(ours.keys(), ORPHANED)}
-    for hash, one in ours.items():
+    for hash, tombstone in ours.items():
         known = there.get(hash)
         if known is None:
             is_wanted = hash in reached or hash in located
         else:
-            is_wanted = one.substitute != known.substitute and known.substitute in ours
+            is_wanted = tombstone.substitute != known.substitute and known.substitute in ours
         if is_wanted:
-            wanted.append(one)
+            wanted.append(tombstone)
     return wanted
 
 
-def check_substitutes(store: Store, found: Collection[Tombstone]) -> None:
+def check_substitutes(store: Store, purged: Collection[Tombstone]) -> None:
     """Raises Corrupt for a substitute that changes more than a text. All are stored."""
-    infos = store.blobs.info([one.substitute for one in found if one.substitute])
+    infos = store.blobs.info([tombstone.substitute for tombstone in purged if tombstone.substitute])
     for hash, info in infos.items():
         type = None if info.type is None else store.registry.name(info.type)
         tombstones.check_substitute(type, hash)
 
 
-def take(store: Store, found: Collection[Tombstone]) -> None:
+def take(store: Store, purged: Collection[Tombstone]) -> None:
     """Marks what was purged elsewhere and is not in this store, or only known from a lazy pull.
     Content that is here stays. Raises Corrupt for a substitute that changes more than a text."""
-    check_substitutes(store, found)
+    check_substitutes(store, purged)
 
     def mark() -> None:
-        known = store.blobs.info([one.hash for one in found])
-        tombstones.take(store.backend, [one for one in found if one.hash not in known])
-        lost = [one for one in found if one.hash in known and known[one.hash].remote]
+        known = store.blobs.info([tombstone.hash for tombstone in purged])
+        tombstones.take(
+            store.backend, [tombstone for tombstone in purged if tombstone.hash not in known]
+        )
+        lost = [
+            tombstone
+            for tombstone in purged
+            if tombstone.hash in known and known[tombstone.hash].remote
+        ]
         if lost:
             purge_all(store, lost)
 
     retry_on_conflict(mark)
 
 
-def kept_here(store: Store, found: Tombstones) -> list[str]:
+def kept_here(store: Store, purged: Tombstones) -> list[str]:
     """Returns what was purged elsewhere, and has its content in this store."""
-    infos = store.blobs.info(found.keys())
-    return [hash for hash in found if hash in infos and infos[hash].is_here]
+    infos = store.blobs.info(purged.keys())
+    return [hash for hash in purged if hash in infos and infos[hash].is_here]
 
 
-def packs_with(remote: Remote, found: Tombstones) -> set[str]:
+def packs_with(remote: Remote, purged: Tombstones) -> set[str]:
     """Returns the names of the packs in the remote that hold a purged member, whatever their state;
     also those of interrupted pushes, which are in no entry. Reads the indexes of those alone that
     are not known yet."""
-    if not found:
+    if not purged:
         return set()
-    known = {one.name for one in remote.state.packs(LIVE, ORPHANED, PENDING)}
-    names = remote.state.holders(found.keys())
-    rest = [one for one in remote.state.packs(ORPHANED, PENDING) if one.data is None]
+    known = {pack.name for pack in remote.state.packs(LIVE, ORPHANED, PENDING)}
+    names = remote.state.holders(purged.keys())
+    unindexed = [pack for pack in remote.state.packs(ORPHANED, PENDING) if pack.data is None]
     for key, item in remote.storage.list("packs/"):
         name = key.removeprefix("packs/").removesuffix(".pack")
         if name not in known:
-            rest.append(Pack(name, "", size=item.size, offset=0))
-    keys = [bytes.fromhex(hash) for hash in found]
-    for name, index in parallel([_reader(remote, pack) for pack in rest]):
+            unindexed.append(Pack(name, "", size=item.size, offset=0))
+    keys = [bytes.fromhex(hash) for hash in purged]
+    for name, index in parallel([_reader(remote, pack) for pack in unindexed]):
         if index is not None and any(key in index.data for key in keys):
             names.add(name)
     return names

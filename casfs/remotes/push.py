@@ -84,7 +84,7 @@ def push(
         roots = [hash for head in sent.values() for hash in targets(head)]
         plan = push_plan.make(store, remote, [*dict.fromkeys(roots)], with_local=with_local)
         moves |= _moves(store, remote, plan.local)
-        total = sum(one.size for one in (*plan.nodes, *plan.blobs))
+        total = sum(planned.size for planned in (*plan.nodes, *plan.blobs))
         done = Pushed([name for name in sorted(moves) if name in wanted])
         done.unchanged = len(wanted) - len(done.refs)
         done.nodes = len(plan.nodes)
@@ -102,7 +102,7 @@ def push(
                 done.packs = done.packs + 1
                 done.sent = done.sent + pack.size
                 blobs = blobs + len(items)
-                size = size + sum(one.size for one in items)
+                size = size + sum(member.size for member in items)
                 progress(blobs, size)
         try:
             remote.append(partial(_fill, store, remote, wanted | plan.local, plan, packs))
@@ -153,7 +153,7 @@ def _fill(
 
 def _moves(store: Store, remote: Remote, wanted: dict[HeadName, Head]) -> dict[HeadName, Head]:
     """Returns those heads that the remote has not got. Raises Conflict."""
-    found = {}
+    moved_heads = {}
     for name, head in wanted.items():
         there = remote.state.ref(name)
         if there is not None and (_is_known(head, there) or name.startswith(SCHEMAS)):
@@ -165,8 +165,8 @@ def _moves(store: Store, remote: Remote, wanted: dict[HeadName, Head]) -> dict[H
                 f"{label(name)} has moved in {remote.name} since; nothing was pushed."
                 f" `casfs pull {remote.name} {label(name)}` gets it"
             )
-        found[name] = head
-    return found
+        moved_heads[name] = head
+    return moved_heads
 
 
 def _is_known(head: Head, there: dict[str, Any]) -> bool:
@@ -176,7 +176,7 @@ def _is_known(head: Head, there: dict[str, Any]) -> bool:
         return True
     if arrivals.is_redacted_since(value_there, head):
         return False
-    old, new = (one.get("updatedAt") for one in (head.record, there["record"]))
+    old, new = (record.get("updatedAt") for record in (head.record, there["record"]))
     is_older = isinstance(old, int) and isinstance(new, int) and old < new
     return bool(there["hash"] == head.hash and (is_older or head.record == there["record"]))
 
@@ -189,19 +189,19 @@ def packers(store: Store, remote: Remote, plan: Plan) -> Iterator[Callable[[], A
     for kind, items in ((NODES, plan.nodes), (BLOBS, plan.blobs)):
         part: list[Item] = []
         held = 0
-        for one in items:
-            if part and held + one.size > PLAIN_BYTES[kind]:
+        for member in items:
+            if part and held + member.size > PLAIN_BYTES[kind]:
                 yield partial(_pack, store, remote, kind, part)
                 part = []
                 held = 0
-            part.append(one)
-            held += one.size
+            part.append(member)
+            held += member.size
         if part:
             yield partial(_pack, store, remote, kind, part)
 
 
 def _pack(store: Store, remote: Remote, kind: str, items: list[Item]) -> tuple[Pack, list[Item]]:
-    with _private(store, sum(one.size for one in items)) as out:
+    with _private(store, sum(member.size for member in items)) as out:
         _write(store, out, items)
         size = out.seek(0, os.SEEK_END)
         index = read_index(partial(_read_at, out), size)
@@ -227,7 +227,7 @@ def _private(store: Store, size: int) -> Any:
 def _write(store: Store, out: BinaryIO, items: list[Item]) -> None:
     writer = PackWriter(out)
     writer.add_salt()
-    contents = store.blobs.get_many(one.hash for one in items)
+    contents = store.blobs.get_many(member.hash for member in items)
     for (hash, size, type), data in zip(items, contents, strict=True):
         if data is not None or type is not None:
             writer.add(hash, store.get(hash) if data is None else data, type)

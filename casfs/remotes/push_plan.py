@@ -57,7 +57,9 @@ def make(store: Store, remote: Remote, roots: list[str], *, with_local: bool) ->
     walk.follow(roots)
     while True:  # a substitute may reach other purged contents
         plan.tombstones = purged.to_push(store, remote, plan.purged)
-        substitutes = [one.substitute for one in plan.tombstones if one.substitute]
+        substitutes = [
+            tombstone.substitute for tombstone in plan.tombstones if tombstone.substitute
+        ]
         new = [hash for hash in substitutes if hash not in walk.seen]
         if not new:
             break
@@ -82,8 +84,8 @@ class _Walk:
     def follow(self, roots: list[str]) -> None:
         trail = [("", self._below(roots))]
         while trail:
-            hash, rest = trail[-1]
-            child = next((one for one in rest if one not in self.seen), None)
+            hash, children = trail[-1]
+            child = next((candidate for candidate in children if candidate not in self.seen), None)
             if child is not None:
                 self.seen.add(child)
                 if self._with_local and (local := local_trees.get(self._store, child)):
@@ -104,18 +106,20 @@ class _Walk:
         blobs = [hash for hash in new if hash in infos and infos[hash].type is None]
         self.seen.update(blobs)
         there = state.locate(blobs).keys()
-        plan.blobs += [Item(one, infos[one].size, type=None) for one in blobs if one not in there]
+        plan.blobs += [
+            Item(hash, infos[hash].size, type=None) for hash in blobs if hash not in there
+        ]
         nodes = [hash for hash in new if hash not in self.seen]
         known = state.locate(nodes, LIVE, NODES).keys()
         if self._with_local:
-            passed = (one for one in known & infos.keys() if infos[one].type != self._directory)
+            passed = (hash for hash in known & infos.keys() if infos[hash].type != self._directory)
             self._passed.update(passed)
         self.seen.update(known - self._passed)
         return iter(nodes)
 
     def _without_purged(self, hashes: list[str], infos: dict[str, BlobInfo]) -> list[str]:
         """Returns those that are new; of what was purged the substitutes. Fills in `infos`."""
-        found: list[str] = []
+        new_hashes: list[str] = []
         waiting = hashes
         while waiting:
             new = [sys.intern(hash) for hash in waiting if hash not in self.seen]  # a chain has all
@@ -124,37 +128,37 @@ class _Walk:
             for hash in new:
                 info = infos.get(hash)
                 if hash not in self._plan.purged_there and not (info and info.purged):
-                    found.append(hash)
+                    new_hashes.append(hash)
                     continue
                 substitute = info.substitute if info else None
                 self.seen.add(hash)
                 self._plan.purged[hash] = substitute
                 if substitute is not None:
                     waiting.append(substitute)
-        return found
+        return new_hashes
 
 
 def _reuse(remote: Remote, plan: Plan) -> None:
     """Takes from the plan what was uploaded before. A pack of nodes counts only where all of it is
     planned: what another of its nodes refers to may be in no live pack."""
     doomed = remote.state.holders({*plan.purged, *plan.purged_there})
-    places = remote.state.locate([one.hash for one in plan.blobs], PENDING, BLOBS)
-    nodes = remote.state.locate([one.hash for one in plan.nodes], PENDING, NODES)
-    counts = Counter(place.pack for place in nodes.values())
+    places = remote.state.locate([blob.hash for blob in plan.blobs], PENDING, BLOBS)
+    nodes = remote.state.locate([node.hash for node in plan.nodes], PENDING, NODES)
+    counts = Counter(location.pack for location in nodes.values())
     for name, count in counts.items():
         pack = remote.state.pack(name)
         if PackIndex(name, pack.data or b"", pack.offset).members == count + 1:  # the random one
-            places |= {hash: place for hash, place in nodes.items() if place.pack == name}
-    places = {hash: place for hash, place in places.items() if place.pack not in doomed}
-    plan.reused = {place.pack for place in places.values()}
-    plan.nodes = [one for one in plan.nodes if one.hash not in places]
-    plan.blobs = [one for one in plan.blobs if one.hash not in places]
+            places |= {hash: location for hash, location in nodes.items() if location.pack == name}
+    places = {hash: location for hash, location in places.items() if location.pack not in doomed}
+    plan.reused = {location.pack for location in places.values()}
+    plan.nodes = [node for node in plan.nodes if node.hash not in places]
+    plan.blobs = [blob for blob in plan.blobs if blob.hash not in places]
 
 
 def drop_lost_packs(remote: Remote) -> None:
     """Forgets packs of an interrupted push that did not arrive, or may be deleted soon."""
     for name, since in remote.state.since(PENDING).items():
-        found = remote.storage.head(pack_key(name))
-        is_there = found is not None and found.size == remote.state.pack(name).size
+        metadata = remote.storage.head(pack_key(name))
+        is_there = metadata is not None and metadata.size == remote.state.pack(name).size
         if since < time.time() - PENDING_S or not is_there:
             remote.state.drop_pending(name)

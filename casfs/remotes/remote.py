@@ -44,17 +44,17 @@ class Settings(NamedTuple):
 
 def listing(root: Path) -> dict[str, Settings]:
     """Returns the remotes of the store at `root`. Raises Invalid naming the file."""
-    found = {}
-    for name, one in config.remotes(root).items():
+    remotes = {}
+    for name, table in config.remotes(root).items():
         types = {key: bool if key == "trusted" else str for key in Settings._fields}
-        is_known = all(isinstance(value, types.get(key, ())) for key, value in one.items())
-        if not NAME.fullmatch(name) or name == config.IMPORT or not is_known or "url" not in one:
+        is_known = all(isinstance(value, types.get(key, ())) for key, value in table.items())
+        if not NAME.fullmatch(name) or name == config.IMPORT or not is_known or "url" not in table:
             where = f"{root / config.FILE}: [remotes.{name}]"
             raise Invalid(
                 f"{where} must hold url, and may hold endpoint and region, as texts, and trusted"
             )
-        found[name] = Settings(**dict(one))  # type: ignore[arg-type]
-    return found
+        remotes[name] = Settings(**dict(table))  # type: ignore[arg-type]
+    return remotes
 
 
 def get(root: Path, name: str) -> Settings:
@@ -79,9 +79,11 @@ def save(root: Path, name: str, settings: Settings | None) -> None:
     path = root / config.FILE
     text = path.read_text("utf-8") if path.exists() else ""
     values = {} if settings is None else settings._asdict()
-    made = with_table(text, f"remotes.{name}", {key: one for key, one in values.items() if one})
+    new_text = with_table(
+        text, f"remotes.{name}", {key: setting for key, setting in values.items() if setting}
+    )
     with writing(path), replacing(path) as file:
-        file.write(made.encode())
+        file.write(new_text.encode())
 
 
 def create(storage: ObjectStorage) -> None:
@@ -133,7 +135,7 @@ class Remote:
         Corrupt, NotFound."""
         number, id = self.state.position()
         last = None
-        new = [*parallel(partial(self.entry, number + one) for one in range(2))]
+        new = [*parallel(partial(self.entry, number + offset) for offset in range(2))]
         if number:
             last, *new = new
         if number and (last is None or last["id"] != id):
@@ -151,7 +153,9 @@ class Remote:
             check(self.storage)
             number, new = self._beginning()
             id = None
-        while entries := [one for one in takewhile(lambda one: one is not None, new) if one]:
+        while entries := [
+            entry for entry in takewhile(lambda next_entry: next_entry is not None, new) if entry
+        ]:
             for entry in entries:
                 if entry["after"] != id and (id or entry["all"] is None):
                     raise Corrupt(f"{self.storage.url}: an entry of its log is not the next one")
@@ -160,7 +164,7 @@ class Remote:
                 return self.catch_up()  # another process has
             number += len(entries)
             ahead = min(2 * len(new), MAX_AHEAD) if len(entries) == len(new) else 0
-            new = [*parallel(partial(self.entry, number + 1 + one) for one in range(ahead))]
+            new = [*parallel(partial(self.entry, number + 1 + offset) for offset in range(ahead))]
         return None
 
     def _beginning(self) -> tuple[int, list[Entry | None]]:
@@ -202,7 +206,7 @@ class Remote:
 
     def load_indexes(self) -> None:
         """Reads those indexes of live packs that are not here yet."""
-        for name, data in parallel(partial(self._index, one) for one in self.state.unindexed()):
+        for name, data in parallel(partial(self._index, pack) for pack in self.state.unindexed()):
             self.state.add_index(name, data)
 
     def _index(self, pack: Pack) -> tuple[str, bytes]:

@@ -84,8 +84,8 @@ class State:
 
     def position(self) -> tuple[int, str | None]:
         """Returns number and id of the last entry; (0, None) before the first."""
-        found = self._read("SELECT number, entry FROM progress")
-        return found[0] if found else (0, None)
+        rows = self._read("SELECT number, entry FROM progress")
+        return rows[0] if rows else (0, None)
 
     def clear(self) -> None:
         with self._db.write() as db:
@@ -114,19 +114,21 @@ class State:
 
     def snapshot(self) -> dict[str, Any]:
         """Returns `all` of the next entry."""
-        packs = {one.name: one._replace(data=None).encode() for one in self.packs(LIVE, ORPHANED)}
+        packs = {
+            pack.name: pack._replace(data=None).encode() for pack in self.packs(LIVE, ORPHANED)
+        }
         orphaned = self._read("SELECT name, since FROM packs WHERE state = ?", ORPHANED)
         return {"refs": self.refs(), "packs": packs, "orphaned": dict(orphaned)}
 
     def refs(self, prefix: str = "") -> dict[str, dict[str, Any]]:
         """Returns name → {"hash", "record", "previous"} of all refs below a prefix, sorted."""
         sql = "SELECT name, ref FROM refs WHERE substr(name, 1, ?) = ? ORDER BY name"
-        found = self._read(sql, len(prefix), prefix)
-        return {name: canonical.decode(ref.encode()) for name, ref in found}
+        rows = self._read(sql, len(prefix), prefix)
+        return {name: canonical.decode(ref.encode()) for name, ref in rows}
 
     def ref(self, name: str) -> dict[str, Any] | None:
-        found = self._read("SELECT ref FROM refs WHERE name = ?", name)
-        return canonical.decode(found[0][0].encode()) if found else None
+        rows = self._read("SELECT ref FROM refs WHERE name = ?", name)
+        return canonical.decode(rows[0][0].encode()) if rows else None
 
     def pushed(self) -> dict[str, str]:
         """Returns the names that were pushed from here, with what they stood for."""
@@ -175,27 +177,27 @@ class State:
 
     def holders(self, hashes: Collection[str]) -> set[str]:
         """Returns the names of the packs in any state, of those with an index, that hold these."""
-        found: set[str] = set()
+        names: set[str] = set()
         keys = [bytes.fromhex(hash) for hash in hashes]
         for start in range(0, len(keys), BATCH):
             part = keys[start : start + BATCH]
             rows = self._read(HOLDERS.format(",".join("?" * len(part))), *part)
-            found.update(name for (name,) in rows)
-        return found
+            names.update(name for (name,) in rows)
+        return names
 
     def locate(
         self, hashes: Collection[str], state: str = LIVE, kind: str | None = None
     ) -> dict[str, Place]:
         """Returns where those are that packs of this state and kind hold; as a node where it is
         that as well as plain bytes."""
-        found: dict[str, Place] = {}
+        locations: dict[str, Place] = {}
         keys = [bytes.fromhex(hash) for hash in hashes]
         for start in range(0, len(keys), BATCH):
             part = keys[start : start + BATCH]
             rows = self._read(LOCATE.format(",".join("?" * len(part))), state, kind, *part)
-            for key, *place in rows:
-                found.setdefault(key.hex(), Place(*place))
-        return found
+            for key, *location in rows:
+                locations.setdefault(key.hex(), Place(*location))
+        return locations
 
 
 def _apply(db: Connection, change: dict[str, Any], number: int) -> None:

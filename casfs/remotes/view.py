@@ -48,8 +48,8 @@ class RemoteBlobs:
     def places(self, hashes: Collection[str]) -> dict[str, Place]:
         """Returns where blobs are; in a live pack, if there is one. What was purged is nowhere."""
         hashes = set(hashes) - self.purged.keys()
-        found = self._remote.state.locate(hashes)
-        return self._remote.state.locate(hashes - found.keys(), ORPHANED) | found
+        live = self._remote.state.locate(hashes)
+        return self._remote.state.locate(hashes - live.keys(), ORPHANED) | live
 
     def _place(self, hash: str) -> Place:
         """Returns where the bytes of a blob are, or of its substitute. Raises Purged."""
@@ -57,39 +57,39 @@ class RemoteBlobs:
             if tombstone.substitute is None:
                 raise Purged(f"blob {hash}: its content was purged")
             hash = tombstone.substitute
-        for place in self.places([hash]).values():
-            return place
+        for location in self.places([hash]).values():
+            return location
         raise NotFound(f"no blob {hash} in the remote {self._remote.name}")
 
     def index(self, pack: str) -> PackIndex:
-        found: PackIndex | None = self._indexes.get(pack)
-        if found is None:
+        index: PackIndex | None = self._indexes.get(pack)
+        if index is None:
             known = self._remote.state.pack(pack)
-            found = PackIndex(pack, known.data or b"", known.offset)
-            self._indexes.put(pack, found, 1)
-        return found
+            index = PackIndex(pack, known.data or b"", known.offset)
+            self._indexes.put(pack, index, 1)
+        return index
 
     def _reader(self, pack: str) -> LazyPack:
         """Raises Corrupt where the pack is gone, or is another one than its name says."""
-        found: LazyPack | None = self._readers.get(pack)
-        if found is None:
+        reader: LazyPack | None = self._readers.get(pack)
+        if reader is None:
             if pack not in self._lost:
                 try:
-                    found = LazyPack(self._lazy, pack)
-                    self._readers.put(pack, found, 1)
-                    return found
+                    reader = LazyPack(self._lazy, pack)
+                    self._readers.put(pack, reader, 1)
+                    return reader
                 except Corrupt as error:
                     self._lost[pack] = str(error)
             raise Corrupt(f"packs/{pack}.pack: {self._lost[pack]}")
-        return found
+        return reader
 
     def get(self, hash: str) -> Blob:
-        place = self._place(hash)
-        return Blob(self._reader(place.pack).read(place.number), self._info(place).type)
+        location = self._place(hash)
+        return Blob(self._reader(location.pack).read(location.number), self._info(location).type)
 
     def open(self, hash: str) -> BinaryIO:
-        place = self._place(hash)
-        pieces: Any = PieceStream(self._reader(place.pack).pieces(place.number))
+        location = self._place(hash)
+        pieces: Any = PieceStream(self._reader(location.pack).pieces(location.number))
         return io.BufferedReader(pieces)
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
@@ -97,24 +97,24 @@ class RemoteBlobs:
             is_small = self._info(self._place(hash)).size <= WHOLE_BYTES
             yield self.get(hash).data if is_small else None
 
-    def _info(self, place: Place) -> BlobInfo:
-        member = self.index(place.pack).member(place.number)
-        return BlobInfo(member.size, member.type if place.kind == NODES else None)
+    def _info(self, location: Place) -> BlobInfo:
+        member = self.index(location.pack).member(location.number)
+        return BlobInfo(member.size, member.type if location.kind == NODES else None)
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        found = {hash: self._info(place) for hash, place in self.places(hashes).items()}
+        infos = {hash: self._info(location) for hash, location in self.places(hashes).items()}
         for hash in self.purged.keys() & set(hashes):
             tombstone = self.purged[hash]
             type = None
             if tombstone.substitute and (substitutes := self.places([tombstone.substitute])):
                 type = self._info(substitutes[tombstone.substitute]).type
-            found[hash] = BlobInfo(
+            infos[hash] = BlobInfo(
                 size=tombstone.size,
                 type=type,
                 purged=True,
                 substitute=tombstone.substitute,
             )
-        return found
+        return infos
 
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         places = (
@@ -122,23 +122,23 @@ class RemoteBlobs:
             for pack in self._remote.state.packs(LIVE)
             for number in range(self.index(pack.name).members)
         )
-        for position, place in enumerate(islice(places, after, None), after + 1):
-            hash = self.index(place.pack).member(place.number).hash
+        for position, location in enumerate(islice(places, after, None), after + 1):
+            hash = self.index(location.pack).member(location.number).hash
             if hash not in self.purged:
-                yield position, hash, self._info(place)
+                yield position, hash, self._info(location)
 
     # -- fsck -----------------------------------------------------------------------------
 
     def verify(self, hash: str) -> None:
         if hash in self.purged:
             raise Purged(f"blob {hash}: its content was purged")
-        place = self._place(hash)
-        reader = self._reader(place.pack)
-        if self._read_data and self._info(place).size > WHOLE_BYTES:
-            for _ in reader.pieces(place.number):
+        location = self._place(hash)
+        reader = self._reader(location.pack)
+        if self._read_data and self._info(location).size > WHOLE_BYTES:
+            for _ in reader.pieces(location.number):
                 pass
-        elif self._read_data or place.kind == NODES:
-            reader.read(place.number)
+        elif self._read_data or location.kind == NODES:
+            reader.read(location.number)
 
     def quarantine(self, hash: str) -> None:
         raise NotFound(f"{hash} stays in the remote {self._remote.name}")
@@ -146,17 +146,19 @@ class RemoteBlobs:
     def faults(self) -> Iterator[str]:
         number, id = self._remote.state.position()
         before: str | None = None
-        for at, entry in enumerate(parallel(map(self._entry_reader, range(1, number + 1))), 1):
+        for entry_number, entry in enumerate(
+            parallel(map(self._entry_reader, range(1, number + 1))), 1
+        ):
             if isinstance(entry, str):
                 yield entry
-            elif at > 1 and before and entry["after"] != before:
-                yield f"{log.key(at)}: it does not follow from the entry before"
+            elif entry_number > 1 and before and entry["after"] != before:
+                yield f"{log.key(entry_number)}: it does not follow from the entry before"
             before = None if isinstance(entry, str) else entry["id"]
         if before not in (None, id):
             yield f"{log.key(number)}: another entry than it was"
         states = self._remote.state.packs(LIVE, ORPHANED)
-        for pack, found in zip(states, parallel(map(self._header, states)), strict=True):
-            size = found.size if found else None
+        for pack, metadata in zip(states, parallel(map(self._header, states)), strict=True):
+            size = metadata.size if metadata else None
             if size != pack.size:
                 yield f"{pack_key(pack.name)}: it has {size} bytes, not {pack.size}"
         yield from (f"{key}: in no entry of the log; gc deletes it" for key in strays(self._remote))
@@ -219,11 +221,11 @@ def opened(remote: Remote, *, read_data: bool = False) -> Iterator[tuple[Store, 
 
 def strays(remote: Remote) -> Iterator[str]:
     """Yields the keys of packs that are in no entry, and that no push can be about to enter."""
-    known = {one.name for one in remote.state.packs(LIVE, ORPHANED, PENDING)}
+    known = {pack.name for pack in remote.state.packs(LIVE, ORPHANED, PENDING)}
     before = remote.storage.now() - STRAY_AGE
-    for key, found in remote.storage.list("packs/"):
+    for key, metadata in remote.storage.list("packs/"):
         if (
-            found.modified < before
+            metadata.modified < before
             and key.removeprefix("packs/").removesuffix(".pack") not in known
         ):
             yield key

@@ -86,10 +86,10 @@ def entropic(match: Match) -> bool:
 def github_checksum(match: Match) -> bool:
     """Returns whether the last six characters are the CRC-32 of those after the prefix."""
     random = match[0].partition(b"_")[2]
-    rest = zlib.crc32(random[:-GITHUB_CHECKSUM_CHARS])
+    remainder = zlib.crc32(random[:-GITHUB_CHECKSUM_CHARS])
     digits = bytearray()
     for _ in range(GITHUB_CHECKSUM_CHARS):
-        rest, digit = divmod(rest, len(BASE62))
+        remainder, digit = divmod(remainder, len(BASE62))
         digits.append(BASE62[digit])
     return random.endswith(bytes(reversed(digits)))
 

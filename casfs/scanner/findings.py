@@ -53,7 +53,7 @@ class Scanner:
             return findings
         if fingerprint(data) in self.allowed:
             return ()
-        return tuple(found for found in findings if not self.allows(found.secret))
+        return tuple(finding for finding in findings if not self.allows(finding.secret))
 
     def allows(self, secret: bytes) -> bool:
         return fingerprint(secret) in self.allowed
@@ -63,8 +63,8 @@ def scan(data: bytes, binary: bool = False) -> tuple[Finding, ...]:
     """As `Scanner.scan`, where nothing is allowed."""
     if not binary and is_binary(data):
         return ()
-    found = _all_spans(data, MAX_WRAPPED)
-    return _with_lines(data, _without_overlaps(found)) if found else ()
+    spans = _all_spans(data, MAX_WRAPPED)
+    return _with_lines(data, _without_overlaps(spans)) if spans else ()
 
 
 def is_binary(data: bytes) -> bool:
@@ -78,17 +78,17 @@ Span = tuple[int, int, str, bytes]  # start, end, kind, secret
 def _all_spans(data: bytes, depth: int) -> list[Span]:
     """Returns the secrets in a text as it stands, and as it reads without its spellings, one within
     the other up to `depth`."""
-    found, signs = hits(data)
-    spans = list(_spans(data, found)) if found else []
+    rule_hits, signs = hits(data)
+    spans = list(_spans(data, rule_hits)) if rule_hits else []
     for reading in readings(data, signs) if depth else ():
         for start, end, kind, secret in _all_spans(reading.data, depth - 1):
             spans.append((*reading.span(start, end), kind, secret))
     return spans
 
 
-def _spans(data: bytes, found: list[Hit]) -> Iterator[Span]:
+def _spans(data: bytes, rule_hits: list[Hit]) -> Iterator[Span]:
     tried = [0] * len(RULES)  # by rule: the end of what was looked at
-    for end, index in found:
+    for end, index in rule_hits:
         if end <= tried[index]:
             continue
         rule = RULES[index]

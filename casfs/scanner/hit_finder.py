@@ -35,16 +35,16 @@ class _ThreadState(threading.local):
 
 def hits(data: bytes) -> tuple[list[Hit], list[str]]:
     """Returns all hits, sorted, and the spellings that the text has signs of."""
-    found: list[Hit] = []
+    rule_hits: list[Hit] = []
 
     def add(rule: int, start: int, end: int, flags: int, context: object) -> None:
-        found.append((end, rule))
+        rule_hits.append((end, rule))
 
     _database().scan(data, match_event_handler=add, scratch=_thread_state().scratch)
-    if not found:
+    if not rule_hits:
         return [], []
-    signs = [SPELLINGS[rule] for _, rule in found if rule in SPELLINGS]
-    return sorted(hit for hit in found if hit[1] < len(RULES)), signs
+    signs = [SPELLINGS[rule] for _, rule in rule_hits if rule in SPELLINGS]
+    return sorted(hit for hit in rule_hits if hit[1] < len(RULES)), signs
 
 
 @cache
@@ -59,7 +59,7 @@ def _database() -> hyperscan.Database:
     be written, and it fits one kind of processor only."""
     import hyperscan
 
-    expressions = [one.encode() for one in EXPRESSIONS]
+    expressions = [expression.encode() for expression in EXPRESSIONS]
     rules_hash = hash_bytes(b"\0".join(expressions))
     name = f"scanner-{rules_hash[:16]}.database"
     with suppress(hyperscan.error):  # as of another processor

@@ -62,7 +62,7 @@ def _counts(value: str, is_secret: bool) -> bool:
 
 def _lines(value: str) -> list[str]:
     lines = value.replace("\\n", "\n").split("\n")
-    return [one for one in lines if len(one) >= MIN_LINE_CHARS] if len(lines) > 1 else []
+    return [line for line in lines if len(line) >= MIN_LINE_CHARS] if len(lines) > 1 else []
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str]]:

@@ -48,9 +48,9 @@ class ScanningReader(io.RawIOBase):
             self._held.clear()
             return
         complete = len(data) if at_end else len(data) - MAX_SECRET_BYTES
-        for found in self._scanner.scan(data):
-            if found.start < complete and self._held_at + found.start >= self._decided:
-                self.findings.append(self._in_stream(found))
+        for finding in self._scanner.scan(data):
+            if finding.start < complete and self._held_at + finding.start >= self._decided:
+                self.findings.append(self._in_stream(finding))
                 self._decided = self.findings[-1].end
         self._decided = max(self._decided, self._held_at + complete)
         passed = max(0, complete - NAME_BYTES)
@@ -58,9 +58,9 @@ class ScanningReader(io.RawIOBase):
         self._held_at += passed
         del self._held[:passed]
 
-    def _in_stream(self, found: Finding) -> Finding:
-        return found._replace(
-            line=self._line + found.line - 1,
-            start=self._held_at + found.start,
-            end=self._held_at + found.end,
+    def _in_stream(self, finding: Finding) -> Finding:
+        return finding._replace(
+            line=self._line + finding.line - 1,
+            start=self._held_at + finding.start,
+            end=self._held_at + finding.end,
         )

@@ -60,14 +60,23 @@ class Rule:
         after = NO_WORD_AFTER if self.is_word else ""
         return re.compile(f"(?:{self.pattern}){after}".encode())
 
-    def begins_at(self, data: bytes, at: int) -> bool:
+    def begins_at(self, data: bytes, offset: int) -> bool:
         """Returns whether a match may begin there: not within a word, where it has no name. The
         end of an escape is none: `\\n`, `%3D`, a colour, nor is the dash of a removed line."""
-        if self.secret_group or not self.is_word or at == 0 or data[at - 1] not in WORD_BYTES:
+        if (
+            self.secret_group
+            or not self.is_word
+            or offset == 0
+            or data[offset - 1] not in WORD_BYTES
+        ):
             return True
-        if data[at - 1 : at] == b"-":
-            return at == 1 or data[at - 2] not in WORD_BYTES or data[at - 2 : at - 1] == b"-"
-        return ESCAPE_BEFORE.search(data, max(0, at - ESCAPE_BYTES), at) is not None
+        if data[offset - 1 : offset] == b"-":
+            return (
+                offset == 1
+                or data[offset - 2] not in WORD_BYTES
+                or data[offset - 2 : offset - 1] == b"-"
+            )
+        return ESCAPE_BEFORE.search(data, max(0, offset - ESCAPE_BYTES), offset) is not None
 
 
 def _shortened(count: re.Match[str]) -> str:

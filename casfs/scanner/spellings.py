@@ -59,11 +59,11 @@ class Reading:
         """Returns where in the text as it stands a span of `data` is."""
         return self._place(start, at_end=False), self._place(end - 1, at_end=True)
 
-    def _place(self, at: int, *, at_end: bool) -> int:
-        piece = bisect_right(self.starts, at) - 1
+    def _place(self, offset: int, *, at_end: bool) -> int:
+        piece = bisect_right(self.starts, offset) - 1
         start, end, width = self.sources[piece]
         if width:
-            return start + (at - self.starts[piece] + at_end) * width
+            return start + (offset - self.starts[piece] + at_end) * width
         return end if at_end else start
 
 
@@ -117,28 +117,28 @@ def _replaced(
     """Returns what of `data` is in `places`, decoded; each place ends a line."""
     writer = _Writer()
     for start, end in places:
-        at = start
+        offset = start
         for match in pattern.finditer(data, start, end):
-            writer.add(data[at : match.start()], at, match.start(), width=1)
+            writer.add(data[offset : match.start()], offset, match.start(), width=1)
             writer.add(decode(match), *match.span(), width=0)
-            at = match.end()
-        writer.add(data[at:end], at, end, width=1)
+            offset = match.end()
+        writer.add(data[offset:end], offset, end, width=1)
         writer.add(b"\n", end, min(end + 1, len(data)), width=0)
     return writer.reading()
 
 
 def _lines(data: bytes, mark: bytes, telling: re.Pattern[bytes]) -> list[Span]:
     """Returns the lines that have `mark`, where a secret may be."""
-    found = []
-    at = data.find(mark)
-    while at >= 0:
-        start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at)
+    spans = []
+    offset = data.find(mark)
+    while offset >= 0:
+        start = data.rfind(b"\n", 0, offset) + 1
+        end = data.find(b"\n", offset)
         end = len(data) if end < 0 else end
         if telling.search(data, start, end):
-            found.append((start, end))
-        at = data.find(mark, end)
-    return found
+            spans.append((start, end))
+        offset = data.find(mark, end)
+    return spans
 
 
 def _without_backslash(match: re.Match[bytes]) -> bytes:

@@ -31,15 +31,15 @@ MAX_PIDS = 1 << 22  # of the kernel, which refuses more
 def parents() -> dict[str, Path]:
     """Returns the directory of this process by hierarchy, where groups of it are made: above those
     of ours that it is in. Of version 1, by each controller."""
-    found: dict[str, Path] = {}
+    directories: dict[str, Path] = {}
     own = dict(_own_paths())
     for names, root, point in _mounts():
         path = own.get(",".join(sorted(names)), "")
         if path == root or path.startswith(f"{root.rstrip('/')}/"):
             inner = Path(path).relative_to(root).parts
             ours = (i for i, part in enumerate(inner) if part.startswith(PREFIX))
-            found |= dict.fromkeys(names, point.joinpath(*inner[: next(ours, len(inner))]))
-    return found
+            directories |= dict.fromkeys(names, point.joinpath(*inner[: next(ours, len(inner))]))
+    return directories
 
 
 def _own_paths() -> Iterator[tuple[str, str]]:
@@ -51,14 +51,18 @@ def _own_paths() -> Iterator[tuple[str, str]]:
 def _mounts() -> Iterator[tuple[list[str], str, Path]]:
     """Yields the controllers, the root and the mount point of each mounted hierarchy."""
     for line in _lines("mountinfo"):
-        about, _, rest = line.partition(" - ")
-        kind, _, options = rest.split(" ", 2)
+        about, _, filesystem = line.partition(" - ")
+        kind, _, options = filesystem.split(" ", 2)
         root, point = about.split(" ")[3:5]
         if kind == "cgroup2":
             yield [UNIFIED], root, Path(point)
         elif kind == "cgroup":
             flags = {"rw", "ro", "xattr", "noprefix", "clone_children"}
-            yield [one for one in options.split(",") if one not in flags], root, Path(point)
+            yield (
+                [option for option in options.split(",") if option not in flags],
+                root,
+                Path(point),
+            )
 
 
 def _lines(name: str) -> list[str]:
@@ -94,16 +98,18 @@ def _enabled(group: Path) -> set[str]:
 def usable() -> dict[str, Path]:
     """Returns the directory in which groups are made: of UNIFIED (the main hierarchy, whichever it
     is), and of MEMORY and PIDS where groups have these limits. Empty where none can be made."""
-    found = parents()
-    main = next((name for name in (UNIFIED, PIDS, MEMORY) if _writable(found.get(name))), None)
+    directories = parents()
+    main = next(
+        (name for name in (UNIFIED, PIDS, MEMORY) if _writable(directories.get(name))), None
+    )
     if main is None:
         return {}
-    groups = {UNIFIED: found[main]}
+    groups = {UNIFIED: directories[main]}
     for name in (MEMORY, PIDS):
-        if main == UNIFIED and name in _enabled(found[main]):
-            groups[name] = found[main]
-        elif name in found and _writable(found[name]):
-            groups[name] = found[name]
+        if main == UNIFIED and name in _enabled(directories[main]):
+            groups[name] = directories[main]
+        elif name in directories and _writable(directories[name]):
+            groups[name] = directories[name]
     return groups
 
 
@@ -167,11 +173,11 @@ def end(group: Path) -> None:
     deadline = time.monotonic() + END_TIMEOUT_S
     while group.exists() and time.monotonic() < deadline:
         below = [Path(path) for path, _, _ in os.walk(group, topdown=False)]
-        for one in below:
-            kill(one)
+        for subgroup in below:
+            kill(subgroup)
         try:
-            for one in below:
-                one.rmdir()
+            for subgroup in below:
+                subgroup.rmdir()
         except OSError as error:
             if error.errno not in (errno.EBUSY, errno.ENOENT, errno.ENOTEMPTY):
                 return
@@ -195,9 +201,9 @@ def leave() -> None:
     if not any(f"/{PREFIX}" in path for path in own.values()):
         return
     for group in {*parents().values()}:
-        for place in (group, group / OWN):  # the first may have given its controllers away
+        for directory in (group, group / OWN):  # the first may have given its controllers away
             with suppress(OSError):
-                (place / PROCS).write_text("0")
+                (directory / PROCS).write_text("0")
                 break
 
 
@@ -213,10 +219,10 @@ def remove_abandoned(prefix: str) -> None:
 
 def named(prefix: str) -> list[Path]:
     """Returns the groups on this machine whose name, after PREFIX, begins with `prefix`."""
-    found = []
+    groups = []
     for point in {point for names, _, point in _mounts() if {UNIFIED, MEMORY, PIDS} & {*names}}:
         for path, names, _ in os.walk(point):
             ours = [name for name in names if name.startswith(PREFIX)]
-            found += [Path(path, name) for name in ours if name.startswith(PREFIX + prefix)]
+            groups += [Path(path, name) for name in ours if name.startswith(PREFIX + prefix)]
             names[:] = [name for name in names if name not in ours]
-    return found
+    return groups

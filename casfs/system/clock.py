@@ -31,10 +31,10 @@ def times(value: Any) -> Any:
     """Returns a thread's fields, a payload's among them, with their times as text. What an agent
     said (`meta`) is its own."""
     if isinstance(value, list):
-        return [times(one) for one in value]
+        return [times(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: one if name == "meta" else _timed(name, one) for name, one in value.items()}
+    return {name: field if name == "meta" else _timed(name, field) for name, field in value.items()}
 
 
 def _timed(name: str, value: Any) -> Any:

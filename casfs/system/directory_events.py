@@ -73,12 +73,12 @@ class EventSource:
                 yield from self._events(data)
 
     def _events(self, data: bytes) -> Iterator[Event]:
-        at = 0
-        while at < len(data):
-            key, mask, _, length = INOTIFY_HEADER.unpack_from(data, at)
-            at += INOTIFY_HEADER.size + length
+        offset = 0
+        while offset < len(data):
+            key, mask, _, length = INOTIFY_HEADER.unpack_from(data, offset)
+            offset += INOTIFY_HEADER.size + length
             if not mask & IGNORED:
-                yield _event(key, mask, data[at - length : at].rstrip(b"\0"))
+                yield _event(key, mask, data[offset - length : offset].rstrip(b"\0"))
 
     def _call(self, name: str, *arguments: int | bytes) -> int:
         """Raises Failed at a limit of inotify."""
@@ -109,7 +109,10 @@ class Fanotify(EventSource):
         device = os.fstat(fd).st_dev
         if device not in self._devices:
             number = f"{os.major(device)}:{os.minor(device)}"
-            if not any(one.device == number and one.type in SUPPORTED for one in mounts.mounts()):
+            if not any(
+                mounted.device == number and mounted.type in SUPPORTED
+                for mounted in mounts.mounts()
+            ):
                 raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
             call("fanotify_mark", self.fd, ADD_FILE_SYSTEM, CHANGES | DIRECTORY, fd, 0)
             self._devices.add(device)
@@ -122,11 +125,11 @@ class Fanotify(EventSource):
         """The mark stays: it is of the whole file system."""
 
     def _events(self, data: bytes) -> Iterator[Event]:
-        at = 0
-        while at < len(data):
-            length, _, start, mask, _, _ = FANOTIFY_HEADER.unpack_from(data, at)
-            info = data[at + start : at + length]
-            at = at + length
+        offset = 0
+        while offset < len(data):
+            length, _, start, mask, _, _ = FANOTIFY_HEADER.unpack_from(data, offset)
+            info = data[offset + start : offset + length]
+            offset = offset + length
             if not info:
                 yield _event(None, mask, b"")
                 continue

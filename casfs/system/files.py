@@ -30,8 +30,8 @@ def writing(path: Path | str) -> Iterator[None]:
 def read_up_to(source: BinaryIO, count: int) -> bytes:
     """Returns `count` bytes, fewer at the end only: a raw stream may give less at a time."""
     data = source.read(count)
-    while len(data) < count and (more := source.read(count - len(data))):
-        data += more
+    while len(data) < count and (piece := source.read(count - len(data))):
+        data += piece
     return data
 
 
@@ -83,32 +83,32 @@ def syncfs(path: Path) -> None:
 
 def data_extents(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yields (begin, end) of the parts of a file between two offsets that are not holes."""
-    at = start
-    while at < end:
+    offset = start
+    while offset < end:
         try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
+            offset = os.lseek(fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
             return  # a hole up to the end
-        hole = min(os.lseek(fd, at, os.SEEK_HOLE), end)
-        if at < hole:
-            yield at, hole
-        at = hole
+        hole = min(os.lseek(fd, offset, os.SEEK_HOLE), end)
+        if offset < hole:
+            yield offset, hole
+        offset = hole
 
 
 def copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
     """Copies `size` bytes from `start` in the kernel, holes kept. Returns False where the file
     has become shorter. Raises OSError."""
     os.ftruncate(fd, size)
-    for at, end in data_extents(origin, start, start + size):
-        while at < end:
+    for offset, end in data_extents(origin, start, start + size):
+        while offset < end:
             interruption.check()
-            count = min(end - at, COPY_MAX_BYTES)
-            done = os.copy_file_range(origin, fd, count, at, at - start)
+            count = min(end - offset, COPY_MAX_BYTES)
+            done = os.copy_file_range(origin, fd, count, offset, offset - start)
             if done == 0:
                 return False
-            at += done
+            offset += done
     return True
 
 

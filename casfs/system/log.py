@@ -46,11 +46,11 @@ def last_event(path: Path, fields: Collection[str]) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_LINE_BYTES))
-            found = json.loads(file.read().splitlines()[-1])
+            event = json.loads(file.read().splitlines()[-1])
     except (OSError, ValueError, IndexError):
         return None
-    is_sound = isinstance(found, dict) and all(type(found.get(one)) is int for one in fields)
-    return found if is_sound else None
+    is_sound = isinstance(event, dict) and all(type(event.get(field)) is int for field in fields)
+    return event if is_sound else None
 
 
 def _json_value(value: Any) -> Any:

@@ -17,20 +17,21 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d")
 DAYS_AGO = {"today": 0, "yesterday": 1}
 
 
-def parse(text: str, now: datetime) -> datetime:
-    """Returns the last instant that `text` covers; `now` gives the time zone. Raises Invalid."""
+def parse(text: str, current_time: datetime) -> datetime:
+    """Returns the last instant that `text` covers; `current_time` gives the time zone. Raises
+    Invalid."""
     words = " ".join(text.lower().split())
     try:
         if words == "now":
-            return now
+            return current_time
         if words in DAYS_AGO:
-            return _end_of_day(now, DAYS_AGO[words])
+            return _end_of_day(current_time, DAYS_AGO[words])
         if ago := AGO.fullmatch(words):
-            return now - timedelta(**{f"{ago[2]}s": int(ago[1])})
-        found = datetime.fromisoformat(text.strip())
+            return current_time - timedelta(**{f"{ago[2]}s": int(ago[1])})
+        moment = datetime.fromisoformat(text.strip())
         if DATE.fullmatch(words):
-            return _end_of_day(found, 0)
-        return found.astimezone()
+            return _end_of_day(moment, 0)
+        return moment.astimezone()
     except (ValueError, OverflowError):
         raise Invalid(
             f"invalid time {text!r}: use 'yesterday', '2 hours ago' (seconds, minutes, hours, days,"

@@ -66,15 +66,15 @@ def mount_with(
         for key, value in parameters:
             call("syscall", FSCONFIG, context, SET_STRING, key, value, 0)
         call("syscall", FSCONFIG, context, CREATE, 0, 0, 0)
-        found = call("syscall", FSMOUNT, context, CLOEXEC, attributes)
+        mount_fd = call("syscall", FSMOUNT, context, CLOEXEC, attributes)
     finally:
         os.close(context)
     try:
-        call("syscall", MOVE_MOUNT, found, b"", AT_FDCWD, os.fsencode(point), EMPTY_PATH)
+        call("syscall", MOVE_MOUNT, mount_fd, b"", AT_FDCWD, os.fsencode(point), EMPTY_PATH)
     except OSError:
-        os.close(found)
+        os.close(mount_fd)
         raise
-    return found
+    return mount_fd
 
 
 def unmount(point: Path, *, lazy: bool = False) -> None:
@@ -103,23 +103,23 @@ def unshare(flags: int) -> None:
 
 def mounts(table: Path = TABLE) -> list[Mounted]:
     """Returns the mounts that this process sees (or the owner of `table`), in mount order."""
-    found = []
+    mount_list = []
     for line in table.read_bytes().splitlines():
-        about, _, rest = line.partition(b" - ")
+        about, _, filesystem = line.partition(b" - ")
         id, _, device, _, point, *_ = about.split(b" ")
-        type, source, *_ = rest.split(b" ")
-        found.append(
+        type, source, *_ = filesystem.split(b" ")
+        mount_list.append(
             Mounted(
                 Path(_unescaped(point)), _unescaped(type), source=_unescaped(source),
                 device=device.decode(), id=int(id),
             )
         )  # fmt: skip
-    return found
+    return mount_list
 
 
 def mounted_at(point: Path) -> Mounted | None:
     """Returns the mount that is visible at this absolute path: the last one there."""
-    return next((one for one in reversed(mounts()) if one.point == point), None)
+    return next((mounted for mounted in reversed(mounts()) if mounted.point == point), None)
 
 
 def is_mounted_anywhere(source: str) -> bool:
@@ -131,14 +131,14 @@ def is_mounted_anywhere(source: str) -> bool:
                 namespace = os.readlink(process / "ns" / "mnt")
                 if namespace not in seen:
                     seen.add(namespace)
-                    if any(one.source == source for one in mounts(process / "mountinfo")):
+                    if any(mounted.source == source for mounted in mounts(process / "mountinfo")):
                         return True
     return False
 
 
 def mounted_below(folder: Path) -> list[Path]:
     """Returns the mount points in a directory, the last one mounted first."""
-    return [one.point for one in reversed(mounts()) if folder in one.point.parents]
+    return [mounted.point for mounted in reversed(mounts()) if folder in mounted.point.parents]
 
 
 def _unescaped(part: bytes) -> str:

@@ -98,17 +98,17 @@ def end(identity: Identity, token: str | None = None) -> bool:
 def end_carrying(name: str, value: str) -> int:
     """Kills every process with that variable in its environment, in any group; returns their
     number. Not this one, which may have been started by such a process."""
-    found: set[int] = set()
+    killed: set[int] = set()
     deadline = time.monotonic() + KILL_TIMEOUT_S
     clean = 0
-    while clean < (CLEAN_SCANS if found else 1) and time.monotonic() < deadline:
+    while clean < (CLEAN_SCANS if killed else 1) and time.monotonic() < deadline:
         clean += 1
         for victim in carrying(name, value):  # at once: it may be forking
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(victim, signal.SIGKILL)
-            found.add(victim)
+            killed.add(victim)
             clean = 0
-    return len(found)
+    return len(killed)
 
 
 def carrying(name: str, value: str) -> Iterator[int]:
@@ -126,10 +126,12 @@ def _carries(pid: int, variable: bytes) -> bool:
         environment = _read(pid, "environ")
         if variable in environment and variable in environment.split(b"\0"):
             return True
-        found = re.search(rb"^Max realtime timeout +(\d+)", _read(pid, "limits"), re.MULTILINE)
+        limit_match = re.search(
+            rb"^Max realtime timeout +(\d+)", _read(pid, "limits"), re.MULTILINE
+        )
     except OSError:  # exited, or another user's
         return False
-    is_marked = found is not None and int(found[1]) == _mark(variable)
+    is_marked = limit_match is not None and int(limit_match[1]) == _mark(variable)
     return is_marked and start_time(pid) is not None  # a zombie keeps its limits
 
 

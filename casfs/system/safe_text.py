@@ -21,8 +21,8 @@ def escape(text: str, *, one_line: bool = False) -> str:
     return (UNSAFE_IN_LINE if one_line else UNSAFE).sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (
         f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
     )

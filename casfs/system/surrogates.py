@@ -32,7 +32,7 @@ def replace_in_json(value: Any) -> Any:
     if isinstance(value, str):
         return replace_lone(value)
     if isinstance(value, Mapping):
-        return {replace_lone(name): replace_in_json(one) for name, one in value.items()}
+        return {replace_lone(name): replace_in_json(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [replace_in_json(one) for one in value]
+        return [replace_in_json(item) for item in value]
     return value

@@ -26,7 +26,9 @@ def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> in
     import ctypes
 
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    longs = [
+        ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
+    ]
     result: int = function(*longs)
     if result == -1:
         code = ctypes.get_errno()

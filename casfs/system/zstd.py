@@ -81,25 +81,25 @@ def is_complete(raw: BinaryIO) -> bool:
     import zstandard
 
     end = raw.seek(0, os.SEEK_END)
-    at = 0
-    while at < end:
-        head = _at(raw, at, MAX_HEADER_BYTES)
+    offset = 0
+    while offset < end:
+        head = _at(raw, offset, MAX_HEADER_BYTES)
         if int.from_bytes(head[:4], "little") in SKIPPABLE:
-            at += 8 + int.from_bytes(head[4:8], "little")
+            offset += 8 + int.from_bytes(head[4:8], "little")
             continue
         parameters = zstandard.get_frame_parameters(head)
-        at += zstandard.frame_header_size(head)
+        offset += zstandard.frame_header_size(head)
         last = False
         while not last:
-            block = int.from_bytes(_at(raw, at, 3), "little")
+            block = int.from_bytes(_at(raw, offset, 3), "little")
             last = bool(block & 1)
             repeats = block >> 1 & 3 == 1
             size = block >> 3
-            at += 3 + (1 if repeats else size)
-            if at > end:
+            offset += 3 + (1 if repeats else size)
+            if offset > end:
                 return False
-        at += CHECKSUM_BYTES if parameters.has_checksum else 0
-    return at == end
+        offset += CHECKSUM_BYTES if parameters.has_checksum else 0
+    return offset == end
 
 
 def _at(raw: BinaryIO, offset: int, size: int) -> bytes:

@@ -53,11 +53,13 @@ def fake_context(
     output hold any JSON object.
     """
     store = Store.memory() if store is None else store
-    asked = Prompt(f"You are the {role}.", task, (), "Report how it went.", {"type": "object"})
+    default_prompt = Prompt(
+        f"You are the {role}.", task, (), "Report how it went.", {"type": "object"}
+    )
     agent = store.put_node("agent", {"package": role, "version": "", "config": {}})
     known = {"thread": "0" * 26, "step": 1, "run": "run", "agent": agent.hash, **fields}
     return AgentContext(
-        role=role, prompt=prompt or asked, workspace=workspace, store=store, **known
+        role=role, prompt=prompt or default_prompt, workspace=workspace, store=store, **known
     )
 
 
@@ -95,11 +97,13 @@ def run_agent(
 
     async def step() -> AgentResult:
         with trio.fail_after(timeout_s):
-            async with given.exit_stack:
-                return await play(given)
+            async with agent_context.exit_stack:
+                return await play(agent_context)
 
     play = _create(agent, dict(config or {}), store)
-    given = fake_context(store, **{"started": started, "turn": turn, "call": call, **context})
+    agent_context = fake_context(
+        store, **{"started": started, "turn": turn, "call": call, **context}
+    )
     run.result = trio.run(step)
     check_result(store, run.result)
     return run

@@ -64,17 +64,22 @@ def load_times(store: Store, root: DatedTree) -> Times:
     if root.times is None:
         return UNKNOWN
     key = root.tree + root.times
-    found: Times | None = store.cache.get(key)
-    if found is not None:
-        return found
+    directory_times: Times | None = store.cache.get(key)
+    if directory_times is not None:
+        return directory_times
     generation = store.cache.generation
     payload = store.node(root.times, "times").payload
     try:
-        found = times.decode(_names(store, root.tree), payload)
+        directory_times = times.decode(_names(store, root.tree), payload)
     except ValueError:
         raise Corrupt(f"times {root.times}: not of directory {root.tree}") from None
-    store.cache.put(key, found, len(found.entries) + len(found.below) + 1, generation)
-    return found
+    store.cache.put(
+        key,
+        directory_times,
+        len(directory_times.entries) + len(directory_times.below) + 1,
+        generation,
+    )
+    return directory_times
 
 
 def subtree(store: Store, root: DatedTree, path: bytes) -> DatedTree:
@@ -87,10 +92,10 @@ def subtree(store: Store, root: DatedTree, path: bytes) -> DatedTree:
     return root
 
 
-def put(batch: Batch, entries: Iterable[Entry], found: Times) -> TimesRef:
+def put(batch: Batch, entries: Iterable[Entry], directory_times: Times) -> TimesRef:
     """Stores the times of a directory with these entries."""
-    node = batch.put_times(times.encode(times.names_by_list(entries), found))
-    return TimesRef(node, found.newest)
+    node = batch.put_times(times.encode(times.names_by_list(entries), directory_times))
+    return TimesRef(node, directory_times.newest)
 
 
 def walk_newer(
@@ -122,14 +127,14 @@ def times_for(store: Store, batch: Batch, tree: TreeHash, source: DatedTree) -> 
         their = theirs.get(name)
         if isinstance(entry, Subdirectory) and isinstance(their, Subdirectory):
             inner = DatedTree(their.digest.hash, recorded.below.get(name))
-            made = times_for(store, batch, tree=entry.digest.hash, source=inner)
-            if made is not None:
-                below[name] = made
+            times_hash = times_for(store, batch, tree=entry.digest.hash, source=inner)
+            if times_hash is not None:
+                below[name] = times_hash
         elif entry == their and name in recorded.entries:
             modified[name] = recorded.entries[name]
     # An upper bound is enough: what it counts too much is only looked at in vain.
-    found = Times(recorded.own, recorded.newest, entries=modified, below=below)
-    return batch.put_times(times.encode(_names(store, tree), found))
+    directory_times = Times(recorded.own, recorded.newest, entries=modified, below=below)
+    return batch.put_times(times.encode(_names(store, tree), directory_times))
 
 
 def _names(store: Store, root: TreeHash) -> Names:

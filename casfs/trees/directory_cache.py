@@ -42,19 +42,19 @@ def loaded(store: Store, hash: TreeHash) -> Loaded:
     """Raises as `load`."""
     replaced = store.purged.replaced()  # first: it may clear the cache
     generation = store.cache.generation
-    found: Loaded | None = store.cache.get(hash)
-    if found is not None:
-        return found
+    loaded_directory: Loaded | None = store.cache.get(hash)
+    if loaded_directory is not None:
+        return loaded_directory
     payload = store.node(hash, "directory").payload
     try:
         entries = directory.decode(payload)
-        found = Loaded(entries, directory.properties(payload))
+        loaded_directory = Loaded(entries, directory.properties(payload))
     except (Invalid, KeyError, TypeError) as error:
         raise Corrupt(f"directory {hash}: {error}") from None
     if replaced:
-        found = _without_purged(store, found)
-    store.cache.put(hash, found, len(found.entries) + 1, generation)
-    return found
+        loaded_directory = _without_purged(store, loaded_directory)
+    store.cache.put(hash, loaded_directory, len(loaded_directory.entries) + 1, generation)
+    return loaded_directory
 
 
 def as_read(store: Store, entry: Entry | None) -> Entry | None:
@@ -66,13 +66,13 @@ def as_read(store: Store, entry: Entry | None) -> Entry | None:
     return None if substitute is None else entry._replace(digest=substitute)
 
 
-def _without_purged(store: Store, found: Loaded) -> Loaded:
+def _without_purged(store: Store, loaded_directory: Loaded) -> Loaded:
     entries: Entries = {}
     purged = []
-    for name, entry in found.entries.items():
+    for name, entry in loaded_directory.entries.items():
         seen = as_read(store, entry)
         if seen is not None:
             entries[name] = seen
         if seen is not entry and isinstance(entry, File):
             purged.append(entry)
-    return found._replace(entries=entries, purged=tuple(purged))
+    return loaded_directory._replace(entries=entries, purged=tuple(purged))

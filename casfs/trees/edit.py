@@ -40,23 +40,23 @@ def _edited(
     theirs = {} if like is None else tree.load(store, like)
     below: dict[bytes, dict[bytes, Entry | None]] = {}
     for path, entry in changes.items():
-        name, _, rest = path.partition(b"/")
-        if rest:
-            below.setdefault(name, {})[rest] = entry
+        name, _, subpath = path.partition(b"/")
+        if subpath:
+            below.setdefault(name, {})[subpath] = entry
         elif entry is None:
             entries.pop(name, None)
         else:
             entries[name] = entry
     for name, inner in below.items():
-        here = tree.subtree(entries.get(name))
+        subtree = tree.subtree(entries.get(name))
         there = tree.subtree(theirs.get(name))
-        made, is_empty = _edited(
-            store, batch, root=here, changes=inner, like=there, keep_empty=keep_empty
+        digest, is_empty = _edited(
+            store, batch, root=subtree, changes=inner, like=there, keep_empty=keep_empty
         )
-        stays = keep_empty and here is not None
+        stays = keep_empty and subtree is not None
         if not is_empty or stays or isinstance(changes.get(name), Subdirectory):
-            entries[name] = Subdirectory(name, made)
-        elif here is not None:
+            entries[name] = Subdirectory(name, digest)
+        elif subtree is not None:
             del entries[name]
     source = root or like
     own = None if source is None else tree.directory_properties(store, source)

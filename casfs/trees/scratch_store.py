@@ -162,7 +162,7 @@ class ScratchBackend:
         missing = set(require) - self.blobs.info(list(require)).keys()
         if missing:
             raise NotFound(f"no blob {min(missing)} in this store")
-        return {one.digest.hash for one in staged if self.blobs.add(one)}
+        return {staged_blob.digest.hash for staged_blob in staged if self.blobs.add(staged_blob)}
 
     def close(self) -> None:
         """The store stays open: it is another's."""

@@ -63,15 +63,15 @@ def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
     """Returns the entry at `path`, None for the root itself; does not follow symlinks. Raises
     NotFound."""
     entry: Entry | None = None
-    at = root
+    tree_hash = root
     for part in split_path(path):
         if entry is not None:
             if not isinstance(entry, Subdirectory):
                 raise NotFound(f"{printable(path)}: {printable(entry.name)} is not a directory")
-            at = entry.digest.hash
-        entry = load(store, at).get(part)
+            tree_hash = entry.digest.hash
+        entry = load(store, tree_hash).get(part)
         if entry is None:
-            if any(file.name == part for file in loaded(store, at).purged):
+            if any(file.name == part for file in loaded(store, tree_hash).purged):
                 raise NotFound(f"{printable(path)}: it was purged; see `casfs purge --list`")
             raise NotFound(f"{printable(path)}: not in tree {root}")
     return entry
@@ -153,7 +153,7 @@ def _diff(
         if a == b:
             continue
         path = prefix + name
-        below = [one for one in paths if one.startswith(path + b"/")]
+        below = [wanted_path for wanted_path in paths if wanted_path.startswith(path + b"/")]
         is_wanted = not paths or path in paths
         below_a = subtree(a)
         below_b = subtree(b)
@@ -183,17 +183,19 @@ def directory_mode(store: Store, hash: TreeHash) -> int:
 def modes(store: Store, change: Change) -> tuple[int, int] | None:
     """Returns the permissions of both sides; None for a one-sided change, and where neither side
     has preserved any. Symlinks have none."""
-    sides = [(one, _preserved_mode(store, one)) for one in (change.old, change.new)]
+    sides = [(entry, _preserved_mode(store, entry)) for entry in (change.old, change.new)]
     if all(kept is None for _, kept in sides):
         return None
-    found = [_default_mode(one) if kept is None else kept for one, kept in sides]
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
+    side_modes = [_default_mode(entry) if kept is None else kept for entry, kept in sides]
+    return (
+        None if side_modes[0] is None or side_modes[1] is None else (side_modes[0], side_modes[1])
+    )
 
 
 def changed_modes(store: Store, change: Change) -> tuple[int, int] | None:
     """Returns as `modes`, where the two differ."""
-    found = modes(store, change)
-    return None if found is None or found[0] == found[1] else found
+    mode_pair = modes(store, change)
+    return None if mode_pair is None or mode_pair[0] == mode_pair[1] else mode_pair
 
 
 def _preserved_mode(store: Store, entry: Entry | None) -> int | None:

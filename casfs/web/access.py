@@ -65,8 +65,8 @@ class Key:
 def load(root: Path, name: str = FILE) -> Key:
     """Returns the key of a store, a new one where there is none yet."""
     try:
-        found = json.loads((root / name).read_text("utf-8"))
-        key = Key(str(found["token"]), int(found["port"]))
+        fields = json.loads((root / name).read_text("utf-8"))
+        key = Key(str(fields["token"]), int(fields["port"]))
     except (OSError, ValueError, KeyError, TypeError):
         key = Key("")
     return key if len(key.token) > TOKEN_BYTES else Key(secrets.token_urlsafe(TOKEN_BYTES))
@@ -117,13 +117,13 @@ class Access:
         if _name(host) not in HOSTS or len(headers.getlist("host")) != 1:
             return PlainTextResponse("This server answers for this machine alone.\n", 403)
         if self._programs:
-            given = "" if "origin" in headers else headers.get("authorization", "")
-            scheme, _, token = given.partition(" ")
+            credential = "" if "origin" in headers else headers.get("authorization", "")
+            scheme, _, token = credential.partition(" ")
             may = scheme.lower() == "bearer" and _same(token, self._key.token)
             return None if may else PlainTextResponse("This needs the token.\n", 401)
         if scope["path"] == "/" and scope["method"] == "GET" and b"token=" in scope["query_string"]:
-            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
-            if _same(given, self._key.token):
+            credential = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+            if _same(credential, self._key.token):
                 # A redirect that another site began would come without a strict cookie.
                 other = headers.get("sec-fetch-site") == "cross-site"
                 response = HTMLResponse(REFRESH) if other else RedirectResponse("/", 303)
@@ -149,11 +149,11 @@ def _name(host: str) -> str:
 
 def _cookie(headers: Headers, name: str) -> str:
     try:
-        found = SimpleCookie("; ".join(headers.getlist("cookie"))).get(name)
+        cookie = SimpleCookie("; ".join(headers.getlist("cookie"))).get(name)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if cookie is None else cookie.value
 
 
-def _same(given: str, wanted: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+def _same(candidate: str, wanted: str) -> bool:
+    return secrets.compare_digest(candidate.encode("utf-8", "replace"), wanted.encode())

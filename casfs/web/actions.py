@@ -30,30 +30,30 @@ def cancel(call: Call) -> Response:
 
 def fork(call: Call) -> Response:
     """Starts a thread from a step of another, and shows it."""
-    at = call.form.get("at", "")
-    if not is_number(at):
+    step = call.form.get("at", "")
+    if not is_number(step):
         raise Invalid("after which step? Give its number, 0 for the start")
-    given = _given(call, "hint", "workflow")
-    made = ask(call, "fork", id=call.path["id"], at=int(at), **given, **_agents(call))
-    return RedirectResponse(f"/threads/{quote(made['id'])}", 303)
+    fields = _given(call, "hint", "workflow")
+    answer = ask(call, "fork", id=call.path["id"], at=int(step), **fields, **_agents(call))
+    return RedirectResponse(f"/threads/{quote(answer['id'])}", 303)
 
 
 def compact(call: Call) -> Response:
     """Replaces the context before the next step by a summary: a text, or one that an agent
     writes."""
-    given = _given(call, "text", "agent")
-    if (given["text"] is None) == (given["agent"] is None):
+    fields = _given(call, "text", "agent")
+    if (fields["text"] is None) == (fields["agent"] is None):
         raise Invalid("give either the summary, or the agent that writes it")
-    agent = None if given["agent"] is None else notation.parse(given["agent"])
-    ask(call, "compact", id=call.path["id"], text=given["text"], agent=agent)
+    agent = None if fields["agent"] is None else notation.parse(fields["agent"])
+    ask(call, "compact", id=call.path["id"], text=fields["text"], agent=agent)
     return call.back(f"/threads/{quote(call.path['id'])}")
 
 
 def promote(call: Call) -> Response:
     """Makes a checkpoint of a tree, and shows it."""
-    given = {name: call.form.get(name, "").strip() for name in ("name", "tree", "message")}
-    made = ask(call, "checkpoint", **given)
-    return RedirectResponse(f"/nodes/{quote(made['hash'])}", 303)
+    fields = {name: call.form.get(name, "").strip() for name in ("name", "tree", "message")}
+    answer = ask(call, "checkpoint", **fields)
+    return RedirectResponse(f"/nodes/{quote(answer['hash'])}", 303)
 
 
 def _given(call: Call, *names: str) -> dict[str, str | None]:

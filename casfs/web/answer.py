@@ -71,20 +71,25 @@ def show(call: Call) -> Response:
 def send(call: Call) -> Response:
     """Sends the answer to the daemon; shows the form again with the fault of one that does not
     fit."""
-    found = question(call.store, thread_lookup.find(call.store, call.path["id"]))
-    filled = [replace(one, value=call.form.get(PREFIX + one.name, "")) for one in found.fields]
+    open_question = question(call.store, thread_lookup.find(call.store, call.path["id"]))
+    filled = [
+        replace(field, value=call.form.get(PREFIX + field.name, ""))
+        for field in open_question.fields
+    ]
     try:
-        text = answer(found.schema, filled)
-        ask(call, "resume", id=found.thread.id, input=text)
+        text = answer(open_question.schema, filled)
+        ask(call, "resume", id=open_question.thread.id, input=text)
     except (Invalid, NoDaemon) as error:
-        return _page(call, replace(found, fields=marked(filled, str(error))), error)
-    return RedirectResponse(f"/threads/{found.thread.id}", 303)
+        return _page(call, replace(open_question, fields=marked(filled, str(error))), error)
+    return RedirectResponse(f"/threads/{open_question.thread.id}", 303)
 
 
-def _page(call: Call, found: Question, fault: CasfsError | None = None) -> Response:
+def _page(call: Call, open_question: Question, fault: CasfsError | None = None) -> Response:
     status = status_of(fault) if fault else 200
-    more: dict[str, Any] = {"prefix": PREFIX, "radios": MAX_RADIOS}
-    return call.page("answer.html", status=status, question=found, fault=fault, **more)
+    form_options: dict[str, Any] = {"prefix": PREFIX, "radios": MAX_RADIOS}
+    return call.page(
+        "answer.html", status=status, question=open_question, fault=fault, **form_options
+    )
 
 
 def question(store: Store, thread: Thread) -> Question:
@@ -92,8 +97,8 @@ def question(store: Store, thread: Thread) -> Question:
     record = thread.record
     agents = threads.agents(store, thread)
     role = thread.pending["role"] if thread.pending else ""
-    asked = record.get("question")
-    if thread.status != SUSPENDED or not asked or role not in agents:
+    question_hash = record.get("question")
+    if thread.status != SUSPENDED or not question_hash or role not in agents:
         raise Conflict(f"thread {thread.id} {says(thread)}, and asks nothing")
     agent = store.node(agents[role], "agent").payload
     start = threads.start(store, thread).payload
@@ -115,7 +120,7 @@ def question(store: Store, thread: Thread) -> Question:
         thread,
         role,
         reason=str(record["reason"]).removeprefix(f"{role}: "),
-        prompt=texts.content(store, asked),
+        prompt=texts.content(store, question_hash),
         task=texts.content(store, start["input"]),
         files=files,
         fields=form(schema),
@@ -133,31 +138,34 @@ def form(schema: Mapping[str, Any] | None) -> list[Field]:
     if not isinstance(properties, dict) or not properties:
         return [Field(WHOLE, "json", "Answer, a JSON object", required=True)]
     required = schema.get("required", ())
-    fields = [_field(name, one, name in required) for name, one in properties.items()]
-    return sorted(fields, key=lambda one: not one.required)
+    fields = [
+        _field(name, property_schema, name in required)
+        for name, property_schema in properties.items()
+    ]
+    return sorted(fields, key=lambda field: not field.required)
 
 
 def _field(name: str, schema: Any, required: bool) -> Field:
     schema = schema if isinstance(schema, dict) else {}
     label = str(schema.get("title", name))
     help = str(schema.get("description", ""))
-    found = Field(name, "json", label=label, help=help, required=required)
+    field = Field(name, "json", label=label, help=help, required=required)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if values is not None:
-        named = [(json.dumps(one), one) for one in values]
-        choices = [(text, one if isinstance(one, str) else text) for text, one in named]
-        return replace(found, kind="choice", choices=choices)
+        named = [(json.dumps(choice), choice) for choice in values]
+        choices = [(text, choice if isinstance(choice, str) else text) for text, choice in named]
+        return replace(field, kind="choice", choices=choices)
     items = schema.get("items")
     match schema.get("type"):
         case "boolean":
-            return replace(found, kind="choice", choices=[("true", "yes"), ("false", "no")])
+            return replace(field, kind="choice", choices=[("true", "yes"), ("false", "no")])
         case "number" | "integer":
-            return replace(found, kind="number")
+            return replace(field, kind="number")
         case "string":
-            return replace(found, kind="text")
+            return replace(field, kind="text")
         case "array" if isinstance(items, dict) and items.get("type") == "string":
-            return replace(found, kind="lines")
-    return found
+            return replace(field, kind="lines")
+    return field
 
 
 def answer(schema: Mapping[str, Any] | None, fields: Sequence[Field]) -> str:
@@ -166,32 +174,32 @@ def answer(schema: Mapping[str, Any] | None, fields: Sequence[Field]) -> str:
         if not fields[0].value.strip():
             raise Invalid("the answer is empty")
         return fields[0].value
-    found = {one.name: _value(one) for one in fields if one.value.strip()}
-    meta = found.get(WHOLE, {}) if fields[0].name == WHOLE else found
+    properties = {field.name: _value(field) for field in fields if field.value.strip()}
+    meta = properties.get(WHOLE, {}) if fields[0].name == WHOLE else properties
     Schema(dict(schema), extra=ROLE_KEYWORDS).check(meta)
     return json.dumps(meta, ensure_ascii=False)
 
 
-def _value(one: Field) -> Any:
+def _value(field: Field) -> Any:
     """Returns what was filled into a field, as JSON. Raises Invalid."""
-    if one.kind == "text":
-        return one.value
-    if one.kind == "lines":
-        return one.value.strip("\n").split("\n")
+    if field.kind == "text":
+        return field.value
+    if field.kind == "lines":
+        return field.value.strip("\n").split("\n")
     try:
-        return canonical.parse(one.value)
+        return canonical.parse(field.value)
     except Invalid as error:
-        fault = "not a number" if one.kind == "number" else str(error)
-        raise Invalid(f"{canonical.member('$', one.name)}: {fault}") from None
+        fault = "not a number" if field.kind == "number" else str(error)
+        raise Invalid(f"{canonical.member('$', field.name)}: {fault}") from None
 
 
 def marked(fields: Sequence[Field], fault: str) -> list[Field]:
     """Returns the fields with the fault beside the one that it is about."""
 
-    def about(one: Field) -> bool:
-        path = canonical.member("$", one.name)
-        rest = fault.removeprefix(path)
-        missing = fault.startswith("$: ") and f"{json.dumps(one.name)} is a required" in fault
-        return (rest != fault and rest[:1] in (":", ".", "[")) or missing
+    def about(field: Field) -> bool:
+        path = canonical.member("$", field.name)
+        remainder = fault.removeprefix(path)
+        missing = fault.startswith("$: ") and f"{json.dumps(field.name)} is a required" in fault
+        return (remainder != fault and remainder[:1] in (":", ".", "[")) or missing
 
-    return [replace(one, fault=fault if about(one) else "") for one in fields]
+    return [replace(field, fault=fault if about(field) else "") for field in fields]

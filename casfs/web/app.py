@@ -78,10 +78,12 @@ def build(site: Site, follower: Follower, key: Key) -> ASGIApp:
         return error_page(site, error.status_code, error.detail)
 
     routes = [
-        Route(path, endpoint(site, one), name=name) for path, one, name in [*PAGES, *DOWNLOADS]
+        Route(path, endpoint(site, handler), name=name)
+        for path, handler, name in [*PAGES, *DOWNLOADS]
     ]
     routes += [
-        Route(path, endpoint(site, one), name=name, methods=["POST"]) for path, one, name in ACTIONS
+        Route(path, endpoint(site, handler), name=name, methods=["POST"])
+        for path, handler, name in ACTIONS
     ]
     routes += [
         Route("/events", events(site, follower), name="events"),

@@ -75,32 +75,34 @@ def show(call: Call) -> Response:
     query = call.query
     chosen = Filter(*(query.get(name, "").strip() for name in ("state", "workflow", "q")))
     firsts = {name: call.index(name) for name in TITLES}
-    now = datetime.now().astimezone()
-    model = board(call.store, call.site.threads, chosen=chosen, firsts=firsts, now=now)
+    current_time = datetime.now().astimezone()
+    model = board(
+        call.store, call.site.threads, chosen=chosen, firsts=firsts, current_time=current_time
+    )
     return call.page("board.html", board=model, states=STATES)
 
 
 def board(
-    store: Store, table: ThreadTable, chosen: Filter, firsts: dict[str, int], now: datetime
+    store: Store, table: ThreadTable, chosen: Filter, firsts: dict[str, int], current_time: datetime
 ) -> Board:
     """Returns the board; `firsts`: index of the first row of each section's window."""
     rows = table.rows()
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight = current_time.replace(hour=0, minute=0, second=0, microsecond=0)
     since = 0 if chosen.any else int(midnight.timestamp() * 1000)
-    found: dict[str, list[Row]] = {name: [] for name in TITLES}
+    rows_by_section: dict[str, list[Row]] = {name: [] for name in TITLES}
     for row in rows:
         if row.updated_ms < since and row.section == ENDED:
             continue
         if not chosen.any or _fits(row, chosen, table):
-            found[row.section].append(row)
+            rows_by_section[row.section].append(row)
     sections = []
     for name, title in TITLES.items():
-        listed = sorted(found[name], key=NEWEST[name == RUNNING], reverse=True)
+        listed = sorted(rows_by_section[name], key=NEWEST[name == RUNNING], reverse=True)
         first = min(firsts.get(name, 0), max(0, len(listed) - 1) // PAGE * PAGE)
         lines = [_line(store, table, row) for row in listed[first : first + PAGE]]
         title = "Ended" if name == ENDED and chosen.any else title
         sections.append(Section(name, title, lines=lines, first=first, total=len(listed)))
-    every = [row for listed in found.values() for row in listed]
+    every = [row for listed in rows_by_section.values() for row in listed]
     return Board(
         sections,
         chosen,
@@ -119,7 +121,7 @@ def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
     if not text:
         return True
     known = (row.id, row.name or "", row.workflow, row.role or "", row.reason or "")
-    return any(text in one.casefold() for one in known) or text in table.task(row).casefold()
+    return any(text in field.casefold() for field in known) or text in table.task(row).casefold()
 
 
 def _line(store: Store, table: ThreadTable, row: Row) -> Line:

@@ -39,7 +39,7 @@ REMOVED = "removed"
 CHANGED = "changed"
 RENAMED = "renamed"
 MODE = "mode"
-KINDS = {one: one for one in (ADDED, REMOVED, CHANGED, RENAMED)} | {MODE: "mode or time"}
+KINDS = {kind: kind for kind in (ADDED, REMOVED, CHANGED, RENAMED)} | {MODE: "mode or time"}
 LETTERS = {"A": ADDED, "D": REMOVED, "M": CHANGED, "R": RENAMED}
 Counts = Counter[str]  # by kind
 
@@ -105,19 +105,21 @@ class Comparison:
         """The directories that `path` leads through, and their names; the root is the first."""
         parts = self.path.split(b"/") if self.path else []
         above = [b"/".join(parts[:count]) for count in range(len(parts))]
-        return [(one, one.rpartition(b"/")[2]) for one in above]
+        return [(directory, directory.rpartition(b"/")[2]) for directory in above]
 
 
 def show(call: Call) -> Response:
     a, b = (call.query.get(name, "").strip() for name in "ab")
     view = call.query.get("view", LIST)
-    found = None
+    comparison = None
     if a and b:
         sides = resolve(call.store, a), resolve(call.store, b)
         path = b"/".join(tree.split_path(call.octets("path")))
-        found = compare(call.store, *sides, path, view, call.index("first"))
-    names = [] if found else checkpoint.names(call.store)[:MAX_NAMES]
-    return call.page("compare.html", found=found, a=a, b=b, names=names, views=VIEWS, kinds=KINDS)
+        comparison = compare(call.store, *sides, path, view, call.index("first"))
+    names = [] if comparison else checkpoint.names(call.store)[:MAX_NAMES]
+    return call.page(
+        "compare.html", found=comparison, a=a, b=b, names=names, views=VIEWS, kinds=KINDS
+    )
 
 
 def compare(
@@ -129,8 +131,8 @@ def compare(
     below = path + b"/" if path else b""
     counts = Counter(kind for _, kind in chosen)
     directories: dict[bytes, Counts] = {}
-    for one, kind in chosen:
-        name, slash, _ = one.path[len(below) :].partition(b"/")
+    for change, kind in chosen:
+        name, slash, _ = change.path[len(below) :].partition(b"/")
         if slash:
             directories.setdefault(below + name, Counter())[kind] += 1
     size = PAGE if view == LIST else PAGE_WITH_LINES
@@ -158,14 +160,14 @@ def changes(
     """Returns the first MAX_CHANGES changes at and below a path with their kinds, and whether there
     are more; cached in the store."""
     key = f"changes {old} {new} {path!r}"
-    found: tuple[list[tuple[Change, str]], bool] | None = store.cache.get(key)
-    if found is None:
+    cached: tuple[list[tuple[Change, str]], bool] | None = store.cache.get(key)
+    if cached is None:
         differing = tree.changes(store, old, new=new, paths=[path])
         renamed = renames.detect(store, islice(differing, MAX_CHANGES))
-        first = [(one, kind_of(one)) for one in renamed]
-        found = first, next(differing, None) is not None
-        store.cache.put(key, found, len(first) + 1)
-    return found
+        first = [(change, kind_of(change)) for change in renamed]
+        cached = first, next(differing, None) is not None
+        store.cache.put(key, cached, len(first) + 1)
+    return cached
 
 
 def kind_of(change: Change) -> str:
@@ -180,10 +182,10 @@ def kind_of(change: Change) -> str:
 
 def _files(store: Store, chosen: list[tuple[Change, str]], view: str) -> Iterator[FileChange]:
     left = MAX_LINES
-    for one, kind in chosen:
-        found = None if view == LIST else diff(store, one.old, one.new, left)
-        left -= sum(map(len, found.hunks)) if found else 0
-        yield FileChange(one, kind, modes=tree.changed_modes(store, one), diff=found)
+    for change, kind in chosen:
+        file_diff = None if view == LIST else diff(store, change.old, change.new, left)
+        left -= sum(map(len, file_diff.hunks)) if file_diff else 0
+        yield FileChange(change, kind, modes=tree.changed_modes(store, change), diff=file_diff)
 
 
 def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LINES) -> Diff:
@@ -212,17 +214,17 @@ def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LI
 def _hunks(old: list[bytes], new: list[bytes]) -> Iterator[Hunk]:
     """Yields the changed lines with the equal ones around them."""
     for group in line_diff.groups(changed_blocks(old, new)):
-        at = max(group[0][0] - line_diff.CONTEXT_LINES, 0)
+        position = max(group[0][0] - line_diff.CONTEXT_LINES, 0)
         end = min(group[-1][1] + line_diff.CONTEXT_LINES, len(old))
         shift = group[0][2] - group[0][0]
         hunk: Hunk = []
         for i1, i2, j1, j2 in group:
-            hunk += [_line(old[i], i + 1, i + shift + 1) for i in range(at, i1)]
+            hunk += [_line(old[i], i + 1, i + shift + 1) for i in range(position, i1)]
             hunk += [_line(old[i], i + 1, new=None) for i in range(i1, i2)]
             hunk += [_line(new[j], old=None, new=j + 1) for j in range(j1, j2)]
-            at = i2
+            position = i2
             shift = j2 - i2
-        yield [*hunk, *(_line(old[i], i + 1, i + shift + 1) for i in range(at, end))]
+        yield [*hunk, *(_line(old[i], i + 1, i + shift + 1) for i in range(position, end))]
 
 
 def _line(line: bytes, old: int | None, new: int | None) -> Line:
@@ -234,7 +236,7 @@ def _line(line: bytes, old: int | None, new: int | None) -> Line:
 
 def pairs(hunk: Hunk) -> Iterator[tuple[Line | None, Line | None]]:
     """Yields the rows of a hunk side by side: what was removed beside what was added."""
-    for is_equal, found in groupby(hunk, key=lambda line: not line.kind):
-        run = list(found)
-        gone, come = ([one for one in run if one.kind == kind] for kind in (REMOVED, ADDED))
+    for is_equal, lines in groupby(hunk, key=lambda line: not line.kind):
+        run = list(lines)
+        gone, come = ([line for line in run if line.kind == kind] for kind in (REMOVED, ADDED))
         yield from zip(run, run, strict=True) if is_equal else zip_longest(gone, come)

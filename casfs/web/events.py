@@ -80,11 +80,11 @@ class Viewer:
         """Waits for events and returns all that wait; a heartbeat after HEARTBEAT_S."""
         with trio.move_on_after(HEARTBEAT_S):
             await self._wake.wait()
-        found = b"".join(self._queue)
+        events = b"".join(self._queue)
         self._queue.clear()
         if not self.ended:
             self._wake = trio.Event()
-        return found or HEARTBEAT
+        return events or HEARTBEAT
 
 
 class Follower:
@@ -142,14 +142,14 @@ class Follower:
         """Returns the event of the moves after a number. In a worker thread."""
         heads = self._store.heads
         newest = newest_move(heads)
-        at = after = newest if after is None else after
-        found: list[Move] = []
-        while at < newest and (moves := heads.moves(at)) and moves[0].seq == at + 1:
-            found += moves
-            at = moves[-1].seq
-        if at < newest or after > newest:  # moves are lost; or a number of another store
+        seq = after = newest if after is None else after
+        past_moves: list[Move] = []
+        while seq < newest and (moves := heads.moves(seq)) and moves[0].seq == seq + 1:
+            past_moves += moves
+            seq = moves[-1].seq
+        if seq < newest or after > newest:  # moves are lost; or a number of another store
             return encode(newest, self._daemon, moves=None)
-        return encode(at, self._daemon, _shown(found))
+        return encode(seq, self._daemon, _shown(past_moves))
 
     def _begin(self) -> None:
         self._journal = JournalReader(self._store.backend, newest_move(self._store.heads))
@@ -176,10 +176,10 @@ class Follower:
     def _daemon_runs(self) -> bool:
         """Returns whether a daemon runs, as it was DAEMON_S ago at most."""
         root = self._store.root
-        now = time.monotonic()
-        if root is None or now < self._daemon_checked + DAEMON_S:
+        now_s = time.monotonic()
+        if root is None or now_s < self._daemon_checked + DAEMON_S:
             return self._daemon
-        self._daemon_checked = now
+        self._daemon_checked = now_s
         return daemon_socket.runs(root)
 
 

@@ -47,13 +47,13 @@ class History:
 
 
 def show(call: Call) -> Response:
-    found = thread_lookup.find(call.store, call.path["id"])
+    thread = thread_lookup.find(call.store, call.path["id"])
     path = b"/".join(tree.split_path(call.octets("path")))
-    model = history(call.store, found, path=path, upto=call.index("upto") or None)
+    model = history(call.store, thread, path=path, upto=call.index("upto") or None)
     lines = None
     if call.query.get("blame"):
         lines = blame(
-            find(call.store, f"{found.id}@{model.last}")[0], path, first=1, last=MAX_LINES
+            find(call.store, f"{thread.id}@{model.last}")[0], path, first=1, last=MAX_LINES
         )
     return call.page("file_history.html", found=model, kinds=KINDS, lines=lines)
 

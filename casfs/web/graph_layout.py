@@ -74,8 +74,10 @@ class Rule:
 def counted(rules: Sequence[Mapping[str, Any]], taken: Counter[tuple[str, str]]) -> list[Rule]:
     """Returns the first MAX_RULES rules of a workflow with how often they were taken."""
     return [
-        Rule(one["from"], one["to"], when=one["when"] or "", taken=taken[one["from"], one["to"]])
-        for one in rules[:MAX_RULES]
+        Rule(
+            rule["from"], rule["to"], when=rule["when"] or "", taken=taken[rule["from"], rule["to"]]
+        )
+        for rule in rules[:MAX_RULES]
     ]
 
 
@@ -91,7 +93,9 @@ def layout(
     for number, rule in enumerate(rules, start=1):
         numbers.setdefault((rule["from"], rule["to"]), []).append(number)
     known = {START, END, *roles}
-    numbers = {edge: found for edge, found in numbers.items() if known.issuperset(edge)}
+    numbers = {
+        edge: edge_numbers for edge, edge_numbers in numbers.items() if known.issuperset(edge)
+    }
     if len(roles) > MAX_ROLES or len(numbers) > MAX_EDGES:
         return None
     played: Counter[str] = Counter()
@@ -104,12 +108,12 @@ def layout(
     right = max(box.x + box.width // 2 for box in boxes.values())
     edges = []
     lanes = 0
-    places = {state: place for place, layer in enumerate(layers) for state in layer}
-    for (origin, to), found in numbers.items():
+    places = {state: depth for depth, layer in enumerate(layers) for state in layer}
+    for (origin, to), rule_numbers in numbers.items():
         a = boxes[origin]
         b = boxes[to]
         count = taken[origin, to]
-        label = ",".join(map(str, found)) + (f" ×{count}" if count > 1 else "")
+        label = ",".join(map(str, rule_numbers)) + (f" ×{count}" if count > 1 else "")
         if origin == to:
             x = a.x - a.width // 2
             path = f"M{x} {a.y - 8}C{x - 34} {a.y - 24} {x - 34} {a.y + 24} {x} {a.y + 8}"
@@ -139,7 +143,7 @@ def _layers(roles: Sequence[str], edges: Mapping[tuple[str, str], object]) -> li
     layers = [[START]]
     left = dict.fromkeys(roles)
     while layers[-1]:
-        below = [to for origin in layers[-1] for found, to in edges if found == origin]
+        below = [to for origin in layers[-1] for source, to in edges if source == origin]
         layers.append([role for role in dict.fromkeys(below) if role in left])
         for role in layers[-1]:
             del left[role]
@@ -150,9 +154,9 @@ def _boxes(layers: list[list[str]], played: Counter[str], pending: str | None) -
     widths = {state: _width(state) for layer in layers for state in layer}
     totals = [sum(widths[state] + GAP for state in layer) - GAP for layer in layers]
     boxes = {}
-    for place, (layer, total) in enumerate(zip(layers, totals, strict=True)):
+    for depth, (layer, total) in enumerate(zip(layers, totals, strict=True)):
         x = LEFT + (max(totals) - total) // 2
-        y = place * LAYER_HEIGHT + LAYER_HEIGHT // 2
+        y = depth * LAYER_HEIGHT + LAYER_HEIGHT // 2
         for state in layer:
             width = widths[state]
             kind = "start/end" if state in NAMES else "role"

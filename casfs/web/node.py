@@ -132,14 +132,14 @@ def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
 
 def _entries(store: Store, hash: TreeHash) -> list[Ref]:
     """Returns what a directory has, with names."""
-    found = []
+    refs = []
     for name, entry in tree.load(store, hash).items():
         if isinstance(entry, Symlink):
-            found.append(Ref(None, "symlink", name))
+            refs.append(Ref(None, "symlink", name))
         else:
             type = BLOB if isinstance(entry, File) else "directory"
-            found.append(Ref(entry.digest.hash, type, name))
-    return found
+            refs.append(Ref(entry.digest.hash, type, name))
+    return refs
 
 
 def _out(store: Store, hash: str) -> list[Ref]:
@@ -151,20 +151,20 @@ def _into(store: Store, hash: str, first: int) -> Refs:
     try:
         with Referrers(store) as index:
             index.catch_up(lambda: time.monotonic() < end)
-            found = list(islice(index.iterate(hash), MAX_REFS + 1))
+            hashes = list(islice(index.iterate(hash), MAX_REFS + 1))
     except CasfsError as error:  # the index cannot be written
         return Refs(fault=str(error))
     fault = LATER if time.monotonic() >= end else None
-    return _refs(_typed(store, found[:MAX_REFS]), first, fault, cut=len(found) > MAX_REFS)
+    return _refs(_typed(store, hashes[:MAX_REFS]), first, fault, cut=len(hashes) > MAX_REFS)
 
 
-def _refs(found: list[Ref], first: int, fault: str | None = None, *, cut: bool = False) -> Refs:
-    if not any(one.name for one in found):
-        found.sort(key=lambda one: one.type)
-    first = min(first, max(0, len(found) - 1) // PAGE * PAGE)
-    types = Counter(one.type for one in found)
+def _refs(refs: list[Ref], first: int, fault: str | None = None, *, cut: bool = False) -> Refs:
+    if not any(ref.name for ref in refs):
+        refs.sort(key=lambda ref: ref.type)
+    first = min(first, max(0, len(refs) - 1) // PAGE * PAGE)
+    types = Counter(ref.type for ref in refs)
     return Refs(
-        found[first : first + PAGE], types, first=first, total=len(found), cut=cut, fault=fault
+        refs[first : first + PAGE], types, first=first, total=len(refs), cut=cut, fault=fault
     )
 
 
@@ -172,7 +172,7 @@ def _typed(store: Store, hashes: Sequence[str]) -> list[Ref]:
     """Returns the hashes with the names of their types."""
     infos = store.blobs.info(hashes)
     names = dict[str, str]()
-    found = []
+    refs = []
     for hash in hashes:
         type = infos[hash].type if hash in infos else None
         if type is not None and type not in names:
@@ -181,15 +181,19 @@ def _typed(store: Store, hashes: Sequence[str]) -> list[Ref]:
             except CasfsError:
                 names[type] = "node of an unknown type"
         missing = "not in this store" if hash not in infos else BLOB
-        found.append(Ref(hash, missing if type is None else names[type]))
-    return found
+        refs.append(Ref(hash, missing if type is None else names[type]))
+    return refs
 
 
 def why(store: Store, hash: str) -> Reason:
     """Returns as `casfs gc --why`, within a time limit."""
     try:
         with time_limit(WHY_LIMIT_S, TOO_LONG):
-            found = gc.why(store, hash)
+            path_from_root = gc.why(store, hash)
     except CasfsError as error:
         return Reason(fault=str(error))
-    return Reason() if found is None else Reason(found[0], _typed(store, found[1:]))
+    return (
+        Reason()
+        if path_from_root is None
+        else Reason(path_from_root[0], _typed(store, path_from_root[1:]))
+    )

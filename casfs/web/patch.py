@@ -32,24 +32,24 @@ def parse(patch: bytes) -> list[FilePatch]:
     """Returns the files of a patch; a line about one without a text is a file without lines."""
     files: list[FilePatch] = []
     left = MAX_LINES
-    place = ""
+    section = ""
     text = patch.decode("utf-8", "backslashreplace").removesuffix("\n")
     for line in text.split("\n") if patch else ():
         kind = KINDS.get(line[:1], "")
         if line.startswith(HEADER):
             files.append(FilePatch(_name(line.removeprefix(HEADER))))
-            place = "header"
-        elif place == "header" and line.startswith(NOTES):
+            section = "header"
+        elif section == "header" and line.startswith(NOTES):
             files[-1].lines.append(("note", line))
-        elif place == "header" and line.startswith("rename from "):
+        elif section == "header" and line.startswith("rename from "):
             files[-1].name = line.removeprefix("rename from ")
-        elif place == "header" and line.startswith("rename to "):
+        elif section == "header" and line.startswith("rename to "):
             files[-1].name += " → " + line.removeprefix("rename to ")
-        elif place == "header" and line.startswith(("--- ", "+++ ")):
+        elif section == "header" and line.startswith(("--- ", "+++ ")):
             pass
-        elif kind and (place == "hunk" or (place == "header" and kind == "hunk")):
+        elif kind and (section == "hunk" or (section == "header" and kind == "hunk")):
             file = files[-1]
-            place = "hunk"
+            section = "hunk"
             file.added += kind == "added"
             file.removed += kind == "removed"
             file.cut |= not left or len(line) > MAX_LINE_CHARS
@@ -58,7 +58,7 @@ def parse(patch: bytes) -> list[FilePatch]:
                 left -= 1
         else:
             files.append(FilePatch(line))
-            place = ""
+            section = ""
     return files
 
 

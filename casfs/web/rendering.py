@@ -81,7 +81,7 @@ class Rendering:
     def version(self) -> str:
         """What URLs of immutable fragments carry (`?v=`), so that another program's are fetched."""
         sources = resources.files("casfs.web") / "templates"
-        texts = sorted(one.read_bytes() for one in sources.iterdir() if one.is_file())
+        texts = sorted(source.read_bytes() for source in sources.iterdir() if source.is_file())
         return hash_bytes(b"\0".join([VERSION.encode(), *texts]))[:SHORT_HASH]
 
     def static_url(self, name: str) -> str:
@@ -89,12 +89,12 @@ class Rendering:
 
     def render(self, template: str, block: str | None, values: dict[str, Any]) -> str:
         """Returns the page, or one block of it. Raises NotFound for a block that it has not."""
-        found = self._environment.get_template(template)
+        page_template = self._environment.get_template(template)
         if block is None:
-            return found.render(values)
-        if block not in found.blocks:
+            return page_template.render(values)
+        if block not in page_template.blocks:
             raise NotFound(f"the page has no part {block!r}")
-        return "".join(found.blocks[block](found.new_context(values)))
+        return "".join(page_template.blocks[block](page_template.new_context(values)))
 
 
 def _visible(value: Any) -> Any:
@@ -107,4 +107,4 @@ def _visible(value: Any) -> Any:
 
 def _static_files() -> dict[str, bytes]:
     folder = resources.files("casfs.web") / "static"
-    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}

@@ -29,14 +29,14 @@ class Hits:
 
 def show(call: Call) -> Response:
     text, type, thread = (call.query.get(name, "").strip() for name in ("q", "type", "thread"))
-    found = (
+    hits = (
         search(call.store, text, type=type, thread=thread, first=call.index("first"))
         if text
         else None
     )
     types = sorted(call.store.registry.names())
     return call.page(
-        "search.html", found=found, text=text, type=type, thread=thread, types=types, size=PAGE
+        "search.html", found=hits, text=text, type=type, thread=thread, types=types, size=PAGE
     )
 
 
@@ -47,5 +47,5 @@ def search(store: Store, text: str, type: str = "", thread: str = "", first: int
     first = min(first, MAX_HITS)
     with Index(store) as index, time_limit(LIMIT_S, LATER):
         hits = index.search(text, type=type or None, thread=id, limit=first + PAGE + 1)
-        found = list(islice(hits, first, None))
-    return Hits(found[:PAGE], first, len(found) > PAGE)
+        page_hits = list(islice(hits, first, None))
+    return Hits(page_hits[:PAGE], first, len(page_hits) > PAGE)

@@ -41,8 +41,8 @@ class SharedAnswers:
         with answer.lock:
             if answer.response is not None and answer.seq >= seq:
                 return answer.response
-            at, response = make()
+            newest_seq, response = make()
             if response.status_code == 200:
-                answer.seq = at
+                answer.seq = newest_seq
                 answer.response = response
             return response

@@ -60,29 +60,32 @@ class Pending:
 
 def show(call: Call) -> Response:
     store = call.store
-    found = thread_lookup.find(call.store, call.path["id"])
+    thread = thread_lookup.find(call.store, call.path["id"])
     index = number(call.path["index"])
-    total = threads.length(store, found)
-    intent: Mapping[str, Any] = found.pending or {}
+    total = threads.length(store, thread)
+    intent: Mapping[str, Any] = thread.pending or {}
     is_pending = intent.get("index") == index > total
-    node = None if is_pending else threads.step_at(store, found, index)
+    node = None if is_pending else threads.step_at(store, thread, index)
     if node is not None and call.query.get("fragment") == "record":
         return call.page("step.html", etag=node.hash, record=record(store, node))
     wanted = index <= MAX_PROMPT_STEPS or "prompt" in call.query
-    line = node and step_line(store, node, call.site.threads.children(found.id))
+    line = node and step_line(store, node, call.site.threads.children(thread.id))
     return call.page(
         "step.html",
-        row=row_of(found.name, found.head),
+        row=row_of(thread.name, thread.head),
         index=index,
         total=total,
         line=line,
         role=line.role if line else intent["role"],
         intent=intent if is_pending else None,
         record=node and record(store, node),
-        pending=pending(store, found) if is_pending else None,
-        prompt=prompt(store, found, node) if wanted else None,
-        failed=failed(store, attempts(store, found, index)),
-        agents={role: agent_name(store, one) for role, one in threads.agents(store, found).items()},
+        pending=pending(store, thread) if is_pending else None,
+        prompt=prompt(store, thread, node) if wanted else None,
+        failed=failed(store, attempts(store, thread, index)),
+        agents={
+            role: agent_name(store, agent_hash)
+            for role, agent_hash in threads.agents(store, thread).items()
+        },
     )
 
 
@@ -100,8 +103,8 @@ def record(store: Store, node: StepNode) -> Record:
         texts.bounded(content["text"], payload["content"], MAX_OUTPUT_CHARS),
         meta=texts.as_json(payload["meta"]),
         artifacts=[
-            Artifact(hash, one.type and store.registry.compiled(one.type)[0], one.size)
-            for hash, one in store.blobs.info(hashes).items()
+            Artifact(hash, info.type and store.registry.compiled(info.type)[0], info.size)
+            for hash, info in store.blobs.info(hashes).items()
         ],
         summary=None if summary is None else texts.content(store, summary),
         files=changes(store, payload["changes"]),
@@ -117,27 +120,32 @@ def changes(store: Store, hash: str | None) -> list[FilePatch]:
         return [FilePatch(str(error))]
 
 
-def pending(store: Store, found: Thread) -> Pending:
+def pending(store: Store, thread: Thread) -> Pending:
     """Returns what the pending step has done so far."""
-    intent = found.intent
+    intent = thread.intent
     hashes = threads.turns(store, {"turns": [], "turnCount": 0, **intent})
     first = max(0, len(hashes) - MAX_TURNS)
-    turns = [turn(store, at, hash) for at, hash in enumerate(hashes[first:], start=first + 1)]
+    turns = [
+        turn(store, turn_number, hash)
+        for turn_number, hash in enumerate(hashes[first:], start=first + 1)
+    ]
     run = intent.get("run")
     tail = live_output.tail(store.root, run, texts.MAX_CHARS)
     tools = [live_output.tool_line(call) for call in live_output.tools(store.root, run).calls]
     return Pending(turns, tools, "" if tail is None else tail[0].decode("utf-8", "replace"))
 
 
-def prompt(store: Store, found: Thread, node: StepNode | None) -> Text:
+def prompt(store: Store, thread: Thread, node: StepNode | None) -> Text:
     """Returns the prompt that the agent of a step got, or gets, with its fault if it has one."""
     try:
-        made = (
-            prompts.of_step(store, found, node) if node else prompts.of_pending_step(store, found)
+        rebuilt_prompt = (
+            prompts.of_step(store, thread, node) if node else prompts.of_pending_step(store, thread)
         )
     except CasfsError as error:
         return texts.bounded(f"[this prompt cannot be rebuilt: {error}]")
-    return texts.bounded(made.marked() if made else "", hash=None, limit=MAX_OUTPUT_CHARS)
+    return texts.bounded(
+        rebuilt_prompt.marked() if rebuilt_prompt else "", hash=None, limit=MAX_OUTPUT_CHARS
+    )
 
 
 def failed(store: Store, hashes: Sequence[str]) -> list[str]:

@@ -50,8 +50,10 @@ class Garbage:
 
 
 def show(call: Call) -> Response:
-    found = garbage(call.store) if call.query.get("gc") == "1" else None
-    return call.page("store.html", page=page(call.store), garbage=found, grace_s=gc.GRACE_S)
+    garbage_report = garbage(call.store) if call.query.get("gc") == "1" else None
+    return call.page(
+        "store.html", page=page(call.store), garbage=garbage_report, grace_s=gc.GRACE_S
+    )
 
 
 def page(store: Store) -> Page:
@@ -71,17 +73,17 @@ def page(store: Store) -> Page:
 
 def rooms(store: Store) -> list[tuple[str, Total]]:
     """Returns what is stored of each type; versions of a schema count as one."""
-    found: dict[str, Total] = {}
+    totals: dict[str, Total] = {}
     for hash, room in room_by_type(store.blobs).items():
         try:
             name = "files and other bytes" if hash is None else store.registry.name(hash)
         except CasfsError:
             name = "nodes of an unknown type"
-        into = found.setdefault(name, Total())
+        into = totals.setdefault(name, Total())
         into.blobs += room.blobs
         into.bytes += room.bytes
         into.files += room.files
-    return sorted(found.items(), key=lambda one: -one[1].bytes)
+    return sorted(totals.items(), key=lambda named_total: -named_total[1].bytes)
 
 
 def garbage(store: Store) -> Garbage:

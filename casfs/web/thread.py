@@ -78,42 +78,42 @@ class Page:
     @property
     def names(self) -> list[str]:
         """The heads that the page shows."""
-        children = [one for line in self.lines for one in line.children]
+        children = [child for line in self.lines for child in line.children]
         shown = [self.row, *self.calls, *children[-MAX_LIVE_CHILDREN:]]
-        return [threads.head_name(one.id) for one in shown]
+        return [threads.head_name(row.id) for row in shown]
 
 
 def show(call: Call) -> Response:
     count = min(max(call.index("count", WINDOW), 1), MAX_WINDOW)
     first = call.index("from") or None
-    found = thread_lookup.find(call.store, call.path["id"])
-    model = page(call.store, call.site.threads, found=found, first=first, count=count)
+    thread = thread_lookup.find(call.store, call.path["id"])
+    model = page(call.store, call.site.threads, thread=thread, first=first, count=count)
     return call.page("thread.html", page=model, row=model.row, wanted=first, count=count)
 
 
-def page(store: Store, table: ThreadTable, found: Thread, first: int | None, count: int) -> Page:
+def page(store: Store, table: ThreadTable, thread: Thread, first: int | None, count: int) -> Page:
     """Returns the page of a thread; `first`: index of the first step, None: the newest ones."""
-    row = row_of(found.name, found.head)
+    row = row_of(thread.name, thread.head)
     has_parent = bool(row.parent and store.heads.get(HeadName(f"{threads.HEADS}{row.parent}")))
-    if found.fault is not None:
+    if thread.fault is not None:
         return Page(row, has_parent=has_parent)
-    total = threads.length(store, found)
+    total = threads.length(store, thread)
     first = max(total - count + 1, 1) if first is None else min(first, max(total, 1))
-    nodes = window(store, found, first=max(first - 1, 1), last=min(first + count - 1, total))
+    nodes = window(store, thread, first=max(first - 1, 1), last=min(first + count - 1, total))
     before = nodes.pop(0).payload["role"] if nodes and first > 1 else START
-    children = table.children(found.id)
+    children = table.children(thread.id)
     lines = [step_line(store, node, children) for node in nodes]
     is_newest = first + count > total
-    intent = found.pending
-    start = threads.start(store, found).payload
-    end = threads.end(store, found)
-    flow = store.node(threads.workflow(store, found), "workflow").payload
+    intent = thread.pending
+    start = threads.start(store, thread).payload
+    end = threads.end(store, thread)
+    flow = store.node(threads.workflow(store, thread), "workflow").payload
     pending = intent["role"] if intent and is_newest else None
-    ended = is_newest and found.record.get("returnCode") == 0
+    ended = is_newest and thread.record.get("returnCode") == 0
     taken = edges_taken([before, *(line.role for line in lines)], ended, pending)
     rules = flow["moderator"]
     called = intent["calls"] if intent and "calls" in intent else ()
-    calls = [one for one in children if one.id in called]
+    calls = [child for child in children if child.id in called]
     return Page(
         row=row,
         task=texts.content(store, start["input"]),
@@ -121,27 +121,27 @@ def page(store: Store, table: ThreadTable, found: Thread, first: int | None, cou
         first=first,
         total=total,
         intent=intent if is_newest else None,
-        attempts=len(found.record.get("attempts") or ()),
+        attempts=len(thread.record.get("attempts") or ()),
         calls=calls,
-        removed=sorted({*called} - {one.id for one in calls}),
+        removed=sorted({*called} - {child.id for child in calls}),
         has_parent=has_parent,
         agents={
-            role: agent_name(store, hash) for role, hash in threads.agents(store, found).items()
+            role: agent_name(store, hash) for role, hash in threads.agents(store, thread).items()
         },
         workspace=start["workspace"],
-        fork=found.record.get("fork"),
+        fork=thread.record.get("fork"),
         ending=None if end is None else end.payload["summary"],
         rules=counted(rules, taken),
         graph=layout(list(flow["roles"]), rules, taken=taken, pending=pending),
     )
 
 
-def window(store: Store, found: Thread, first: int, last: int) -> list[StepNode]:
+def window(store: Store, thread: Thread, first: int, last: int) -> list[StepNode]:
     """Returns the steps with the indices from `first` to `last`, by a few reads for the way there
     and one for each, however long the thread is."""
     if last < first:
         return []
-    newest = threads.step_at(store, found, last).hash
+    newest = threads.step_at(store, thread, last).hash
     return list(islice(threads.backwards_from(store, newest), last - first + 1))[::-1]
 
 
@@ -149,7 +149,7 @@ def step_line(store: Store, node: StepNode, children: Sequence[Row]) -> StepLine
     step = node.payload
     ends = set(step["childThreads"])
     agent = agent_name(store, step["agent"])
-    called = [one for one in children if one.head in ends] if ends else []
+    called = [child for child in children if child.head in ends] if ends else []
     return StepLine(
         node.hash,
         step["index"],
@@ -163,7 +163,7 @@ def step_line(store: Store, node: StepNode, children: Sequence[Row]) -> StepLine
         origin="cache" if "cached" in step else "replay" if agent == "replay" else "run",
         compacted=step["compact"] is not None,
         children=called,
-        removed=sorted(ends - {one.head for one in called}),
+        removed=sorted(ends - {child.head for child in called}),
     )
 
 

@@ -86,11 +86,11 @@ class ThreadTable:
             return ""
         self._store.purged.replaced()  # clears the cache, where something was purged
         generation = self._tasks.generation
-        found: str | None = self._tasks.get(row.start)
-        if found is None:
-            found = task_line(self._store, row.start) or ""
-            self._tasks.put(row.start, found, 1, generation)
-        return found
+        task: str | None = self._tasks.get(row.start)
+        if task is None:
+            task = task_line(self._store, row.start) or ""
+            self._tasks.put(row.start, task, 1, generation)
+        return task
 
     async def warm(self) -> None:
         """Reads what the first questions need, while the server is idle otherwise."""
@@ -99,9 +99,9 @@ class ThreadTable:
         except CasfsError:  # the first question says it
             return
         await trio.sleep(WARM_AFTER_S)
-        for at in range(0, len(rows), WARM_ROWS):
+        for offset in range(0, len(rows), WARM_ROWS):
             await trio.sleep(WARM_PAUSE_S)
-            await trio.to_thread.run_sync(list, map(self.task, rows[at : at + WARM_ROWS]))
+            await trio.to_thread.run_sync(list, map(self.task, rows[offset : offset + WARM_ROWS]))
 
     def _update(self) -> None:
         moves = self._journal.new_moves()

@@ -98,18 +98,18 @@ class Trace:
 
 def show(call: Call) -> Response:
     """Shows the trace of a step, or of the failed attempt with that number."""
-    found = thread_lookup.find(call.store, call.path["id"])
+    thread = thread_lookup.find(call.store, call.path["id"])
     index = number(call.path["index"])
     attempt = call.index("attempt")
     if attempt:
-        hashes = attempts(call.store, found, index)
+        hashes = attempts(call.store, thread, index)
         if attempt > len(hashes):
             raise NotFound(f"step {index} has no failed attempt {attempt}")
         hash = hashes[attempt - 1]
     else:
-        hash = threads.step_at(call.store, found, index).payload["detail"]
+        hash = threads.step_at(call.store, thread, index).payload["detail"]
     model = trace(call.store, hash, call.index("from"))
-    where: dict[str, Any] = {"id": found.id, "index": index, "attempt": attempt}
+    where: dict[str, Any] = {"id": thread.id, "index": index, "attempt": attempt}
     etag = hash if call.query.get("fragment") == "trace" else None
     return call.page("trace.html", etag=etag, trace=model, **where)
 
@@ -121,12 +121,12 @@ def number(text: str) -> int:
     return int(text)
 
 
-def attempts(store: Store, found: threads.Thread, index: int) -> Sequence[str]:
+def attempts(store: Store, thread: threads.Thread, index: int) -> Sequence[str]:
     """Returns the details of the failed attempts at a step, also at the pending one."""
-    intent = found.pending
+    intent = thread.pending
     if intent and intent["index"] == index:
-        return found.record.get("attempts") or ()
-    hashes: Sequence[str] = threads.step_at(store, found, index).payload["attempts"]
+        return thread.record.get("attempts") or ()
+    hashes: Sequence[str] = threads.step_at(store, thread, index).payload["attempts"]
     return hashes
 
 
@@ -148,13 +148,13 @@ def trace(store: Store, hash: str, first: int = 0) -> Trace:
     if "durationMs" in payload:
         facts["Duration"] = f"{payload['durationMs'] / 1000:.1f} s"
     said: list[tuple[str, Text]] = []
-    found: Sequence[Any] = ()
+    recorded_turns: Sequence[Any] = ()
     match node.type:
         case "react-session" | "hermes-detail" | "cursor-detail":
-            found = payload["turns"]
+            recorded_turns = payload["turns"]
         case "content":
             said = [("", texts.content(store, hash))]
-            found = attempt_details.turns(store, hash)
+            recorded_turns = attempt_details.turns(store, hash)
         case "command-detail":
             facts |= {"Command": shlex.join(payload["argv"]), "Exit code": str(payload["exitCode"])}
             said = [(name, texts.blob(store, payload[name], end=True)) for name in STREAMS]
@@ -162,20 +162,29 @@ def trace(store: Store, hash: str, first: int = 0) -> Trace:
             said = [(name, texts.content(store, payload[name])) for name in CONTENTS]
         case _:
             said = [("Payload", texts.as_json(node.payload, hash))]
-    shown = found[first : first + WINDOW]
-    turns = [turn(store, at, one) for at, one in enumerate(shown, start=first + 1)]
+    shown = recorded_turns[first : first + WINDOW]
+    turns = [
+        turn(store, turn_number, recorded_turn)
+        for turn_number, recorded_turn in enumerate(shown, start=first + 1)
+    ]
     return Trace(
-        hash, node.type, facts=facts, texts=said, turns=turns, first=first, total=len(found)
+        hash,
+        node.type,
+        facts=facts,
+        texts=said,
+        turns=turns,
+        first=first,
+        total=len(recorded_turns),
     )
 
 
-def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
+def turn(store: Store, number: int, recorded_turn: str | Mapping[str, Any]) -> Turn:
     """Returns a turn: a node, or of an old `cursor-detail` an object."""
-    if not isinstance(one, str):
-        return _cursor_turn(store, number, one)
-    node = _node(store, one)
+    if not isinstance(recorded_turn, str):
+        return _cursor_turn(store, number, recorded_turn)
+    node = _node(store, recorded_turn)
     if node is None:
-        return Turn(number, "blob", [("", texts.blob(store, one))])
+        return Turn(number, "blob", [("", texts.blob(store, recorded_turn))])
     payload = node.payload
     if node.type == "react-turn":
         said = [(name, texts.content(store, payload[name])) for name in SAID if name in payload]
@@ -193,10 +202,15 @@ def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
         return _cursor_turn(store, number, payload)
     if node.type == "hermes-turn":
         named = ((name, payload[name]) for name in ("reasoning", "content") if payload[name])
-        said = [(name, texts.bounded(text, one)) for name, text in named]
-        made = ((call["name"], texts.bounded(call["args"], one)) for call in payload["toolCalls"])
-        return Turn(number, payload["role"], said=said, calls=[ToolCall(*call) for call in made])
-    return Turn(number, node.type, [("", texts.as_json(payload, one))])
+        said = [(name, texts.bounded(text, recorded_turn)) for name, text in named]
+        tool_calls = (
+            (call["name"], texts.bounded(call["args"], recorded_turn))
+            for call in payload["toolCalls"]
+        )
+        return Turn(
+            number, payload["role"], said=said, calls=[ToolCall(*call) for call in tool_calls]
+        )
+    return Turn(number, node.type, [("", texts.as_json(payload, recorded_turn))])
 
 
 def _cursor_turn(store: Store, number: int, payload: Mapping[str, Any]) -> Turn:
@@ -212,23 +226,23 @@ def _tool_call(store: Store, hash: str) -> ToolCall:
     if node is None:
         return ToolCall("?", texts.blob(store, hash))
     call = node.payload
-    given, result = (texts.content(store, call[name]) for name in ("arguments", "result"))
+    arguments, result = (texts.content(store, call[name]) for name in ("arguments", "result"))
     return ToolCall(
         name=call["name"],
-        arguments=given,
+        arguments=arguments,
         result=result,
         duration_ms=call["durationMs"],
         kind=call.get("kind"),
         status=call.get("status"),
-        terminals=[_terminal(store, one) for one in call.get("terminals", ())],
+        terminals=[_terminal(store, terminal) for terminal in call.get("terminals", ())],
         files=[
             *(
-                UsedFile(one["path"], one["access"], one["content"])
-                for one in call.get("files", ())
+                UsedFile(used_file["path"], used_file["access"], used_file["content"])
+                for used_file in call.get("files", ())
             ),
             *(
-                UsedFile(one["path"], "edit", hash=one["new"], old=one["old"])
-                for one in call.get("diffs", ())
+                UsedFile(diff["path"], "edit", hash=diff["new"], old=diff["old"])
+                for diff in call.get("diffs", ())
             ),
         ],
     )

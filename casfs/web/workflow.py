@@ -94,13 +94,18 @@ def show(call: Call) -> Response:
     head = head_kinds.get(call.store.heads, HeadName(WORKFLOWS + name))
     if head is None and not rows:
         raise NotFound(f"no workflow {name!r}; see `casfs workflow list`")
-    found = paths(call.store, rows, call.site.paths)
-    model = None if head is None else definition(call.store, head, found.taken)
-    one = _summary(name, head.hash if head else None, rows)
+    taken_paths = paths(call.store, rows, call.site.paths)
+    model = None if head is None else definition(call.store, head, taken_paths.taken)
+    summary = _summary(name, head.hash if head else None, rows)
     thread = call.query.get("thread", "").strip()
     replay = decisions(call, thread, head.hash) if thread and head else None
     return call.page(
-        "workflow.html", one=one, found=found, definition=model, thread=thread, replay=replay
+        "workflow.html",
+        one=summary,
+        found=taken_paths,
+        definition=model,
+        thread=thread,
+        replay=replay,
     )
 
 
@@ -173,27 +178,27 @@ def paths(store: Store, rows: list[Row], known: LruCache) -> Paths:
     read = 0
     for row in sorted(rows, key=lambda row: row.id, reverse=True):
         key = f"{row.id} {row.updated_ms} {row.state} {row.role}"
-        found: Counter[Edge] | None = known.get(key)
-        if found is None:
+        edges: Counter[Edge] | None = known.get(key)
+        if edges is None:
             if time.monotonic() > end:
                 break
-            found = _edges(store, row)
-            known.put(key, found, len(found) + 1)
+            edges = _edges(store, row)
+            known.put(key, edges, len(edges) + 1)
         read += 1
-        times += found
-        users.update(found.keys())
+        times += edges
+        users.update(edges.keys())
         if row.section == ENDED:
-            ended.update(found.keys())
+            ended.update(edges.keys())
         if row.state in (FAILED, STOPPED):
-            failed.update(found.keys())
+            failed.update(edges.keys())
     every = [Path(*edge, times[edge], users[edge], ended[edge], failed[edge]) for edge in times]
-    return Paths(read, sorted(every, key=lambda one: -one.times)[:MAX_RULES], times)
+    return Paths(read, sorted(every, key=lambda path: -path.times)[:MAX_RULES], times)
 
 
 def _edges(store: Store, row: Row) -> Counter[Edge]:
     try:
         thread = threads.get(store, row.id)
-        steps = [one.payload for one in islice(threads.backwards(store, thread), MAX_STEPS)][::-1]
+        steps = [node.payload for node in islice(threads.backwards(store, thread), MAX_STEPS)][::-1]
     except CasfsError:  # damaged, or removed meanwhile
         return Counter()
     begin = [START] if not steps or steps[0]["index"] == 1 else []

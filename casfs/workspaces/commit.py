@@ -53,17 +53,17 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
         root = state.tree
         if state.is_equal(workspace.recorded):
             return Committed(root, checkpoint=None, report=report)
-        made = None
+        checkpoint = None
         values = dict(workspace.record)
         values |= {**dict.fromkeys(FIELDS), **state.fields}
         if values["name"] is not None:
             base = values["checkpoint"]
-            made = create_from_base(
+            checkpoint = create_from_base(
                 store, batch, name=values["name"], base=base, state=state, message=message
             )
-            values["checkpoint"] = made.hash
+            values["checkpoint"] = checkpoint.hash
         batch.swap(registry.head_name(workspace.id), workspace.head, Head(root, values))
-    return Committed(root, made, report)
+    return Committed(root, checkpoint, report)
 
 
 def is_dirty(store: Store, workspace: Workspace) -> bool:
@@ -76,23 +76,23 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
     scratch = ScratchStore(store)
     with scratch.batch() as batch:
         report = SnapshotReport()
-        here = snapshot(scratch, batch, workspace=workspace, report=report)
-        is_equal = here.is_equal(workspace.recorded)
+        state = snapshot(scratch, batch, workspace=workspace, report=report)
+        is_equal = state.is_equal(workspace.recorded)
     return not is_equal and not _differs_in_purged_only(
-        scratch, workspace, here=here, report=report
+        scratch, workspace, state=state, report=report
     )
 
 
 def _differs_in_purged_only(
-    store: Store, workspace: Workspace, here: RecordedState, report: SnapshotReport
+    store: Store, workspace: Workspace, state: RecordedState, report: SnapshotReport
 ) -> bool:
     """Of what was purged a tree has an entry for its old readers, and no snapshot has one."""
     recorded = workspace.recorded
-    purged = {path: one.hash for path, one in tree.missing(store, recorded.full)}
+    purged = {path: tombstone.hash for path, tombstone in tree.missing(store, recorded.full)}
     if not purged:
         return False
     kept = {path for path, hash in purged.items() if report.purged.get(path) == hash}
-    return all(one.path in kept for one in tree.changes(store, recorded.full, here.full))
+    return all(change.path in kept for change in tree.changes(store, recorded.full, state.full))
 
 
 def snapshot(

@@ -43,9 +43,9 @@ class KnownDirectory:
 def find(store: Store, directory: Path) -> KnownDirectory | None:
     """Returns what the nearest directory, this one or above it, is known to hold. Raises Refused
     where a restore into it was interrupted."""
-    place = Path(os.path.realpath(directory))
-    for path in (place, *place.parents):
-        below = b"" if path == place else os.fsencode(place.relative_to(path))
+    real_directory = Path(os.path.realpath(directory))
+    for path in (real_directory, *real_directory.parents):
+        below = b"" if path == real_directory else os.fsencode(real_directory.relative_to(path))
         workspace = registry.get(store, path)
         if workspace is not None:
             return KnownDirectory(path, workspace.recorded, below=below, workspace=workspace)

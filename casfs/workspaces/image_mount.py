@@ -71,10 +71,10 @@ def image(store: Store, root: DatedTree, *, recheck: bool = False, verify: bool 
     """Returns the image of a tree. `recheck`: looks at size and kind of its objects even if the
     image is there; `verify`: hashes them. Raises as `images.ensure`, but Failed for Invalid."""
     try:
-        found = images.ensure(store, root, recheck=recheck)
+        image_path = images.ensure(store, root, recheck=recheck)
         if verify:
             images.check(store, root, content=True)
-        return found
+        return image_path
     except Invalid as error:
         raise Failed(str(error)) from None
 
@@ -140,10 +140,10 @@ def _mount_image(image: Path, point: Path, folder: Path) -> int:
         source = opened.enter_context(image.open("rb"))
         parameters = [(b"source", b"/proc/self/fd/%d" % source.fileno())]
         if needed := devices.read(source):
-            at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            opened.callback(os.close, at)
-            for name in object_protection.check_packs(folder, at, needed):
-                parameters.append((b"device", b"/proc/self/fd/%d/%s" % (at, name.encode())))
+            folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            opened.callback(os.close, folder_fd)
+            for name in object_protection.check_packs(folder, folder_fd, needed):
+                parameters.append((b"device", b"/proc/self/fd/%d/%s" % (folder_fd, name.encode())))
         return mounts.mount_with(
             TYPE, point, attributes=FLAGS | mounts.MS_RDONLY, parameters=parameters
         )

@@ -63,5 +63,7 @@ def is_whiteout(fd: int, name: bytes) -> bool:
     """Returns False for another name, and for what a program renamed to or made by such a name."""
     if not name.startswith(WHITEOUT_PREFIX):
         return False
-    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    return stat.S_ISCHR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_size == 0)
+    file_stat = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    return stat.S_ISCHR(file_stat.st_mode) or (
+        stat.S_ISREG(file_stat.st_mode) and file_stat.st_size == 0
+    )

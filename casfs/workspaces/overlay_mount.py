@@ -59,14 +59,14 @@ def mount_overlay(layers: OverlayLayers) -> None:
     _mount(layers, redirect_dir="on", metacopy="on")
 
 
-def _mount(layers: OverlayLayers, **more: str) -> None:
+def _mount(layers: OverlayLayers, **extra_options: str) -> None:
     """A read-only overlay is the tree over an empty directory: the kernel wants two layers."""
     values: dict[str, str | Sequence[Path]] = {"index": "off", "xino": "off"}
     if layers.read_only:
         values |= {"lowerdir": [layers.lower, layers.upper]}
     else:
         values |= {"lowerdir": [layers.lower], "upperdir": [layers.upper]}
-        values |= {"workdir": [layers.work], **more}
+        values |= {"workdir": [layers.work], **extra_options}
     try:
         mounts.mount(
             layers.source,

@@ -142,13 +142,15 @@ class _Merge:
             newest = [recorded.newest]
             for name in names:
                 where = path + b"/" + name
-                found = self._apply(
+                subdirectory = self._apply(
                     fd, where, name=name, below=below, entries=entries, has_whiteouts=has_whiteouts
                 )
                 inner.pop(name, None)
                 modified.pop(name, None)
-                if found is not None:
-                    node, its = self.directory(found.fd, where, self._dated(found, name, recorded))
+                if subdirectory is not None:
+                    node, its = self.directory(
+                        subdirectory.fd, where, self._dated(subdirectory, name, recorded)
+                    )
                     entries[name] = Subdirectory(name, node)
                     newest.append(its.newest)
                     if its.hash is not None:
@@ -163,14 +165,14 @@ class _Merge:
         times = Times(seen.st_mtime_ns, newest_of(newest), entries=modified, below=inner)
         return node, dated.put(self._batch, entries.values(), times)
 
-    def _dated(self, found: _Subdirectory, name: bytes, above: Times) -> DatedTree | None:
+    def _dated(self, subdirectory: _Subdirectory, name: bytes, above: Times) -> DatedTree | None:
         """Returns what is below a directory of the upper; `above`: the times of the lower directory
         that has `name`."""
-        if found.lower is None:
+        if subdirectory.lower is None:
             return None
-        if found.redirect is not None and found.redirect.startswith(b"/"):
-            return dated.subtree(self._store, self._base, found.redirect)
-        return DatedTree(found.lower, above.below.get(found.redirect or name))
+        if subdirectory.redirect is not None and subdirectory.redirect.startswith(b"/"):
+            return dated.subtree(self._store, self._base, subdirectory.redirect)
+        return DatedTree(subdirectory.lower, above.below.get(subdirectory.redirect or name))
 
     def ignore_file(self, fd: int) -> bytes:
         """Returns the content of the overlay's `.casfsignore`, if any; `fd`: of the upper."""
@@ -180,7 +182,7 @@ class _Merge:
         self._report = SnapshotReport()
         for name in (WHITEOUT_PREFIX + IGNORE_NAME, IGNORE_NAME):
             if name in names:
-                found = self._apply(
+                subdirectory = self._apply(
                     fd,
                     b"/" + name,
                     name=name,
@@ -188,8 +190,8 @@ class _Merge:
                     entries=entries,
                     has_whiteouts=has_whiteouts,
                 )
-                if found is not None:
-                    os.close(found.fd)
+                if subdirectory is not None:
+                    os.close(subdirectory.fd)
         self._report = report
         file = entries.get(IGNORE_NAME)
         if not isinstance(file, File):
@@ -232,14 +234,14 @@ class _Merge:
         entries.pop(name, None)
         try:
             with self._errors_named(path):
-                found = self._entry(fd, path, name=name, below=below, has_whiteouts=has_whiteouts)
+                entry = self._entry(fd, path, name=name, below=below, has_whiteouts=has_whiteouts)
         except FileNotFoundError:
             self._warn(path, "vanished while it was read")
             return None
-        if isinstance(found, _Subdirectory):
-            return found
-        if found is not None:
-            entries[name] = found
+        if isinstance(entry, _Subdirectory):
+            return entry
+        if entry is not None:
+            entries[name] = entry
         return None
 
     def _entry(
@@ -247,21 +249,21 @@ class _Merge:
     ) -> Entry | _Subdirectory | None:
         """Returns None for a whiteout, for what the rules leave out, and for kinds that a tree
         cannot hold."""
-        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if self._is_left_out(found.st_mode, path[1:], name=name, fd=fd, below=below):
+        file_stat = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if self._is_left_out(file_stat.st_mode, path[1:], name=name, fd=fd, below=below):
             return None
-        self._report.count_not_kept(found, self._user, self._preserve)
-        if stat.S_ISDIR(found.st_mode):
+        self._report.count_not_kept(file_stat, self._user, self._preserve)
+        if stat.S_ISDIR(file_stat.st_mode):
             return self._open_subdirectory(
                 os.open(name, DIR_FLAGS, dir_fd=fd), path, name=name, below=below
             )
-        if stat.S_ISREG(found.st_mode):
+        if stat.S_ISREG(file_stat.st_mode):
             return self._file(fd, path, name=name, below=below, has_whiteouts=has_whiteouts)
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(file_stat.st_mode):
             target = os.readlink(name, dir_fd=fd)
-            self._modified[path] = found.st_mtime_ns
-            return Symlink(name, target, properties(found, self._preserve))
-        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != 0:
+            self._modified[path] = file_stat.st_mtime_ns
+            return Symlink(name, target, properties(file_stat, self._preserve))
+        if not stat.S_ISCHR(file_stat.st_mode) or file_stat.st_rdev != 0:
             self._warn(path, "left out, it is a socket, a fifo or a device")
         return None
 
@@ -272,8 +274,8 @@ class _Merge:
         is_directory = stat.S_ISDIR(mode)
         verdict = None
         if self.rules is not None and is_directory:
-            with self._surroundings(path, fd, below) as at:
-                verdict = self.rules.verdict(path, name, directory=True, at=at)
+            with self._surroundings(path, fd, below) as surroundings:
+                verdict = self.rules.verdict(path, name, directory=True, surroundings=surroundings)
         elif self.rules is not None:
             verdict = self.rules.verdict(path, name, directory=False)
         if verdict is not None:
@@ -317,18 +319,18 @@ class _Merge:
     ) -> File | None:
         with open(os.open(name, FILE_FLAGS, dir_fd=fd), "rb", buffering=0) as source:
             opened = source.fileno()
-            found = os.fstat(opened)
+            file_stat = os.fstat(opened)
             if (
                 has_whiteouts
-                and found.st_size == 0
+                and file_stat.st_size == 0
                 and self._marker(opened, "whiteout") is not None
             ):
                 return None
             if self._marker(opened, "metacopy") is None:
-                if self.limit is not None and self._report.bytes + found.st_size > self.limit:
+                if self.limit is not None and self._report.bytes + file_stat.st_size > self.limit:
                     raise Refused(f"{self._show(path)}: more than {self.limit} bytes were written")
                 interruption.check()
-                content = self._report.read_once(found, lambda: self._read(source))
+                content = self._report.read_once(file_stat, lambda: self._read(source))
                 digest = content.digest
                 if self._is_purged(digest):
                     self._report.purged[path[1:]] = digest.hash
@@ -338,17 +340,17 @@ class _Merge:
             else:
                 redirect = self._marker(opened, "redirect")
                 digest = self._content(
-                    below, path, name=name, redirect=redirect, size=found.st_size
+                    below, path, name=name, redirect=redirect, size=file_stat.st_size
                 )
-            found = os.fstat(opened)
-        self._modified[path] = found.st_mtime_ns
+            file_stat = os.fstat(opened)
+        self._modified[path] = file_stat.st_mtime_ns
         self._report.files += 1
         self._report.bytes += digest.size_bytes
         return File(
             name,
             digest,
-            executable=bool(found.st_mode & stat.S_IXUSR),
-            properties=properties(found, self._preserve),
+            executable=bool(file_stat.st_mode & stat.S_IXUSR),
+            properties=properties(file_stat, self._preserve),
         )
 
     def _read(self, source: FileIO) -> ReadContent:

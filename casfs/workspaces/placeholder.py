@@ -42,8 +42,8 @@ def check(workspace: Workspace) -> None:
     with suppress(FileNotFoundError):
         names = sorted(set(os.listdir(workspace.path)) - {README})
     if names:
-        more = len(names) - NAMES_SHOWN
-        shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        not_shown = len(names) - NAMES_SHOWN
+        shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {not_shown} more" if not_shown > 0 else "")
         raise Refused(
             f"{workspace.path} holds files that are not in the workspace: {shown}; move them away"
             " (`casfs workspace exec` can copy them into it)"

@@ -119,10 +119,13 @@ class Workspace:
         if self.state == "open" or mounts.is_mounted_anywhere(self.source):
             return False
         then = self.record["system"].split()
-        now = system().split()
-        if then[0] != now[0]:
+        current_system = system().split()
+        if then[0] != current_system[0]:
             return True  # the machine was rebooted
-        return now[1] in (then[1], INITIAL_PID_NAMESPACE)  # else processes may be hidden from us
+        return current_system[1] in (
+            then[1],
+            INITIAL_PID_NAMESPACE,
+        )  # else processes may be hidden from us
 
     def layers(self, lowers: TreeLocator) -> OverlayLayers:
         """`lowers`: the lower layer of a tree (`strategies.lower_locator`)."""
@@ -177,12 +180,12 @@ def system() -> str:
 
 def listing(store: Store, *, read_only: bool = False) -> list[Workspace]:
     """Returns all, or the read-only ones, by directory."""
-    found = [
+    workspaces = [
         _workspace(store, name[len(HEADS) :], head)
         for name, head in head_kinds.sound(store.heads, HEADS)
         if not read_only or head.record["readOnly"]
     ]
-    return sorted(found, key=lambda one: one.path)
+    return sorted(workspaces, key=lambda workspace: workspace.path)
 
 
 def get(store: Store, path: Path) -> Workspace | None:
@@ -198,10 +201,10 @@ def get(store: Store, path: Path) -> Workspace | None:
 def find(store: Store, directory: Path) -> Workspace:
     """Raises NotFound."""
     path = absolute(directory)
-    found = get(store, path)
-    if found is None:
+    workspace = get(store, path)
+    if workspace is None:
         raise NotFound(f"{path} is not an open workspace; see `casfs workspace list`")
-    return found
+    return workspace
 
 
 def absolute(directory: Path) -> Path:
@@ -216,35 +219,37 @@ def swap(store: Store, id: str, old: Head | None, new: Head | None) -> None:
         batch.swap(head_name(id), old, new)
 
 
-def orphan(store: Store, found: Workspace) -> None:
+def orphan(store: Store, workspace: Workspace) -> None:
     """Keep the tree of a closed workspace, but free its directory for another."""
     with store.batch() as batch:
-        batch.swap(head_name(found.id), found.head, None)
-        batch.swap(head_name(f"{found.id}.{found.record['openedAt']}"), None, found.head)
+        batch.swap(head_name(workspace.id), workspace.head, None)
+        batch.swap(
+            head_name(f"{workspace.id}.{workspace.record['openedAt']}"), None, workspace.head
+        )
 
 
-def check_open(found: Workspace) -> None:
+def check_open(workspace: Workspace) -> None:
     """Raises Refused for a workspace that must be opened again first."""
-    if found.state == "unmounted":
-        raise Refused(f"{found.path} is not mounted; open it again: `casfs workspace open`")
+    if workspace.state == "unmounted":
+        raise Refused(f"{workspace.path} is not mounted; open it again: `casfs workspace open`")
 
 
-def check_writable(found: Workspace) -> None:
+def check_writable(workspace: Workspace) -> None:
     """Raises Refused."""
-    if found.record["readOnly"]:
-        raise Refused(f"the workspace {found.path} is read-only")
+    if workspace.record["readOnly"]:
+        raise Refused(f"the workspace {workspace.path} is read-only")
 
 
-def lock(found: Workspace, *, inherited: bool = True) -> int:
+def lock(workspace: Workspace, *, inherited: bool = True) -> int:
     """Lock the workspace for a command, until the descriptor is closed; `inherited`: also in
     subprocesses. Raises Refused where another command runs."""
     try:
-        found.folder.mkdir(parents=True, exist_ok=True)
-        fd = lock_file(found.folder / "lock")
+        workspace.folder.mkdir(parents=True, exist_ok=True)
+        fd = lock_file(workspace.folder / "lock")
     except OSError as error:
-        raise Failed(f"cannot lock {found.folder}: {error.strerror}") from None
+        raise Failed(f"cannot lock {workspace.folder}: {error.strerror}") from None
     if fd is None:
-        raise Refused(f"a command runs in the workspace {found.path}; end it first")
+        raise Refused(f"a command runs in the workspace {workspace.path}; end it first")
     os.set_inheritable(fd, inherited)
     return fd
 

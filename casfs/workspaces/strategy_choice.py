@@ -24,12 +24,14 @@ def choose(name: str | None, store: Store) -> list[Strategy]:
     """Returns the available strategies of that name, or of any; the preferred one first. Raises
     Refused where none is available."""
     near = THIS_FILE if store.root is None else store.root / FORMAT_FILE
-    asked = [strategy for strategy in STRATEGIES.values() if name in (None, strategy.name)]
-    found = [strategy for strategy in asked if unavailable(strategy, near) is None]
-    if not found:
-        reasons = "; ".join(f"{one.name}: {unavailable(one, near)}" for one in asked)
+    candidates = [strategy for strategy in STRATEGIES.values() if name in (None, strategy.name)]
+    available = [strategy for strategy in candidates if unavailable(strategy, near) is None]
+    if not available:
+        reasons = "; ".join(
+            f"{strategy.name}: {unavailable(strategy, near)}" for strategy in candidates
+        )
         raise Refused(f"no workspace backend works here: {reasons}")
-    return found
+    return available
 
 
 def unavailable(strategy: Strategy, near: Path = THIS_FILE) -> str | None:

@@ -63,9 +63,9 @@ class Client:
         self._program = launch.argv[0]
         token = launch.env.get(RUN_VARIABLE)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        place = {"cwd": launch.cwd, "env": dict(launch.env), "start_new_session": True}
+        options = {"cwd": launch.cwd, "env": dict(launch.env), "start_new_session": True}
         try:
-            self._process = open_process(launch.argv, token, **pipes, **place)
+            self._process = open_process(launch.argv, token, **pipes, **options)
         except OSError as error:
             raise Failed(f"cannot run {self._program}: {error.strerror}") from None
         assert self._process.stdin is not None
@@ -140,32 +140,32 @@ class Client:
             "clientCapabilities": await self._host.capabilities(),
             "clientInfo": {"name": "casfs", "version": VERSION},
         }
-        found = None
+        handshake = None
         with trio.move_on_after(HANDSHAKE_S):
-            found = await self._call("initialize", "Initialize", hello)
-        if found is None:
+            handshake = await self._call("initialize", "Initialize", hello)
+        if handshake is None:
             raise Failed(f"{self._program} does not answer; is it an agent that speaks ACP?")
-        if found.protocol_version != protocol.VERSION:
-            versions = f"version {found.protocol_version} of ACP, casfs {protocol.VERSION}"
+        if handshake.protocol_version != protocol.VERSION:
+            versions = f"version {handshake.protocol_version} of ACP, casfs {protocol.VERSION}"
             raise Failed(f"{self._program} speaks {versions}")
-        if info := found.agent_info:
+        if info := handshake.agent_info:
             self.name = f"{info.name} {info.version}"
-        place = {"cwd": str(self._launch.cwd), "mcpServers": list(self._launch.servers)}
-        if earlier and found.agent_capabilities and found.agent_capabilities.load_session:
+        session_params = {"cwd": str(self._launch.cwd), "mcpServers": list(self._launch.servers)}
+        if earlier and handshake.agent_capabilities and handshake.agent_capabilities.load_session:
             self._ignoring = True
             with suppress(RpcError):  # the agent does not have it any more
-                given = {**place, "sessionId": earlier}
-                state = await self._call("session/load", "LoadSession", given)
+                load_params = {**session_params, "sessionId": earlier}
+                state = await self._call("session/load", "LoadSession", load_params)
                 self.session = earlier
             self._ignoring = False
         if not (goes_on := bool(self.session)):
             try:
-                state = await self._call("session/new", "NewSession", place)
+                state = await self._call("session/new", "NewSession", session_params)
             except RpcError as error:
                 if error.code != protocol.AUTH_REQUIRED:
                     raise
-                await self._log_in([one.id for one in found.auth_methods or ()])
-                state = await self._call("session/new", "NewSession", place)
+                await self._log_in([method.id for method in handshake.auth_methods or ()])
+                state = await self._call("session/new", "NewSession", session_params)
             self.session = state.session_id
         await self._set_up(state)
         return goes_on
@@ -181,15 +181,17 @@ class Client:
         """Chooses the mode and the model that the config names."""
         for name in ("mode", "model"):
             wanted = self._launch.config.get(name)
-            options = [one.id for one in state.config_options or () if one.category == name]
+            options = [
+                option.id for option in state.config_options or () if option.category == name
+            ]
             method = f"session/set_{name}"
-            given = {f"{name}Id": wanted}
+            params = {f"{name}Id": wanted}
             if options and not (name == "mode" and state.modes):
                 method = CONFIGURE
-                given = {"configId": options[0], "value": wanted}
+                params = {"configId": options[0], "value": wanted}
             try:
                 if wanted is not None:
-                    await self._request(method, {"sessionId": self.session, **given})
+                    await self._request(method, {"sessionId": self.session, **params})
                     self.model = wanted if name == "model" else self.model
             except RpcError as error:
                 fault = f"does not take {name} {wanted!r}: {error}"
@@ -214,10 +216,10 @@ class Client:
         return answers[0]
 
     async def _send_prompt(self, text: str, answers: list[Any]) -> None:
-        given = {"sessionId": self.session, "prompt": [{"type": "text", "text": text}]}
+        params = {"sessionId": self.session, "prompt": [{"type": "text", "text": text}]}
         with trio.CancelScope(shield=True):
             try:
-                answers.append(await self._call("session/prompt", "Prompt", given))
+                answers.append(await self._call("session/prompt", "Prompt", params))
             except CasfsError as error:
                 self._stop = self._stop or error
             self._answered.set()

@@ -122,14 +122,14 @@ class Host:
         request = FileRequest(access, wanted.path, _without_content(params))
         try:
             request.path = self._path(wanted.path)
-            given: dict[str, Any] = {"path": request.path}
+            arguments: dict[str, Any] = {"path": request.path}
             if access == READ:
-                given["line"] = wanted.line or 1
-                given |= {} if wanted.limit is None else {"lines": wanted.limit}
-                request.text = await TOOLS["read_file"].run(self._box, given)
+                arguments["line"] = wanted.line or 1
+                arguments |= {} if wanted.limit is None else {"lines": wanted.limit}
+                request.text = await TOOLS["read_file"].run(self._box, arguments)
             else:
                 request.text = wanted.content
-                await TOOLS["write_file"].run(self._box, {**given, "text": wanted.content})
+                await TOOLS["write_file"].run(self._box, {**arguments, "text": wanted.content})
         except CasfsError as error:
             request.fault = str(error)
             raise
@@ -139,10 +139,10 @@ class Host:
 
     def _terminal(self, params: Any, release: bool = False) -> Terminal:
         id = protocol.read("ReleaseTerminalRequest", params).terminal_id
-        found = self._terminals.pop(id, None) if release else self._terminals.get(id)
-        if found is None:
+        terminal = self._terminals.pop(id, None) if release else self._terminals.get(id)
+        if terminal is None:
             raise NotFound("no such terminal")
-        return found
+        return terminal
 
     async def _create(self, params: Any) -> Terminal:
         wanted = protocol.read("CreateTerminalRequest", params)
@@ -157,8 +157,8 @@ class Host:
         if len(self._terminals) >= MAX_TERMINALS:
             raise Refused(f"more than {MAX_TERMINALS} terminals; release some")
         line = shlex.join([wanted.command, *wanted.args]) if wanted.args else wanted.command
-        variables = [f"{one.name}={one.value}" for one in wanted.env or ()]
-        if not all(VARIABLE.fullmatch(one.partition("=")[0]) for one in variables):
+        variables = [f"{variable.name}={variable.value}" for variable in wanted.env or ()]
+        if not all(VARIABLE.fullmatch(variable.partition("=")[0]) for variable in variables):
             raise Invalid("the name of an environment variable is invalid")
         if variables:  # set inside the sandbox: outside they could change how it is made
             line = f"export {shlex.join(variables)}\n{line}"
@@ -167,10 +167,10 @@ class Host:
             line = f"cd -- {shlex.quote(cwd)} || exit 126\n{line}"
         argv, env = await self._sandboxed(line)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        place = {"cwd": self._context.workspace, "env": env, "stdin": subprocess.DEVNULL}
+        options = {"cwd": self._context.workspace, "env": env, "stdin": subprocess.DEVNULL}
         try:
             process = open_process(
-                argv, self._context.run, **pipes, **place, start_new_session=True
+                argv, self._context.run, **pipes, **options, start_new_session=True
             )
         except OSError as error:
             raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
@@ -199,4 +199,4 @@ class Host:
 
 def _without_content(params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters of a request but for what is recorded elsewhere."""
-    return {name: one for name, one in params.items() if name not in ("content", "sessionId")}
+    return {name: param for name, param in params.items() if name not in ("content", "sessionId")}

@@ -66,8 +66,8 @@ class Permissions:
         if context.kept is not None:
             text = await trio.to_thread.run_sync(content.text, context.store, context.kept)
             with suppress(ValueError, TypeError, KeyError):  # another agent's
-                found = json.loads(text)
-                kept = Kept(**found) if found["agent"] == context.agent else kept
+                kept_fields = json.loads(text)
+                kept = Kept(**kept_fields) if kept_fields["agent"] == context.agent else kept
         if kept.asked is not None and context.answer is not None:
             request, title, kind = kept.asked
             kept.answers[request] = title, context.answer
@@ -107,8 +107,10 @@ class Permissions:
             raise await trio.to_thread.run_sync(self._question, title, about)
         else:
             wanted = REJECT if rule == DENY else ONCE
-        options = {one.kind: one.option_id for one in reversed(request.options)}
-        return next((options[one] for one in wanted if one in options), None)
+        options = {option.kind: option.option_id for option in reversed(request.options)}
+        return next(
+            (options[option_kind] for option_kind in wanted if option_kind in options), None
+        )
 
     def _question(self, title: str, about: Mapping[str, Any]) -> Waiting:
         shown = {name: value for name, value in about.items() if value is not None}
@@ -125,9 +127,9 @@ def find_rule(policy: Policy, title: str, kind: str) -> str:
     if isinstance(policy, str):
         return policy
     words = title.split()
-    names = {kind, title, *(one.rstrip(":") for one in words[:1])}
-    found = [policy[name] for name in names if name in policy] or [policy.get("*", ASK)]
-    return max(found, key=(ALLOW, ASK, DENY).index)
+    names = {kind, title, *(word.rstrip(":") for word in words[:1])}
+    rules = [policy[name] for name in names if name in policy] or [policy.get("*", ASK)]
+    return max(rules, key=(ALLOW, ASK, DENY).index)
 
 
 def notes(kept: Kept) -> str:

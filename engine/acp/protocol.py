@@ -50,14 +50,14 @@ def read(model: str, value: Any) -> Any:
         return getattr(_loaded[0], model).model_validate(value)
     except ValueError as error:
         (fault, *_) = error.errors(include_input=False, include_url=False)  # type: ignore[attr-defined]
-        place = ".".join(map(str, fault["loc"]))
-        raise Invalid(f"not a {model}: {place}: {fault['msg']}") from None
+        location = ".".join(map(str, fault["loc"]))
+        raise Invalid(f"not a {model}: {location}: {fault['msg']}") from None
 
 
 def dump(message: Any) -> dict[str, Any]:
     """Returns a message as JSON, without what its model does not know."""
-    found: dict[str, Any] = message.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return found
+    document: dict[str, Any] = message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return document
 
 
 def current_model(state: Any) -> str:
@@ -66,10 +66,10 @@ def current_model(state: Any) -> str:
     if not isinstance(state, Mapping):
         return ""
     options = state.get("configOptions")
-    found = [state.get("models"), *(options if isinstance(options, list) else ())]
-    for one in found:
-        if isinstance(one, Mapping) and one.get("category", "model") == "model":
-            name = one.get("currentModelId", one.get("currentValue"))
+    candidates = [state.get("models"), *(options if isinstance(options, list) else ())]
+    for candidate in candidates:
+        if isinstance(candidate, Mapping) and candidate.get("category", "model") == "model":
+            name = candidate.get("currentModelId", candidate.get("currentValue"))
             if isinstance(name, str):
                 return name
     return ""
@@ -83,5 +83,5 @@ def tokens(meta: Any) -> list[int]:
     usage = meta.get("usage", quota.get("token_count") if isinstance(quota, Mapping) else None)
     if not isinstance(usage, Mapping):
         return []
-    found = [next((usage[one] for one in names if one in usage), 0) for names in COUNTED]
-    return [one if type(one) is int and one > 0 else 0 for one in found]
+    counts = [next((usage[name] for name in names if name in usage), 0) for names in COUNTED]
+    return [count if type(count) is int and count > 0 else 0 for count in counts]

@@ -140,7 +140,7 @@ class Recorder:
                     updates.append(self._turn.plan)
                 self._turn.plan = raw
                 self._turn.entries = [
-                    {name: getattr(one, name) for name in PLANNED} for one in known.entries
+                    {name: getattr(entry, name) for name in PLANNED} for entry in known.entries
                 ]
             case "user_message_chunk" if self._is_echo(raw):
                 pass
@@ -205,7 +205,7 @@ class Recorder:
 
     async def _add_record(self, hash: str) -> None:
         self._turn.records.append(ToolCall(hash=hash))
-        if all(one.hash for one in self._turn.records):
+        if all(record.hash for record in self._turn.records):
             await self._end_turn()
 
     # -- what the agent reports -------------------------------------------------------------
@@ -252,7 +252,7 @@ class Recorder:
         self._show_tools()
         if id in self._over:
             await self.tool_call_ended(call)
-            if all(one.hash for one in self._turn.records):
+            if all(record.hash for record in self._turn.records):
                 await self._end_turn()
 
     def _show_tools(self) -> None:
@@ -288,9 +288,9 @@ class Recorder:
                     hash = await trio.to_thread.run_sync(put, id, {})
                     turn.records.append(ToolCall(hash=hash))
             if spent:
-                rest = max(0, sum(spent) - self.tokens - sum(turn.tokens))
-                output = min(spent[1], rest)
-                turn.tokens = [turn.tokens[0] + rest - output, turn.tokens[1] + output]
+                uncounted = max(0, sum(spent) - self.tokens - sum(turn.tokens))
+                output = min(spent[1], uncounted)
+                turn.tokens = [turn.tokens[0] + uncounted - output, turn.tokens[1] + output]
             elif not self.tokens and not any(turn.tokens):
                 turn.tokens = [self._used, 0]
             if not turn.is_empty():
@@ -308,13 +308,13 @@ class Recorder:
             return total
         before = self._before
         self._before = total
-        return [max(0, now - then) for now, then in zip(total, before, strict=True)]
+        return [max(0, count - then) for count, then in zip(total, before, strict=True)]
 
     async def _end_turn(self) -> None:
         turn = self._turn
         self._turn = _Turn()
         self._pending = 0
-        turn.tokens = [min(one, MAX_COUNT) for one in turn.tokens]
+        turn.tokens = [min(count, MAX_COUNT) for count in turn.tokens]
         self.tokens += sum(turn.tokens)
         if not turn.records:
             await self._context.record_tree(turn.trees)
@@ -371,15 +371,17 @@ class Recorder:
     def _lone_halves(self, turn: _Turn) -> list[dict[str, Any]]:
         """Returns the texts that hold half a character alone, as they came but joined: a secret may
         be spread over chunks."""
-        found = []
+        updates = []
         for kind, text in ((MESSAGE, turn.said), (THOUGHT, turn.thoughts)):
             if count := text.lone_count():
                 self._lone += count
                 block = {"type": "text", "text": text.raw()}
-                found.append({"sessionUpdate": kind, "content": block})
-        return found
+                updates.append({"sessionUpdate": kind, "content": block})
+        return updates
 
 
 def _rest(value: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     """Returns the members of an object that have a value, but for the known ones."""
-    return {name: one for name, one in value.items() if name not in known and one is not None}
+    return {
+        name: member for name, member in value.items() if name not in known and member is not None
+    }

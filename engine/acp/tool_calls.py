@@ -90,14 +90,14 @@ def _is_beginning(old: Any, new: Any) -> bool:
     if isinstance(old, list) and isinstance(new, list):
         return len(old) <= len(new) and all(map(_is_beginning, old, new))
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return all(name in new and _is_beginning(one, new[name]) for name, one in old.items())
+        return all(name in new and _is_beginning(member, new[name]) for name, member in old.items())
     return type(old) is type(new) and bool(old == new)
 
 
 def _has_only(value: Any, names: Sequence[str]) -> bool:
     """Returns whether a value is an object that says no more than the members `names`."""
     return isinstance(value, Mapping) and all(
-        name in names or one is None for name, one in value.items()
+        name in names or member is None for name, member in value.items()
     )
 
 
@@ -129,10 +129,12 @@ class ToolCallWriter:
         raw = surrogates.replace_in_json(call.raw)
         known = protocol.read("ToolCallUpdate", raw)
         parts = known.content or []
-        given = known.raw_input
+        raw_input = known.raw_input
         output = known.raw_output
-        diffs = [one for one in parts if one.type == "diff"]
-        texts = [one.content.text for one in parts if getattr(one, "content", one).type == "text"]
+        diffs = [part for part in parts if part.type == "diff"]
+        texts = [
+            part.content.text for part in parts if getattr(part, "content", part).type == "text"
+        ]
         recorded = set(RECORDED)
         if not texts and output is not None:
             recorded.add("rawOutput")
@@ -147,34 +149,36 @@ class ToolCallWriter:
         ):
             recorded.add("content")
         places = raw.get("locations")
-        if isinstance(places, list) and all(_has_only(one, ("path", "line")) for one in places):
+        if isinstance(places, list) and all(
+            _has_only(location, ("path", "line")) for location in places
+        ):
             recorded.add("locations")
         read = {"sessionUpdate": raw.get("sessionUpdate"), **protocol.dump(known)}
-        more = {
-            member: one
-            for member, one in call.raw.items()
-            if member not in recorded or one != read.get(member)
+        extra_members = {
+            member: raw_value
+            for member, raw_value in call.raw.items()
+            if member not in recorded or raw_value != read.get(member)
         }
         if len(name) > MAX_NAME_CHARS:
-            more["title"] = call.raw["title"]
+            extra_members["title"] = call.raw["title"]
         if call.earlier:
-            more["earlier"] = call.earlier
+            extra_members["earlier"] = call.earlier
         with self._store.batch() as batch:
             payload = {
                 "name": name[:MAX_NAME_CHARS],
-                "arguments": content.put(batch, as_json({} if given is None else given)),
+                "arguments": content.put(batch, as_json({} if raw_input is None else raw_input)),
                 "result": content.put(batch, "\n".join(texts)),
                 "durationMs": ms_since(call.begin),
                 "kind": known.kind,
                 "status": known.status,
                 "locations": [
-                    {"path": self._relative(one.path), "line": _line(one)}
-                    for one in known.locations or ()
+                    {"path": self._relative(location.path), "line": _line(location)}
+                    for location in known.locations or ()
                 ],
-                "diffs": [self._diff(batch, one) for one in diffs],
+                "diffs": [self._diff(batch, diff) for diff in diffs],
                 "terminals": [self._terminal(batch, id) for id in terminals],
                 **tree,
-                **({"more": content.put(batch, as_json(more))} if more else {}),
+                **({"more": content.put(batch, as_json(extra_members))} if extra_members else {}),
             }
             return batch.put_known("react-tool-call", payload).hash
 

@@ -98,16 +98,16 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
 
 async def _launch(context: AgentContext, config: Mapping[str, Any]) -> Launch:
     env = program.environment(context)
-    place = context.workspace
-    if place is None:
-        place = await trio.to_thread.run_sync(program.scratch_directory, context)
-        context.exit_stack.push_async_callback(_delete, place)
+    cwd = context.workspace
+    if cwd is None:
+        cwd = await trio.to_thread.run_sync(program.scratch_directory, context)
+        context.exit_stack.push_async_callback(_delete, cwd)
     servers = [store_server(context, env)] if config.get("mcp") else []
     env |= config.get("env", {})
     return Launch(
         config["argv"],
         env,
-        cwd=place,
+        cwd=cwd,
         config=config,
         servers=servers,
         last_line=partial(program.last_line, context),
@@ -121,7 +121,11 @@ async def _delete(directory: Path) -> None:
 
 def store_server(context: AgentContext, env: Mapping[str, str]) -> dict[str, Any]:
     """Returns the MCP server by which the agent reads the store: `casfs mcp`."""
-    variables = ({"name": name, "value": one} for name, one in env.items() if name[:6] == "CASFS_")
+    variables = (
+        {"name": name, "value": env_value}
+        for name, env_value in env.items()
+        if name[:6] == "CASFS_"
+    )
     argv = ["-m", "casfs", "--store", str(context.store.root), "mcp"]
     return {"name": "casfs", "command": sys.executable, "args": argv, "env": [*variables]}
 
@@ -131,8 +135,8 @@ class Session:
 
     def __init__(self, context: AgentContext, config: Mapping[str, Any], launch: Launch) -> None:
         """Starts the process. Raises Failed."""
-        place = (context.store.root, context.run, context.secrets)
-        live = context.exit_stack.enter_context(live_output.recording(*place))
+        recording_args = (context.store.root, context.run, context.secrets)
+        live = context.exit_stack.enter_context(live_output.recording(*recording_args))
         self._timeout = float(config.get("timeoutS", program.DEFAULT_TIMEOUT_S))
         self._recorder = Recorder(context, live)
         self._permissions = Permissions(context, config.get("permissions", ASK))
@@ -204,8 +208,10 @@ NO_RESULT = ProcessResult(
 def _transcript(store: Store, attempts: Sequence[str]) -> str:
     """Returns what earlier attempts said and which tools they used."""
     lines: list[str] = []
-    found = dict.fromkeys(hash for one in attempts for hash in attempt_details.turns(store, one))
-    for node in map(store.node, found):
+    turn_hashes = dict.fromkeys(
+        hash for attempt in attempts for hash in attempt_details.turns(store, attempt)
+    )
+    for node in map(store.node, turn_hashes):
         if node.type != "react-turn":
             continue
         lines.append(content.text(store, node.payload["output"]).strip())

@@ -45,11 +45,11 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     argv = list(config["argv"])
 
     async def agent(context: AgentContext) -> AgentResult:
-        more = {} if context.answer is None else {"CASFS_ANSWER": context.answer}
+        extra_env = {} if context.answer is None else {"CASFS_ANSWER": context.answer}
         prompt = replace(context.prompt, answer=context.answer).text().encode()
         with live_output.recording(context.store.root, context.run, context.secrets) as live:
             outcome = await program.run_program(
-                context, config, argv=argv, stdin=prompt, more=more, output=live.write
+                context, config, argv=argv, stdin=prompt, extra_env=extra_env, output=live.write
             )
         if outcome.exit_code == EXIT_ASK and outcome.stdout.strip():
             raise await trio.to_thread.run_sync(_question, context, outcome)

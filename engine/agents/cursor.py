@@ -70,8 +70,8 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             program.prompt_argument(context),
         ]
         key = config.get("apiKeyEnv")
-        more = {"CURSOR_API_KEY": context.env.get(key, "")} if key else {}
-        outcome = await program.run_program(context, config, argv, more=more)
+        extra_env = {"CURSOR_API_KEY": context.env.get(key, "")} if key else {}
+        outcome = await program.run_program(context, config, argv, extra_env=extra_env)
         stream = parse_stream(outcome.stdout)
         detail = await trio.to_thread.run_sync(_record, context, stream, outcome)
         if outcome.exit_code != 0 or stream.failed or stream.result is None:
@@ -141,12 +141,12 @@ def _add_tool_call(stream: EventStream, event: Mapping[str, Any]) -> None:
         name = str(call.get("name") or kind.removesuffix("ToolCall"))
         result = _json(call["result"]) if "result" in call else None
         message = ("tool", name, _json(call.get("args", call.get("arguments", {}))), result)
-        place = stream.open.pop(event.get("call_id", ""), None)
-        if place is None:
+        index = stream.open.pop(event.get("call_id", ""), None)
+        if index is None:
             stream.open[event.get("call_id", "")] = len(stream.messages)
             stream.messages.append(message)
         else:
-            stream.messages[place] = message
+            stream.messages[index] = message
 
 
 def _json(value: Any) -> str:

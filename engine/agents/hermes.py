@@ -65,11 +65,13 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         if id is None:
             raise AgentFailed("hermes printed no session_id; is it the CLI of Hermes Agent?")
         context.conversation["session"] = id
-        found = await _session(context, config, id)
-        if not found:
-            found = await trio.to_thread.run_sync(_session_file, context, id)
-        detail = await trio.to_thread.run_sync(_record, context, id, found, outcome.duration_ms)
-        total = program.sum_tokens(found, TOKEN_COUNTS)  # of the whole session
+        session_record = await _session(context, config, id)
+        if not session_record:
+            session_record = await trio.to_thread.run_sync(_session_file, context, id)
+        detail = await trio.to_thread.run_sync(
+            _record, context, id, session_record, outcome.duration_ms
+        )
+        total = program.sum_tokens(session_record, TOKEN_COUNTS)  # of the whole session
         before = context.conversation.get("tokens", 0)
         context.conversation["tokens"] = total
         return AgentResult(output, detail, tokens=max(0, total - before))
@@ -96,8 +98,8 @@ def _chat(config: Mapping[str, Any], session: str | None) -> list[str]:
 def _session_id(*texts: str) -> str | None:
     """Returns the last id that a text names: a resumed session may have a new one."""
     for text in texts:
-        if found := SESSION_ID_LINE.findall(text):
-            return str(found[-1])
+        if ids := SESSION_ID_LINE.findall(text):
+            return str(ids[-1])
     return None
 
 
@@ -136,12 +138,14 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 def _record(context: AgentContext, id: str, session: dict[str, Any], duration: int) -> Digest:
     messages = session.get("messages")
-    found = [one for one in messages if isinstance(one, dict)] if messages else []
+    valid_messages = (
+        [message for message in messages if isinstance(message, dict)] if messages else []
+    )
     model = session.get("model")
     with context.store.batch() as batch:
         turns = [
             batch.put_node("hermes-turn", _turn(index, message)).hash
-            for index, message in enumerate(found)
+            for index, message in enumerate(valid_messages)
         ]
         payload: dict[str, Any] = {
             "sessionId": id,
@@ -163,7 +167,7 @@ def _turn(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
         "index": index,
         "role": str(message.get("role") or "unknown"),
         "content": _text(message.get("content")),
-        "toolCalls": [_call(one) for one in message.get("tool_calls") or ()],
+        "toolCalls": [_call(call) for call in message.get("tool_calls") or ()],
         "reasoning": None if reasoning is None else _text(reasoning),
     }
 

@@ -83,7 +83,7 @@ class Package:
             from engine.moderator import rules
 
             if faults := rules.result_errors(text, {}):
-                name = next((f".{key}" for key, one in config.items() if one is text), "")
+                name = next((f".{key}" for key, setting in config.items() if setting is text), "")
                 raise Invalid(f"config{name}: {faults[0]}")
 
     def secret_names(self, config: Any) -> set[str]:
@@ -95,12 +95,12 @@ class Package:
         return self._variables(config, (ENV, VARIABLE))
 
     def _variables(self, config: Any, formats: Collection[str]) -> set[str]:
-        found = variables(self.schema, config, formats)
+        variable_names = variables(self.schema, config, formats)
         for nested in marked_values(self.schema, config, AGENT):
             with suppress(CasfsError):  # reported when the thread starts
                 agent = notation.package(nested)
-                found |= load(agent["name"])._variables(agent["config"], formats)
-        return found
+                variable_names |= load(agent["name"])._variables(agent["config"], formats)
+        return variable_names
 
     def nested_agents(self, config: Any) -> Iterator[AgentSpec]:
         """Yields the agents that a config names. Raises Invalid."""
@@ -125,7 +125,7 @@ def names() -> list[str]:
 
 def unknown(name: str, profiles: Collection[str] = ()) -> NotFound:
     """Returns the error for a name that no package and no profile has, with the nearest one."""
-    known = [*profiles, *names(), *(f"acp:{one}" for one in PROFILES)]
+    known = [*profiles, *names(), *(f"acp:{profile}" for profile in PROFILES)]
     import difflib
 
     near = difflib.get_close_matches(name, known, 1)
@@ -193,7 +193,7 @@ def _third_party(point: EntryPoint) -> Package:
 def _describe(target: str) -> tuple[Mapping[str, Any], list[str]]:
     """Asks a process for a package's descriptor and files: an import that hangs, exits or crashes
     ends that process and not this one. Raises Failed."""
-    path = json.dumps([os.path.abspath(one) for one in sys.path])
+    path = json.dumps([os.path.abspath(directory) for directory in sys.path])
     answer = _Bounded()
     said = _Bounded()
     ended = run_command.run(
@@ -207,10 +207,10 @@ def _describe(target: str) -> tuple[Mapping[str, Any], list[str]]:
     if ended.timed_out:
         raise Failed(f"its import takes longer than {IMPORT_TIMEOUT_S:g} s")
     try:
-        found = canonical.parse(answer.getvalue())
-        if "error" in found:
-            raise Failed(str(found["error"]))
-        return dict(found["descriptor"]), [str(file) for file in found["files"]]
+        description = canonical.parse(answer.getvalue())
+        if "error" in description:
+            raise Failed(str(description["error"]))
+        return dict(description["descriptor"]), [str(file) for file in description["files"]]
     except (Invalid, LookupError, TypeError, ValueError):
         lines = said.getvalue().decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "nothing on stderr")
@@ -219,7 +219,7 @@ def _describe(target: str) -> tuple[Mapping[str, Any], list[str]]:
 
 
 def _stamp(files: Iterable[str]) -> list[float]:
-    return [os.path.getmtime(one) for one in files if os.path.exists(one)]
+    return [os.path.getmtime(file) for file in files if os.path.exists(file)]
 
 
 def _is_third_party(point: EntryPoint) -> bool:

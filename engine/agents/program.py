@@ -49,13 +49,13 @@ async def run_program(
     config: Mapping[str, Any],
     argv: Sequence[str],
     stdin: bytes = b"",
-    more: Mapping[str, str] = NO_VARIABLES,
+    extra_env: Mapping[str, str] = NO_VARIABLES,
     output: Callable[[bytes], None] = lambda data: None,
 ) -> ProcessResult:
     """Runs a program in the workspace, without one in an empty directory that is removed after;
-    within the config's `timeoutS`; `more`: variables for its environment; `output` gets its stdout
-    as it comes. Raises as `processes.run`; AgentFailed on timeout, with the output until then as
-    its detail; where the task is cancelled, reports that to `context.interrupted`."""
+    within the config's `timeoutS`; `extra_env`: variables for its environment; `output` gets its
+    stdout as it comes. Raises as `processes.run`; AgentFailed on timeout, with the output until
+    then as its detail; where the task is cancelled, reports that to `context.interrupted`."""
 
     async def interrupted(outcome: ProcessResult) -> None:
         detail = await trio.to_thread.run_sync(_commit_detail, context, argv, outcome)
@@ -69,7 +69,7 @@ async def run_program(
             argv,
             stdin,
             cwd=scratch or context.workspace,
-            env={**environment(context), **more},
+            env={**environment(context), **extra_env},
             timeout=float(config.get("timeoutS", DEFAULT_TIMEOUT_S)),
             started=context.started,
             interrupted=interrupted,
@@ -89,9 +89,9 @@ def scratch_directory(context: AgentContext) -> Path:
     so the next daemon deletes what a killed one left."""
     if context.store.root is None:
         return Path(tempfile.mkdtemp(prefix="casfs."))
-    made: Path = context.store.root / "workspaces" / f".casfs.{secrets.token_hex(8)}"
-    made.mkdir(0o700)
-    return made
+    directory: Path = context.store.root / "workspaces" / f".casfs.{secrets.token_hex(8)}"
+    directory.mkdir(0o700)
+    return directory
 
 
 def _commit_detail(context: AgentContext, argv: Sequence[str], outcome: ProcessResult) -> Digest:
@@ -115,8 +115,8 @@ def put_detail(batch: Batch, argv: Sequence[str], outcome: ProcessResult) -> Dig
 
 def sum_tokens(counts: object, names: Sequence[str]) -> int:
     """Returns the sum of the named counts that a program reports; 0 for those that are none."""
-    found = [counts.get(name) for name in names] if isinstance(counts, Mapping) else []
-    return sum(one for one in found if type(one) is int and one > 0)
+    named_counts = [counts.get(name) for name in names] if isinstance(counts, Mapping) else []
+    return sum(count for count in named_counts if type(count) is int and count > 0)
 
 
 def environment(context: AgentContext) -> dict[str, str]:
@@ -141,8 +141,8 @@ def first_word(package: str, config: Mapping[str, Any]) -> str | None:
     """Returns the program that an agent of this package runs; None where it runs none. The config
     may be invalid."""
     argv = config.get("argv")
-    given = package in PROGRAMS and isinstance(argv, list) and argv
-    return str(argv[0]) if argv and given else PROGRAMS.get(package)
+    has_argv = package in PROGRAMS and isinstance(argv, list) and argv
+    return str(argv[0]) if argv and has_argv else PROGRAMS.get(package)
 
 
 def exists(argv0: str, env: Mapping[str, str]) -> bool:

@@ -66,5 +66,5 @@ def _replay(context: AgentContext, thread: str, role: str) -> AgentResult:
 
 def _steps(store: Store, thread: str, role: str) -> list[str]:
     """Returns the hashes of a role's steps, oldest first (memoised by `threads.steps`)."""
-    found = thread_lookup.find(store, thread)
-    return [step.hash for step in threads.steps(store, found) if step.role == role]
+    recorded_thread = thread_lookup.find(store, thread)
+    return [step.hash for step in threads.steps(store, recorded_thread) if step.role == role]

@@ -51,8 +51,8 @@ def create_agent(
         process: PackageProcess | None = context.conversation.get(PROCESS)
         if process is None:
             process = context.conversation[PROCESS] = PackageProcess(point.name, context)
-            given = {"target": point.value, "distribution": distribution, "config": config}
-            await process.start(given)
+            message = {"target": point.value, "distribution": distribution, "config": config}
+            await process.start(message)
         return await process.ask(context)
 
     return agent
@@ -89,20 +89,22 @@ class PackageProcess:
             )
 
     async def start(self, message: Message) -> None:
-        given = self._context
+        agent_context = self._context
         manager = trio.open_nursery()
         (await manager.__aenter__()).start_soon(self._run)
         # without the exception that closes the stack, which it would wrap in a group
-        given.exit_stack.push_async_callback(manager.__aexit__, None, None, None)
-        given.exit_stack.push_async_callback(self._exit)
-        await given.started(self._process.pid)
-        context = {name: getattr(given, name) for name in CONTEXT}
-        context["workspace"] = None if given.workspace is None else str(given.workspace)
-        path = [os.path.abspath(one) for one in sys.path]
-        root = str(given.store.root)
-        secrets = messages.from_secrets(given.secrets)
-        more = {"path": path, "root": root, "secrets": secrets, "context": context}
-        await self._peer.notify("start", {**message, **more})
+        agent_context.exit_stack.push_async_callback(manager.__aexit__, None, None, None)
+        agent_context.exit_stack.push_async_callback(self._exit)
+        await agent_context.started(self._process.pid)
+        context = {name: getattr(agent_context, name) for name in CONTEXT}
+        context["workspace"] = (
+            None if agent_context.workspace is None else str(agent_context.workspace)
+        )
+        path = [os.path.abspath(directory) for directory in sys.path]
+        root = str(agent_context.store.root)
+        secrets = messages.from_secrets(agent_context.secrets)
+        extra_fields = {"path": path, "root": root, "secrets": secrets, "context": context}
+        await self._peer.notify("start", {**message, **extra_fields})
 
     async def ask(self, context: AgentContext) -> AgentResult:
         """Asks the agent. Raises what it raises, AgentFailed where its process ends."""
@@ -136,21 +138,21 @@ class PackageProcess:
             return messages.from_error(error)
 
     async def _carry_out(self, method: str, params: Any) -> Any:
-        given = self._context
+        context = self._context
         match method:
             case "output" | "failed":
-                made = messages.to_result if method == "output" else messages.to_error
-                self._outcome = made(params)
+                converter = messages.to_result if method == "output" else messages.to_error
+                self._outcome = converter(params)
                 self._answered.set()
             case "call":
-                return vars(await given.call(Call(**params)))
+                return vars(await context.call(Call(**params)))
             case "started":
-                await given.started(int(params))
+                await context.started(int(params))
             case "turn" | "keep":
-                await getattr(given, method)(str(params))
+                await getattr(context, method)(str(params))
             case "interrupted":
-                if await blocking(lambda: given.store.blobs.info([str(params)])):
-                    given.interrupted(params)
+                if await blocking(lambda: context.store.blobs.info([str(params)])):
+                    context.interrupted(params)
                     self._has_detail = True
             case _:
                 raise Invalid(f"no method {method}")

@@ -98,8 +98,8 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             raise AgentFailed(reason, context.conversation.get("detail"))
         begin = time.monotonic()
         done: list[Called] = []
-        for one in wanted:
-            done.append(await context.call(_call(context, one, done)))
+        for call in wanted:
+            done.append(await context.call(_call(context, call, done)))
             if done[-1].return_code != 0:
                 break
         duration = round((time.monotonic() - begin) * 1000)
@@ -116,21 +116,21 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     return agent
 
 
-def _call(context: AgentContext, one: Mapping[str, Any], done: list[Called]) -> Call:
+def _call(context: AgentContext, call: Mapping[str, Any], done: list[Called]) -> Call:
     return Call(
-        one["workflow"],
-        one.get("input") or context.prompt.text(),
-        one.get("agents", {}),
+        call["workflow"],
+        call.get("input") or context.prompt.text(),
+        call.get("agents", {}),
         done[-1].workspace if done else None,
-        one.get("maxRounds", Call.max_steps),
+        call.get("maxRounds", Call.max_steps),
         recorded=done[-1].recorded if done else {},
     )
 
 
 def _put_detail(store: Store, done: list[Called], duration_ms: int) -> Digest:
     payload = {
-        "ends": [one.end for one in done],
-        "totalTokens": sum(one.tokens for one in done),
+        "ends": [called.end for called in done],
+        "totalTokens": sum(called.tokens for called in done),
         "durationMs": duration_ms,
     }
     return store.put_node("call-detail", payload)
@@ -140,24 +140,26 @@ async def _made_block(context: AgentContext, text: str, done: list[Called], deta
     """Returns the value of the expression `text`. Raises AgentFailed where it fails, or does not
     fit the role-schema."""
     calls = [
-        {"returnCode": one.return_code, "summary": one.summary, "meta": one.meta}
-        | {"output": one.output}
-        for one in done
+        {"returnCode": called.return_code, "summary": called.summary, "meta": called.meta}
+        | {"output": called.output}
+        for called in done
     ]
 
     def load() -> DecisionInput:
         end = context.store.node(done[-1].end, "thread-end").payload
-        steps = [one.payload for one in threads.backwards_from(context.store, end["lastStep"])]
+        steps = [step.payload for step in threads.backwards_from(context.store, end["lastStep"])]
         start = context.store.node(end["start"], "thread-start").payload
         return DecisionInput(steps[::-1], start, done[-1].thread)
 
     try:
-        given = await trio.to_thread.run_sync(load)
+        decision_input = await trio.to_thread.run_sync(load)
         files = await trio.to_thread.run_sync(_changed_paths, context.store, done)
         names = {"calls": calls, "end": calls[-1], "filesChanged": files}
         async with WorkerPool() as workers:
-            block = _block(await workers.value(text, given, names))
-        document = {key: one for key, one in context.prompt.schema.items() if key != "default"}
+            block = _block(await workers.value(text, decision_input, names))
+        document = {
+            key: definition for key, definition in context.prompt.schema.items() if key != "default"
+        }
         schema = role_schema(document)  # a value that does not fit is a fault, not a missing report
         await trio.to_thread.run_sync(extract, block, schema, context.store)
     except Invalid as error:
@@ -180,13 +182,15 @@ def _known_blocks(context: AgentContext, done: list[Called]) -> list[str]:
     extended = {**meta, "returnCode": last.return_code, "summary": summary}
     known = {"filesChanged": _changed_paths(context.store, done), **extended}
     named = context.prompt.schema.get("properties") or {}
-    asked = {name: value for name, value in known.items() if name in named}
-    return [_block(one) for one in (asked, meta, extended)]  # tried from the last to the first
+    named_fields = {name: value for name, value in known.items() if name in named}
+    return [
+        _block(fields) for fields in (named_fields, meta, extended)
+    ]  # tried from the last to the first
 
 
 def _changed_paths(store: Store, done: list[Called]) -> list[str]:
     """Returns the files that differ between the first call's start and the last one's end."""
     start = store.node(store.node(done[0].end, "thread-end").payload["start"]).payload
     changes = tree.diff(store, start["workspace"], cast("TreeHash | None", done[-1].workspace))
-    files = [one.path for one in changes if tree.subtree(one.new or one.old) is None]
+    files = [change.path for change in changes if tree.subtree(change.new or change.old) is None]
     return [path.decode("utf-8", "replace") for path in files]

@@ -211,12 +211,12 @@ async def _read(response: httpx2.Response, assembly: ReplyBuilder) -> None:
     """Reads server-sent events: `data: {…}` lines until `data: [DONE]`. It iterates over bytes to
     the end, and raises a fault only then: the library's iterators over text and lines do not
     close the stream when one stops early."""
-    rest = b""
+    partial_line = b""
     done = False
     fault: Exception | None = None
     async with aclosing(response.aiter_bytes()) as pieces:
         async for piece in pieces:
-            *lines, rest = (rest + piece).split(b"\n")
+            *lines, partial_line = (partial_line + piece).split(b"\n")
             for line in lines:
                 name, _, value = line.strip().partition(b":")
                 if name != b"data" or done or fault:
@@ -227,7 +227,7 @@ async def _read(response: httpx2.Response, assembly: ReplyBuilder) -> None:
                         assembly.add(_json(value.decode("utf-8", "replace").strip()))
                 except (_Retryable, Failed) as error:
                     fault = error
-            if len(rest) > MAX_ANSWER_CHARS:
+            if len(partial_line) > MAX_ANSWER_CHARS:
                 raise Failed(f"a line of more than {MAX_ANSWER_CHARS >> 20} MiB")
     if fault is not None:
         raise fault

@@ -59,20 +59,20 @@ class Extractor:
         except CasfsError as error:
             self._log_failure(context, error)
             return None
-        asked = "\n\n".join(message["content"] for message in messages)
-        turn = await blocking(partial(put_turn, context.store, asked, reply, []))
+        prompt = "\n\n".join(message["content"] for message in messages)
+        turn = await blocking(partial(put_turn, context.store, prompt, reply, []))
         tokens = reply.input_tokens + reply.output_tokens
         try:
             text = context.secrets.redact(reply.text)
-            found = await blocking(partial(parse_exact, text, schema, context.store))
+            extracted = await blocking(partial(parse_exact, text, schema, context.store))
         except CasfsError as error:
             self._log_failure(context, error)
             return ModelExtraction(None, turn, tokens)
-        return ModelExtraction(found, turn, tokens)
+        return ModelExtraction(extracted, turn, tokens)
 
     def _log_failure(self, context: AgentContext, error: CasfsError) -> None:
-        place = {"thread": context.thread, "index": context.step, "role": context.role}
-        self.log("extractor failed", **place, error=context.secrets.redact(str(error)))
+        log_fields = {"thread": context.thread, "index": context.step, "role": context.role}
+        self.log("extractor failed", **log_fields, error=context.secrets.redact(str(error)))
 
 
 def from_settings(

@@ -78,8 +78,8 @@ async def answer(
 async def react(context: AgentContext, endpoint: Endpoint, options: Options) -> AgentResult:
     """Runs the loop until the model reports. Raises AgentFailed with its session."""
     available = tools.available_tools(context, options.names)
-    more = [PROTOCOL, _describe(available)] if options.mode == JSON else []
-    begin = partial(ReactSession, context, options.mode != JSON, more)
+    instructions = [PROTOCOL, _describe(available)] if options.mode == JSON else []
+    begin = partial(ReactSession, context, options.mode != JSON, instructions)
     session = await trio.to_thread.run_sync(begin) if context.kept else begin()
     box = Toolbox(context, options.shell)
     try:
@@ -121,11 +121,11 @@ class _Loop:
 
     async def native(self) -> str:
         for last in self._turns():
-            given = [] if last else [tool.form for tool in self.available]
-            reply = await client.complete(self.endpoint, self.session.messages, tools=given)
+            forms = [] if last else [tool.form for tool in self.available]
+            reply = await client.complete(self.endpoint, self.session.messages, tools=forms)
             if last or not reply.calls:
                 break
-            done = [(one.id, *await self._call(one.name, one.arguments)) for one in reply.calls]
+            done = [(call.id, *await self._call(call.name, call.arguments)) for call in reply.calls]
             results = [
                 {"role": "tool", "content": text, "tool_call_id": id} for id, text, _ in done
             ]
@@ -136,9 +136,9 @@ class _Loop:
     async def json(self) -> str:
         meta = self.toolbox.context.prompt.schema
         for last in self._turns():
-            given = [] if last else [tool.form for tool in self.available]
+            forms = [] if last else [tool.form for tool in self.available]
             schema = response_schema.action_schema(
-                given, FINISH, meta=meta, longest=self.options.longest
+                forms, FINISH, meta=meta, longest=self.options.longest
             )
             reply = await client.complete(
                 self.endpoint, self.session.messages, schema=schema, strict=self.options.strict
@@ -171,9 +171,9 @@ def _action(reply: Reply) -> tuple[str, Any]:
 
 def _report(arguments: Any) -> str:
     """Returns the output of the action `finish`: the report and a block with the meta."""
-    given = arguments if isinstance(arguments, Mapping) else {}
-    meta = json.dumps(given.get("meta"), ensure_ascii=False, indent=2)
-    return f"{given.get('report', '')}\n\n{_block(meta)}".lstrip()
+    fields = arguments if isinstance(arguments, Mapping) else {}
+    meta = json.dumps(fields.get("meta"), ensure_ascii=False, indent=2)
+    return f"{fields.get('report', '')}\n\n{_block(meta)}".lstrip()
 
 
 def _block(text: str) -> str:

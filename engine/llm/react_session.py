@@ -34,9 +34,10 @@ class ReactSession:
     """The record of one attempt, and the conversation that all attempts of a step share."""
 
     def __init__(
-        self, context: AgentContext, output_format: bool = True, more: Sequence[str] = ()
+        self, context: AgentContext, output_format: bool = True, instructions: Sequence[str] = ()
     ) -> None:
-        """`output_format`: tell the model how to write the meta; `more`: for the system prompt."""
+        """`output_format`: tell the model how to write the meta; `instructions`: for the system
+        prompt."""
         self._context = context
         self._turns: list[str] = []
         self._trees: dict[str, str] = {}  # members of the current turn
@@ -51,15 +52,15 @@ class ReactSession:
         else:
             self.messages.clear()
             self._recorded = 0
-            self.append("system", "\n\n".join([prompt.system.strip(), *more]))
+            self.append("system", "\n\n".join([prompt.system.strip(), *instructions]))
             self.append("user", prompt.user_message(output_format))
             if context.kept:  # of a fork within the step
                 self._turns += context.store.node(context.kept, content.TYPE).payload["artifacts"]
                 self.messages += recorded_messages(context.store, self._turns)[PROMPT_MESSAGES:]
                 self._recorded = self._saved = len(self.messages)
 
-    def append(self, role: str, text: str, **more: Any) -> None:
-        self.messages.append({"role": role, "content": text, **more})
+    def append(self, role: str, text: str, **fields: Any) -> None:
+        self.messages.append({"role": role, "content": text, **fields})
 
     async def record_turn(
         self, reply: Reply, calls: Sequence[str] = (), results: Sequence[Message] = ()
@@ -68,8 +69,8 @@ class ReactSession:
         which follow in the conversation; reports it."""
         new = "\n\n".join(map(_message_text, self.messages[self._recorded :]))
         requested = [_tool_call_message(call) for call in reply.calls]
-        more = {"tool_calls": requested} if requested else {}
-        self.append("assistant", reply.text, **more)
+        fields = {"tool_calls": requested} if requested else {}
+        self.append("assistant", reply.text, **fields)
         self._recorded = len(self.messages)
         self.messages += results
         if not calls:
@@ -92,9 +93,9 @@ class ReactSession:
 
         def put() -> str:
             with self._context.store.batch() as batch:
-                given = content.put(batch, arguments)
+                arguments_hash = content.put(batch, arguments)
                 got = content.put(batch, result)
-                payload = {"name": name or "?", "arguments": given, "result": got, **tree}
+                payload = {"name": name or "?", "arguments": arguments_hash, "result": got, **tree}
                 return batch.put_node("react-tool-call", {**payload, "durationMs": duration}).hash
 
         return await trio.to_thread.run_sync(put)
@@ -125,7 +126,7 @@ def put_turn(
 ) -> str:
     """Puts a `react-turn`; `new`: the messages since the turn before; `trees`: members of it."""
     with store.batch() as batch:
-        more = {"messages": content.put(batch, trees["messages"])} if trees else {}
+        messages_member = {"messages": content.put(batch, trees["messages"])} if trees else {}
         payload = {
             "input": content.put(batch, new),
             "output": content.put(batch, _reply_text(reply)),
@@ -133,7 +134,7 @@ def put_turn(
             "tokens": {"input": reply.input_tokens, "output": reply.output_tokens},
             "latencyMs": reply.latency_ms,
             **trees,
-            **more,
+            **messages_member,
         }
         return recorded_state.put_turn(batch, payload).hash
 
@@ -141,7 +142,7 @@ def put_turn(
 def recorded_messages(store: Store, turns: Sequence[str]) -> list[Message]:
     """Returns the conversation of turns that recorded it."""
     kept = (store.node(hash, "react-turn").payload.get("messages") for hash in turns)
-    return [one for hash in kept if hash for one in json.loads(content.text(store, hash))]
+    return [message for hash in kept if hash for message in json.loads(content.text(store, hash))]
 
 
 def _tool_call_message(call: ToolCall) -> dict[str, Any]:

@@ -69,8 +69,8 @@ def action_schema(
         "required": ["report", "meta"],
         "additionalProperties": False,
     }
-    given = [*((tool["name"], tool["parameters"]) for tool in tools), (finish, report)]
-    variants = [_variant(name, portable(form, longest=longest)) for name, form in given]
+    actions = [*((tool["name"], tool["parameters"]) for tool in tools), (finish, report)]
+    variants = [_variant(name, portable(form, longest=longest)) for name, form in actions]
     return {
         "type": "object",
         "properties": {

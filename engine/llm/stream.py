@@ -68,16 +68,18 @@ class ReplyBuilder:
         if isinstance(text, str):
             self._grow(text)
             self._text.append(text)
-        for place, piece in enumerate(delta.get("tool_calls") or ()):
-            self._piece(piece.get("index", place), piece)
+        for index, piece in enumerate(delta.get("tool_calls") or ()):
+            self._piece(piece.get("index", index), piece)
 
     def _piece(self, index: int, piece: Mapping[str, Any]) -> None:
         function = piece.get("function") or {}
         old = self._calls.get(index, ToolCall("", "", ""))
-        more = function.get("arguments") or ""
-        self._grow(more)
+        arguments = function.get("arguments") or ""
+        self._grow(arguments)
         self._calls[index] = ToolCall(
-            piece.get("id") or old.id, old.name + (function.get("name") or ""), old.arguments + more
+            piece.get("id") or old.id,
+            old.name + (function.get("name") or ""),
+            old.arguments + arguments,
         )
 
     def _grow(self, text: str) -> None:

@@ -92,11 +92,11 @@ async def _run_tool(toolbox: Toolbox, tools: Mapping[str, Tool], name: str, argu
     if name not in tools:
         raise NotFound(f"no tool {name!r}; there are {', '.join(tools)}")
     try:
-        given = json.loads(arguments or "{}")
+        parsed_arguments = json.loads(arguments or "{}")
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the arguments are not JSON: {error}") from None
-    _schema(name).check(given)
-    return await tools[name].run(toolbox, given)
+    _schema(name).check(parsed_arguments)
+    return await tools[name].run(toolbox, parsed_arguments)
 
 
 @cache
@@ -117,8 +117,8 @@ def _blocking(
 ) -> Callable[[Toolbox, Arguments], Awaitable[str]]:
     """Runs a tool in a worker thread, so that it does not block the daemon's loop."""
 
-    async def run(toolbox: Toolbox, given: Arguments) -> str:
-        return await trio.to_thread.run_sync(function, toolbox, given)
+    async def run(toolbox: Toolbox, arguments: Arguments) -> str:
+        return await trio.to_thread.run_sync(function, toolbox, arguments)
 
     return run
 
@@ -136,42 +136,43 @@ def _text(toolbox: Toolbox, path: str) -> str:
         raise Failed(f"{path!r} is not UTF-8 text") from None
 
 
-def _read_file(toolbox: Toolbox, given: Arguments) -> str:
-    lines = _text(toolbox, given["path"]).splitlines(keepends=True)
-    first = given.get("line", 1) - 1
-    return "".join(lines[first : first + given.get("lines", len(lines))])
+def _read_file(toolbox: Toolbox, arguments: Arguments) -> str:
+    lines = _text(toolbox, arguments["path"]).splitlines(keepends=True)
+    first = arguments.get("line", 1) - 1
+    return "".join(lines[first : first + arguments.get("lines", len(lines))])
 
 
-def _write_file(toolbox: Toolbox, given: Arguments) -> str:
-    data = given["text"].encode()
-    toolbox.files.write(given["path"], data)
+def _write_file(toolbox: Toolbox, arguments: Arguments) -> str:
+    data = arguments["text"].encode()
+    toolbox.files.write(arguments["path"], data)
     return f"wrote {len(data)} bytes"
 
 
-def _edit_file(toolbox: Toolbox, given: Arguments) -> str:
-    text = _text(toolbox, given["path"])
-    old = given["old"]
+def _edit_file(toolbox: Toolbox, arguments: Arguments) -> str:
+    text = _text(toolbox, arguments["path"])
+    old = arguments["old"]
     count = text.count(old)
     if count != 1:
-        raise Invalid(f"`old` stands {count} times in {given['path']!r}, and must once")
-    toolbox.files.write(given["path"], text.replace(old, given["new"]).encode())
+        raise Invalid(f"`old` stands {count} times in {arguments['path']!r}, and must once")
+    toolbox.files.write(arguments["path"], text.replace(old, arguments["new"]).encode())
     return "changed"
 
 
-def _list_dir(toolbox: Toolbox, given: Arguments) -> str:
-    entries = toolbox.files.entries(given.get("path", "."))
+def _list_dir(toolbox: Toolbox, arguments: Arguments) -> str:
+    entries = toolbox.files.entries(arguments.get("path", "."))
     shown = {"directory": "/", "link": "@", "other": "?"}
     lines = [
-        f"{one.name}{shown.get(one.kind, '')}" + (f" {one.size}" if one.kind == "file" else "")
-        for one in entries
+        f"{entry.name}{shown.get(entry.kind, '')}"
+        + (f" {entry.size}" if entry.kind == "file" else "")
+        for entry in entries
     ]
     return _printable("\n".join(lines) or "empty")
 
 
-def _search(toolbox: Toolbox, given: Arguments) -> str:
-    wanted = given["text"].encode()
+def _search(toolbox: Toolbox, arguments: Arguments) -> str:
+    wanted = arguments["text"].encode()
     hits: list[str] = []
-    for path, data in toolbox.files.walk(given.get("path", "."), MAX_SEARCHED_FILE_BYTES):
+    for path, data in toolbox.files.walk(arguments.get("path", "."), MAX_SEARCHED_FILE_BYTES):
         if wanted not in data or b"\0" in data[:8192]:
             continue
         for number, line in enumerate(data.split(b"\n"), 1):
@@ -191,19 +192,19 @@ def _printable(text: str) -> str:
 # -- commands -----------------------------------------------------------------------------
 
 
-async def _run_command(toolbox: Toolbox, given: Arguments) -> str:
+async def _run_command(toolbox: Toolbox, arguments: Arguments) -> str:
     context = toolbox.context
     settings = toolbox.settings
     assert context.workspace is not None
     argv, env = await sandbox.sandboxed_command(
-        given["command"], context.workspace, run=context.run, env=context.env, settings=settings
+        arguments["command"], context.workspace, run=context.run, env=context.env, settings=settings
     )
     outcome = await processes.run(
         argv,
         b"",
         cwd=context.workspace,
         env=env,
-        timeout=min(given.get("timeoutS", settings.timeout), settings.timeout),
+        timeout=min(arguments.get("timeoutS", settings.timeout), settings.timeout),
         started=context.started,
     )
     said = (text.decode("utf-8", "replace") for text in (outcome.stdout, outcome.stderr))
@@ -217,17 +218,17 @@ async def _run_command(toolbox: Toolbox, given: Arguments) -> str:
 # -- the store ----------------------------------------------------------------------------
 
 
-def _cas_get(toolbox: Toolbox, given: Arguments) -> str:
+def _cas_get(toolbox: Toolbox, arguments: Arguments) -> str:
     store = toolbox.context.store
-    data = store.get(store.expand(given["hash"]))
+    data = store.get(store.expand(arguments["hash"]))
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Failed(f"{given['hash']} is not UTF-8 text: {len(data)} bytes") from None
+        raise Failed(f"{arguments['hash']} is not UTF-8 text: {len(data)} bytes") from None
 
 
-def _cas_put(toolbox: Toolbox, given: Arguments) -> str:
-    hash = content.put(toolbox.context.store, given["text"])
+def _cas_put(toolbox: Toolbox, arguments: Arguments) -> str:
+    hash = content.put(toolbox.context.store, arguments["text"])
     toolbox.artifacts.append(hash)
     return hash
 

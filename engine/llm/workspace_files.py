@@ -70,8 +70,8 @@ class WorkspaceFiles:
         with self._place(path) as (folder, name):
             fd = _open(name, DIR_FLAGS, folder=folder, path=path)
             try:
-                with os.scandir(fd) as found:
-                    return sorted(map(_entry, found), key=lambda one: one.name)
+                with os.scandir(fd) as dir_entries:
+                    return sorted(map(_entry, dir_entries), key=lambda entry: entry.name)
             finally:
                 os.close(fd)
 
@@ -163,12 +163,12 @@ def _stat(folder: int, name: str, path: str) -> os.stat_result:
 def _mode(folder: int, name: str, path: str) -> int:
     """Returns the mode of an existing file, else 0644. Raises Refused where it is not a file."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return 0o644
-    if not stat.S_ISREG(found):
+    if not stat.S_ISREG(mode):
         raise Refused(f"{path!r} is not a regular file")
-    return stat.S_IMODE(found)
+    return stat.S_IMODE(mode)
 
 
 def _read(folder: int, name: str, path: str, limit: int) -> bytes:
@@ -180,26 +180,26 @@ def _read(folder: int, name: str, path: str, limit: int) -> bytes:
         return file.read(limit)
 
 
-def _entry(found: os.DirEntry[str]) -> Entry:
+def _entry(dir_entry: os.DirEntry[str]) -> Entry:
     try:
-        about = found.stat(follow_symlinks=False)
+        about = dir_entry.stat(follow_symlinks=False)
     except OSError:  # gone by now
-        return Entry(found.name, "other", 0)
+        return Entry(dir_entry.name, "other", 0)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-    return Entry(found.name, kinds.get(stat.S_IFMT(about.st_mode), "other"), about.st_size)
+    return Entry(dir_entry.name, kinds.get(stat.S_IFMT(about.st_mode), "other"), about.st_size)
 
 
 def _walk(fd: int, above: str, limit: int, depth: int) -> Iterator[tuple[str, bytes]]:
-    with os.scandir(fd) as found:
-        entries = sorted(map(_entry, found), key=lambda one: one.name)
-    for one in entries:
-        path = f"{above}/{one.name}" if above else one.name
-        if one.kind == "file" and one.size <= limit:
+    with os.scandir(fd) as dir_entries:
+        entries = sorted(map(_entry, dir_entries), key=lambda scanned: scanned.name)
+    for entry in entries:
+        path = f"{above}/{entry.name}" if above else entry.name
+        if entry.kind == "file" and entry.size <= limit:
             with suppress(Failed, NotFound, Refused):
-                yield path, _read(fd, one.name, path=path, limit=limit)
-        elif one.kind == "directory" and one.name != ".git" and depth < MAX_DEPTH:
+                yield path, _read(fd, entry.name, path=path, limit=limit)
+        elif entry.kind == "directory" and entry.name != ".git" and depth < MAX_DEPTH:
             try:
-                below = os.open(one.name, DIR_FLAGS, dir_fd=fd)
+                below = os.open(entry.name, DIR_FLAGS, dir_fd=fd)
             except OSError:
                 continue
             try:

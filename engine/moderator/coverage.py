@@ -43,7 +43,7 @@ def cover_all(whens: Sequence[str], role: str, schema: Any) -> bool:
     if prod(map(len, domains.values())) > MAX_CASES:
         return False
     cases = (dict(zip(domains, case, strict=True)) for case in product(*domains.values()))
-    return all(any(_truth(one, role, case) for one in conditions) for case in cases)
+    return all(any(_truth(condition, role, case) for condition in conditions) for case in cases)
 
 
 def _meta_fields(path: Path, role: str) -> Fields | None:
@@ -55,20 +55,20 @@ def _meta_fields(path: Path, role: str) -> Fields | None:
     return path.fields[1:] if (latest or filtered) and path.fields[:1] == ("meta",) else None
 
 
-def _collect(condition: Condition, role: str, found: dict[Fields, list[Any]]) -> None:
+def _collect(condition: Condition, role: str, compared: dict[Fields, list[Any]]) -> None:
     """Adds the members that a condition looks at, with the values that it compares them with."""
     if isinstance(condition, Logic):
         for part in condition.parts:
-            _collect(part, role, found)
+            _collect(part, role, compared)
     elif isinstance(condition, Path):
         if (fields := _meta_fields(condition, role)) is not None:
-            found.setdefault(fields, [])
+            compared.setdefault(fields, [])
     elif isinstance(condition, Comparison):
-        for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
-            if isinstance(one, Path) and isinstance(other, Literal):
-                fields = _meta_fields(one, role)
+        for side, other in ((condition.left, condition.right), (condition.right, condition.left)):
+            if isinstance(side, Path) and isinstance(other, Literal):
+                fields = _meta_fields(side, role)
                 if fields is not None:
-                    found.setdefault(fields, []).extend(other.values)
+                    compared.setdefault(fields, []).extend(other.values)
 
 
 def _domain(schema: Any, fields: Fields, compared: Sequence[Any]) -> list[Any] | None:
@@ -81,8 +81,12 @@ def _domain(schema: Any, fields: Fields, compared: Sequence[Any]) -> list[Any] |
     for keyword in ("oneOf", "anyOf"):
         if keyword in schema:
             base = {key: value for key, value in schema.items() if key != keyword}
-            found = [_domain(_merged(base, one), fields, compared) for one in schema[keyword]]
-            return None if None in found else [value for one in found for value in one or ()]
+            domains = [
+                _domain(_merged(base, branch), fields, compared) for branch in schema[keyword]
+            ]
+            return (
+                None if None in domains else [value for domain in domains for value in domain or ()]
+            )
     if fields:
         if fields[0] not in schema.get("required", ()):
             return None
@@ -112,11 +116,11 @@ def _merged(base: Mapping[str, Any], branch: Any) -> Any:
 def _truth(condition: Condition, role: str, case: Mapping[Fields, Any]) -> bool | None:
     """Returns whether a condition holds in a case, None where that is not known."""
     if isinstance(condition, Logic):
-        found = [_truth(part, role, case) for part in condition.parts]
+        truths = [_truth(part, role, case) for part in condition.parts]
         if condition.operator == "not":
-            return None if found[0] is None else not found[0]
+            return None if truths[0] is None else not truths[0]
         decisive = condition.operator == "or"
-        return decisive if decisive in found else None if None in found else not decisive
+        return decisive if decisive in truths else None if None in truths else not decisive
     if isinstance(condition, Path):
         fields = _meta_fields(condition, role)
         return jsonata.boolean(case[fields]) if fields is not None and fields in case else None
@@ -136,7 +140,9 @@ def _values(side: Path | Literal | None, role: str, case: Mapping[Fields, Any]) 
 
 
 def _compare(name: str, left: Any, right: Sequence[Any]) -> bool | None:
-    same = [left == one and isinstance(left, bool) == isinstance(one, bool) for one in right]
+    same = [
+        left == operand and isinstance(left, bool) == isinstance(operand, bool) for operand in right
+    ]
     if name == "in":
         return any(same)
     if len(right) != 1:

@@ -224,9 +224,11 @@ class WorkerPool:
         except _WorkerFailed as failure:
             raise Invalid(str(failure)) from None
 
-    async def _evaluate(self, process: _WorkerProcess, asked: Any, context: DecisionInput) -> Any:
+    async def _evaluate(
+        self, process: _WorkerProcess, question: Any, context: DecisionInput
+    ) -> Any:
         try:
-            return await process.answer(asked, context)
+            return await process.answer(question, context)
         except _WorkerFailed as failure:
             self._log("worker ended", thread=context.thread_id, pid=process.pid, why=str(failure))
             raise

@@ -101,8 +101,8 @@ class Expression:
             raise
         except Exception as error:
             known = isinstance(error, JException) and error.location > 0
-            at = f" at position {_position(error)}" if known else ""
-            raise Invalid(f"evaluation failed{at}: {_reason(error)}") from error
+            suffix = f" at position {_position(error)}" if known else ""
+            raise Invalid(f"evaluation failed{suffix}: {_reason(error)}") from error
 
     def names(self) -> syntax.Names:
         """The `$names` that it reads and binds."""
@@ -134,9 +134,9 @@ def compile(text: str) -> Expression:
     try:
         program = Jsonata(text)
     except Exception as error:
-        at = _position(error)
+        position = _position(error)
         reason = _parse_reason(error)
-        raise Invalid(f"does not parse at position {at}: {reason}") from error
+        raise Invalid(f"does not parse at position {position}: {reason}") from error
     program.set_validate_input(False)  # _Copies has done it
     program.set_output_convert_nulls(False)  # _outward does it without writing to the input
     _refuse_calls_of_values(program)
@@ -249,10 +249,10 @@ def _refuse_calls_of_values(program: Any) -> None:
     """Raises before the library would print a line of its own to stdout."""
     apply = program.apply_inner
 
-    def apply_inner(procedure: Any, *rest: Any) -> Any:
+    def apply_inner(procedure: Any, *arguments: Any) -> Any:
         if not program.is_function_like(procedure):
             raise JException("T1006", -1)
-        return apply(procedure, *rest)
+        return apply(procedure, *arguments)
 
     program.apply_inner = apply_inner
 
@@ -266,14 +266,14 @@ def _filter_by_text(program: Any) -> None:
         if wanted is None or not isinstance(value, list) or getattr(value, "tuple_stream", False):
             return interpret(predicate, value, environment)
         name, text = wanted
-        found = Utils.create_sequence()
+        matches = Utils.create_sequence()
         for item in value:
             field = item.get(name, "") if isinstance(item, dict) else None
             if not isinstance(field, str):  # a list, a number, not an object: full semantics
                 return interpret(predicate, value, environment)
             if field == text and name in item:
-                found.append(item)
-        return found
+                matches.append(item)
+        return matches
 
     program.evaluate_filter = evaluate_filter
 

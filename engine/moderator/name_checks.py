@@ -40,18 +40,22 @@ def unknown_fields(path: Path, role: str | None, schemas: Mapping[str, Any]) -> 
     if path.fields[0] not in (known := _fields(type)):
         yield f"{what} has no field {path.fields[0]!r}; there are {', '.join(known)}"
         return
-    fields, found = _meta(path, role, schemas)
-    if found and not any(schema_paths.allows(one, fields, schema_paths.ANY) for one in found):
-        named = schema_paths.properties(found[0]) if len(found) == 1 else []
+    fields, meta_schemas = _meta(path, role, schemas)
+    if meta_schemas and not any(
+        schema_paths.allows(schema, fields, schema_paths.ANY) for schema in meta_schemas
+    ):
+        named = schema_paths.properties(meta_schemas[0]) if len(meta_schemas) == 1 else []
         known_here = f"; there are {', '.join(named)}" if named and len(fields) == 1 else ""
         yield f"{_owner(role)} no property {'.'.join(fields)!r}{known_here}"
 
 
 def undeclared(path: Path, role: str | None, schemas: Mapping[str, Any]) -> Iterator[str]:
     """Yields the warning of a path to a property that is allowed, but not declared."""
-    fields, found = _meta(path, role, schemas)
-    allowing = [one for one in found if schema_paths.allows(one, fields, schema_paths.ANY)]
-    if allowing and not any(schema_paths.declares(one, fields) for one in allowing):
+    fields, meta_schemas = _meta(path, role, schemas)
+    allowing = [
+        schema for schema in meta_schemas if schema_paths.allows(schema, fields, schema_paths.ANY)
+    ]
+    if allowing and not any(schema_paths.declares(schema, fields) for schema in allowing):
         declares = f"the schema of {role} declares" if role else "no role's schema declares"
         yield f"{declares} {'no' if role else 'a'} property {'.'.join(fields)!r}"
 

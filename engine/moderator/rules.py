@@ -52,14 +52,14 @@ class _Graph:
 
     def after(self, origin: str) -> dict[str, None]:
         """Returns the states reachable from `origin` in one move or more; an ordered set."""
-        found: dict[str, None] = {}
+        reachable: dict[str, None] = {}
         waiting = list(self._edges.get(origin, ()))
         while waiting:
             target = waiting.pop(0)
-            if target not in found:
-                found[target] = None
+            if target not in reachable:
+                reachable[target] = None
                 waiting += self._edges.get(target, ())
-        return found
+        return reachable
 
     def states(self) -> list[str]:
         """Returns `__start__` and the reachable roles."""
@@ -156,7 +156,7 @@ def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]
             yield f"{_when(index)}: {warning}"
         for path in _prompt_paths(rule):
             undeclared = name_checks.undeclared(path, rule["from"], schemas)
-            yield from (f"$.moderator[{index}].prompt: {one}" for one in undeclared)
+            yield from (f"$.moderator[{index}].prompt: {warning}" for warning in undeclared)
 
 
 def _prompt_paths(rule: Rule) -> Iterator[syntax.Path]:
@@ -195,14 +195,14 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
         yield from name_checks.undeclared(path, _role_of(path, rule["from"]), schemas)
     for comparison in expression.comparisons():
         sides = (comparison.left, comparison.right)
-        for one, other in (sides, sides[::-1]):
-            if not isinstance(one, syntax.Path):
+        for side, other in (sides, sides[::-1]):
+            if not isinstance(side, syntax.Path):
                 continue
-            if comparison.operator != "in" or one is comparison.left:
-                yield from _array_warnings(one, graph, schemas)
+            if comparison.operator != "in" or side is comparison.left:
+                yield from _array_warnings(side, graph, schemas)
             if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
                 yield from _literal_warnings(
-                    one, other.values, origin=rule["from"], schemas=schemas
+                    side, other.values, origin=rule["from"], schemas=schemas
                 )
 
 
@@ -225,7 +225,10 @@ def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]
 
 
 def _filters_are_single(path: syntax.Path) -> bool:
-    return all(isinstance(one, syntax.Equals) and one.single for one in path.filters)
+    return all(
+        isinstance(path_filter, syntax.Equals) and path_filter.single
+        for path_filter in path.filters
+    )
 
 
 def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:
@@ -254,10 +257,14 @@ def _literal_warnings(
     if role == START:
         return  # there is no step yet
     for value in values:
-        if not any(allows(schemas[one], fields[1:], ANY) for one in schemas if role in (None, one)):
+        if not any(
+            allows(schemas[role_name], fields[1:], ANY)
+            for role_name in schemas
+            if role in (None, role_name)
+        ):
             continue  # no such property: an error already
         if role is None:
-            if not any(allows(one, fields[1:], value) for one in schemas.values()):
+            if not any(allows(schema, fields[1:], value) for schema in schemas.values()):
                 yield f"{name} is never {value!r}: no role's schema allows it"
         elif role in schemas and not allows(schemas[role], fields[1:], value):
             yield f"{name} of {role} is never {value!r}: its schema forbids it"

@@ -20,13 +20,15 @@ def allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
     if not isinstance(schema, Mapping):
         return schema is not False
     for keyword in ("oneOf", "anyOf"):
-        if keyword in schema and not any(allows(one, fields, value) for one in schema[keyword]):
+        if keyword in schema and not any(
+            allows(branch, fields, value) for branch in schema[keyword]
+        ):
             return False
-    if not all(allows(one, fields, value) for one in schema.get("allOf", ())):
+    if not all(allows(branch, fields, value) for branch in schema.get("allOf", ())):
         return False
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if listed is not None:
-        return any(_holds(one, fields, value) for one in listed)
+        return any(_holds(constant, fields, value) for constant in listed)
     types = _types(schema)
     if "array" in types and allows(schema.get("items", True), fields, value):
         return True  # a path goes through arrays
@@ -73,29 +75,29 @@ def declares(schema: Any, fields: Sequence[str]) -> bool:
     """Returns whether `schema` names the path `fields`; also true where it names no properties at
     all, or may name them in a way that this module does not follow."""
     known = list(_parts(schema))
-    if not fields or not all(isinstance(one, Mapping) for one in known):
+    if not fields or not all(isinstance(part, Mapping) for part in known):
         return True
-    if any(key in one for one in known for key in _UNKNOWN):
+    if any(key in part for part in known for key in _UNKNOWN):
         return True
-    if any(isinstance(one.get("additionalProperties"), Mapping) for one in known):
+    if any(isinstance(part.get("additionalProperties"), Mapping) for part in known):
         return True
-    if any("items" in one and declares(one["items"], fields) for one in known):
+    if any("items" in part and declares(part["items"], fields) for part in known):
         return True
-    named = [one["properties"] for one in known if "properties" in one]
-    found = [properties[fields[0]] for properties in named if fields[0] in properties]
-    return not named or any(declares(one, fields[1:]) for one in found)
+    named = [part["properties"] for part in known if "properties" in part]
+    subschemas = [properties[fields[0]] for properties in named if fields[0] in properties]
+    return not named or any(declares(subschema, fields[1:]) for subschema in subschemas)
 
 
 def properties(schema: Any) -> list[str]:
     """Returns the names of the properties that a schema declares."""
-    parts = [one for one in _parts(schema) if isinstance(one, Mapping)]
-    return list(dict.fromkeys(name for one in parts for name in one.get("properties", ())))
+    parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
+    return list(dict.fromkeys(name for part in parts for name in part.get("properties", ())))
 
 
 def _parts(schema: Any) -> Iterator[Any]:
     """Yields a schema and the schemas that it is put together from."""
     yield schema
     if isinstance(schema, Mapping):
-        below = [one for key in _BRANCHES for one in schema.get(key, ())]
-        for one in (*below, *(schema[key] for key in _CONDITIONAL if key in schema)):
-            yield from _parts(one)
+        below = [branch for key in _BRANCHES for branch in schema.get(key, ())]
+        for subschema in (*below, *(schema[key] for key in _CONDITIONAL if key in schema)):
+            yield from _parts(subschema)

@@ -9,7 +9,7 @@ class SealedWrite(BaseException):
     """The library tried to write to a sealed value. Not an Exception: the library catches those."""
 
 
-def _refuse_write(*arguments: Any, **more: Any) -> NoReturn:
+def _refuse_write(*arguments: Any, **keywords: Any) -> NoReturn:
     raise SealedWrite
 
 

@@ -105,8 +105,8 @@ def comparisons(root: Any) -> tuple[Comparison, ...]:
 
 def paths(root: Any) -> tuple[Path, ...]:
     """Returns the paths in the expression that are of the form of Path."""
-    found = (_path(node) for node in _nodes(root) if node.type == "path")
-    return tuple(path for path in found if path is not None)
+    candidates = (_path(node) for node in _nodes(root) if node.type == "path")
+    return tuple(path for path in candidates if path is not None)
 
 
 def reads(root: Any) -> tuple[tuple[str, str], ...]:
@@ -131,7 +131,7 @@ def _reads(node: Any, context: str) -> Iterator[tuple[str, str]]:
         part = getattr(node, field)
         for child in part if isinstance(part, list) else () if part is None else (part,):
             yield from _reads(child, context)
-    inner = [one for pair in node.lhs_object or () for one in pair]
+    inner = [member for pair in node.lhs_object or () for member in pair]
     for child in (*inner, *((node.arguments or ()) if node.type != "lambda" else ())):
         yield from _reads(child, context)
 
@@ -165,10 +165,10 @@ def text_filter(node: Any) -> tuple[str, str] | None:
     """Returns (name, text) where the filter with this root is exactly `name = 'text'`."""
     if node.type != "binary" or node.value != "=":
         return None
-    for one, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
-        if one.type == "path" and len(one.steps) == 1 and other.type == "string":
-            step = one.steps[0]
-            parts = (node, one, step, other)
+    for side, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
+        if side.type == "path" and len(side.steps) == 1 and other.type == "string":
+            step = side.steps[0]
+            parts = (node, side, step, other)
             plain = not any(getattr(part, extra) for part in parts for extra in _EXTRAS)
             return (step.value, other.value) if step.type == "name" and plain else None
     return None
@@ -241,8 +241,8 @@ def _operand(node: Any) -> Path | Literal | None:
 
 
 def _path(node: Any) -> Path | None:
-    first, *rest = node.steps if node.type == "path" else [node]
-    if any(step.type != "name" or step.stages or step.predicate for step in rest):
+    first, *later_steps = node.steps if node.type == "path" else [node]
+    if any(step.type != "name" or step.stages or step.predicate for step in later_steps):
         return None
     argument = None
     if first.type == "function" and first.procedure.type == "variable":
@@ -255,7 +255,7 @@ def _path(node: Any) -> Path | None:
     else:
         return None
     filters = tuple(_filter(part) for part in (*(first.predicate or ()), *(first.stages or ())))
-    return Path(head, argument, filters=filters, fields=tuple(step.value for step in rest))
+    return Path(head, argument, filters=filters, fields=tuple(step.value for step in later_steps))
 
 
 def _filter(stage: Any) -> int | Equals | None:
@@ -269,14 +269,14 @@ def _equals(node: Any) -> Equals | None:
     if node is None or node.type != "binary":
         return None
     if node.value == "and":
-        found = _equals(node.lhs) or _equals(node.rhs)
-        return found and Equals(found.name, found.value, single=False)
+        equals = _equals(node.lhs) or _equals(node.rhs)
+        return equals and Equals(equals.name, equals.value, single=False)
     if node.value != "=":
         return None
     sides = (_operand(node.lhs), _operand(node.rhs))
-    for one, other in (sides, sides[::-1]):
-        plain = isinstance(one, Path) and not one.filters and not one.fields
+    for side, other in (sides, sides[::-1]):
+        plain = isinstance(side, Path) and not side.filters and not side.fields
         if plain and isinstance(other, Literal) and len(other.values) == 1:
-            assert isinstance(one, Path)
-            return Equals(one.head, other.values[0])
+            assert isinstance(side, Path)
+            return Equals(side.head, other.values[0])
     return None

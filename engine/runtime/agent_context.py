@@ -123,13 +123,13 @@ class AgentContextBuilder:
         await self._update_intent(pid=pid, pidStart=processes.start_time(pid))
 
     async def _update_intent(self, **fields: Any) -> None:
-        def update(now: Thread) -> Thread:
-            intent = {**now.intent, **fields}
-            return transitions.update_record(self.store, now, intent=intent)
+        def update(current: Thread) -> Thread:
+            intent = {**current.intent, **fields}
+            return transitions.update_record(self.store, current, intent=intent)
 
         await self.head.move(update)
 
     async def _report_turn(self, hash: str) -> None:
         await self.head.move(
-            lambda now: transitions.add_turn(self.store, now, cast(NodeHash, hash))
+            lambda current: transitions.add_turn(self.store, current, cast(NodeHash, hash))
         )

@@ -154,17 +154,17 @@ class Attempt:
         for corrections in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
             state = _given_state(result)
-            found = await self._extract(result.output)
-            if isinstance(found, Extracted):
+            extracted = await self._extract(result.output)
+            if isinstance(extracted, Extracted):
                 method = "correction" if corrections else "block"
                 return StepResult(
-                    result, found, prompt=context.prompt, extraction=method, workspace=state
+                    result, extracted, prompt=context.prompt, extraction=method, workspace=state
                 )
-            if not isinstance(found, DanglingRef) and (
+            if not isinstance(extracted, DanglingRef) and (
                 step := await self._extract_by_model(context, result, corrections)
             ):
                 return step
-            fault = str(found)
+            fault = str(extracted)
             detail = result.detail.hash
             self.tokens += await blocking(partial(result_tokens, self._store, result))
             if corrections == MAX_CORRECTIONS:
@@ -238,8 +238,8 @@ class Attempt:
     def _note_interrupted(self, detail: str) -> None:
         self._head.interrupted = detail
 
-    def _correct(self, detail: str, fault: str, now: Thread) -> Thread:
-        return correct(self._store, now, detail=detail, fault=fault)
+    def _correct(self, detail: str, fault: str, current: Thread) -> Thread:
+        return correct(self._store, current, detail=detail, fault=fault)
 
     def _spent(self) -> Spent:
         return spent(self._head.thread.record, self.tokens)
@@ -266,8 +266,8 @@ def detail_tokens(store: Store, detail: str | None) -> int:
         payload = store.node(detail).payload
     except NotFound:  # a blob; a missing detail makes the step fail later
         return 0
-    found = payload.get(TOKENS) if isinstance(payload, dict) else None
-    return _bounded(found)
+    tokens = payload.get(TOKENS) if isinstance(payload, dict) else None
+    return _bounded(tokens)
 
 
 def _may_have_tokens(store: Store, detail: str) -> bool:

@@ -110,8 +110,8 @@ class ThreadCalls:
 def child_ends(store: Store, thread: Thread) -> list[str]:
     """Returns the thread-ends of the pending step's children, in the order of the calls."""
     calls = thread.intent["calls"]
-    found = [threads.end(store, threads.get(store, id)) for id in calls]
-    return [end.hash for end in found if end is not None]
+    ends = [threads.end(store, threads.get(store, id)) for id in calls]
+    return [end.hash for end in ends if end is not None]
 
 
 def cancel_children(store: Store, thread: Thread, workspaces: Workspaces) -> None:

@@ -61,8 +61,10 @@ class CommitQueue:
             self._has_thread = True
         if starts:
             trio.lowlevel.start_thread_soon(self._run, lambda _: None, "commit queue")
-        found: C = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-        return found
+        prepared: C = await trio.lowlevel.wait_task_rescheduled(
+            lambda _: trio.lowlevel.Abort.FAILED
+        )
+        return prepared
 
     def _run(self) -> None:
         while group := self._prepared():
@@ -94,10 +96,10 @@ def _commit(prepared: Sequence[Committable]) -> Sequence[BaseException | None]:
     if not prepared:
         return []
     try:
-        group = [one.batch.publication() for one in prepared]
+        group = [member.batch.publication() for member in prepared]
         results = publish_group(prepared[0].batch.backend, group)
-        for one, result in zip(prepared, results, strict=True):
-            one.batch.conclude(result)
+        for committable, result in zip(prepared, results, strict=True):
+            committable.batch.conclude(result)
     except BaseException as error:  # a bug: it must not end the thread
         return [error] * len(prepared)
     return [result if isinstance(result, BaseException) else None for result in results]

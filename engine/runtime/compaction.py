@@ -62,23 +62,28 @@ class Summary:
 
 
 async def summarise(
-    store: Store, agent: NodeHash, given: CompactionInput, env: Mapping[str, str]
+    store: Store, agent: NodeHash, compaction_input: CompactionInput, env: Mapping[str, str]
 ) -> Summary:
     """Asks the agent of an agent node; `store` and its secrets redact what it sees. Raises
     AttemptFailed."""
-    history = given.history
+    history = compaction_input.history
     secrets = redaction.secrets_of(store)
     prompt = Prompt(
-        SYSTEM, given.task, history=history.steps, ask=FACTS, schema=SCHEMA, summary=history.summary
+        SYSTEM,
+        compaction_input.task,
+        history=history.steps,
+        ask=FACTS,
+        schema=SCHEMA,
+        summary=history.summary,
     )
     context = AgentContext(
-        thread=given.thread,
+        thread=compaction_input.thread,
         role=ROLE,
-        step=given.step,
+        step=compaction_input.step,
         prompt=prompt.redacted(secrets),
         workspace=None,
         store=store,
-        run=given.run,
+        run=compaction_input.run,
         env=env,
         agent=agent,
         secrets=secrets,

@@ -179,24 +179,30 @@ class DaemonApi:
         as `_with_lent`."""
 
         def fork() -> list[Thread]:
-            found = threads.get(self._store, id)
-            given = variants or [{"agents": agents, "every": every}]
-            others = [self._replacements(found, one["agents"], one["every"]) for one in given]
-            bound = {f"{at} {role}": b for at, one in enumerate(others) for role, b in one.items()}
-            if not found.record.get(ALLOWS_SECRETS):
-                for one in others:
-                    self._refuse_secrets(one, name)
-            names = variable_names(self._store, found) | agent_binding.variable_names(bound)
+            thread = threads.get(self._store, id)
+            choices = variants or [{"agents": agents, "every": every}]
+            replacements = [
+                self._replacements(thread, choice["agents"], choice["every"]) for choice in choices
+            ]
+            bound = {
+                f"{index} {role}": b
+                for index, bindings in enumerate(replacements)
+                for role, b in bindings.items()
+            }
+            if not thread.record.get(ALLOWS_SECRETS):
+                for replacement in replacements:
+                    self._refuse_secrets(replacement, name)
+            names = variable_names(self._store, thread) | agent_binding.variable_names(bound)
             env = self._with_lent(names, lent)
-            store = redacting_store(self._store, found, env)
+            store = redacting_store(self._store, thread, env)
             store = agent_binding.redacting_store(store, bound, env)
             new = None if workflow is None else workflows.find_trusted(store, workflow)
             text = None if hint is None else content.put(store, hint)
             return forking.fork(
                 store,
-                found,
-                at=at,
-                variants=others,
+                thread,
+                step=at,
+                variants=replacements,
                 count=count,
                 max_steps=max_steps,
                 workflow=new,
@@ -204,12 +210,12 @@ class DaemonApi:
                 name=name,
             )
 
-        made = await blocking(fork)
-        for one in made:
-            self._supervisor.lend(one.id, lent)
-            self._supervisor.launch(one.id)
-        ids = [one.id for one in made]
-        record = made[0].record
+        forks = await blocking(fork)
+        for new_thread in forks:
+            self._supervisor.lend(new_thread.id, lent)
+            self._supervisor.launch(new_thread.id)
+        ids = [forked.id for forked in forks]
+        record = forks[0].record
         origin = record["fork"] or {}
         return {"id": ids[0], "ids": ids, "start": record["start"], **origin}
 
@@ -226,18 +232,18 @@ class DaemonApi:
 
         def resume() -> Thread:
             thread = threads.get(self._store, id)
-            others = self._replacements(thread, agents, every)
+            replacements = self._replacements(thread, agents, every)
             if not thread.record.get(ALLOWS_SECRETS):
-                self._refuse_secrets(others)
-            names = variable_names(self._store, thread) | agent_binding.variable_names(others)
+                self._refuse_secrets(replacements)
+            names = variable_names(self._store, thread) | agent_binding.variable_names(replacements)
             env = self._with_lent(names, lent, self._supervisor.env_of(id))
-            if input is None and hint is None and not others and (held := self._held(thread)):
+            if input is None and hint is None and not replacements and (held := self._held(thread)):
                 return held
             store = redacting_store(self._store, thread, env)
-            store = agent_binding.redacting_store(store, others, env)
+            store = agent_binding.redacting_store(store, replacements, env)
             check = not self._supervisor.extracts
             return suspension.resume(
-                store, thread, answer=input, hint=hint, check=check, agents=others
+                store, thread, answer=input, hint=hint, check=check, agents=replacements
             )
 
         launched = (await blocking(resume)).id
@@ -307,13 +313,17 @@ class DaemonApi:
             raise Conflict("a summary needs a text, or an agent that writes it")
         head = self._supervisor.head(id)
         if head is None:
-            now = await blocking(lambda: threads.get(self._store, id))
-            if self._supervisor.leases and now.status == RUNNING:
+            current_thread = await blocking(lambda: threads.get(self._store, id))
+            if self._supervisor.leases and current_thread.status == RUNNING:
                 raise Conflict(f"thread {id} runs on another machine; suspend it first")
-            head = ThreadHead(now)
+            head = ThreadHead(current_thread)
         await head.move(
-            lambda now: transitions.compact(
-                self._store, now, summary=summary.content, head=thread.hash, tokens=summary.tokens
+            lambda current: transitions.compact(
+                self._store,
+                current,
+                summary=summary.content,
+                head=thread.hash,
+                tokens=summary.tokens,
             )
         )
         return {"id": id, "summary": summary.content}
@@ -333,8 +343,10 @@ class DaemonApi:
             )
 
         redacting = await blocking(lambda: agent_binding.redacting_store(store, bound, self._env))
-        agent, given = await blocking(prepare)
-        return await compaction.summarise(redacting, agent, given=given, env=self._env)
+        agent, compaction_input = await blocking(prepare)
+        return await compaction.summarise(
+            redacting, agent, compaction_input=compaction_input, env=self._env
+        )
 
     async def _checkpoint(self, name: str, tree: str, message: str = "") -> Answer:
         """Makes a checkpoint of a stored tree; `tree`: a revision."""
@@ -344,27 +356,27 @@ class DaemonApi:
             state = revisions.resolve(self._store, tree).state
             return create_of_state(self._store, name, state=state, message=message)
 
-        made = await blocking(create)
-        return {"name": made.name, "id": made.id, "hash": made.hash}
+        checkpoint = await blocking(create)
+        return {"name": checkpoint.name, "id": checkpoint.id, "hash": checkpoint.hash}
 
     async def _replay(self, id: ThreadId, workflow: str) -> Answer:
         """Compares the routes of a recorded thread with those that a workflow gives, in a loop of
         its own, since it reads all steps."""
 
         def replay() -> list[RouteComparison]:
-            found = threads.get(self._store, id)
-            if threads.length(self._store, found) > MAX_REPLAYED_STEPS:
+            thread = threads.get(self._store, id)
+            if threads.length(self._store, thread) > MAX_REPLAYED_STEPS:
                 raise Refused("the thread is too long for this; use `casfs thread replay`")
             hash = workflows.find(self._store, workflow)
 
             async def compare() -> list[RouteComparison]:
                 async with WorkerPool() as pool:
-                    return await compare_routes(self._store, found, workflow=hash, evaluator=pool)
+                    return await compare_routes(self._store, thread, workflow=hash, evaluator=pool)
 
             return trio.run(compare)
 
         rows = await blocking(replay)
-        return {"rows": [{**asdict(one), "differs": one.differs} for one in rows]}
+        return {"rows": [{**asdict(row), "differs": row.differs} for row in rows]}
 
     async def _redact(self, text: str) -> Answer:
         """What is purged is redacted in what running threads record from now on."""

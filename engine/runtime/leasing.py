@@ -80,11 +80,11 @@ class ThreadLeases:
     async def take(self, id: ThreadId) -> Lease | None:
         """Waits until no other task runs a thread, and takes it; None where it runs no more."""
         name = threads.head_name(id)
-        while not (found := await self._claim(1, only=name)):
+        while not (leases := await self._claim(1, only=name)):
             if (await self._call(partial(threads.get, self._store, id))).status != RUNNING:
                 return None
             await trio.sleep(CHECK_S)
-        return found[0]
+        return leases[0]
 
     async def close(self) -> None:
         """Releases all leases, once no task is left."""
@@ -102,12 +102,12 @@ class ThreadLeases:
                 if over := [*self._over]:
                     await self._call(partial(self._leases.release, over))
                     self._over.difference_update(over)
-                now = runner.status()
-                free = min(BATCH, now["limit"] - len(now["running"]))
-                found = await self._claim(free, wanted=partial(self._wanted, runner))
-                for lease in found:
+                status = runner.status()
+                free = min(BATCH, status["limit"] - len(status["running"]))
+                leases = await self._claim(free, wanted=partial(self._wanted, runner))
+                for lease in leases:
                     runner.start(lease)
-                if found and len(found) == free:
+                if leases and len(leases) == free:
                     continue
                 with trio.move_on_after(random.uniform(*POLL_S)):
                     await self._wake.wait()
@@ -119,17 +119,17 @@ class ThreadLeases:
         async with self._claiming:
             sent = _now()
             held = [*self._held, *self._over]
-            found = await self._call(partial(self._leases.claim, limit, held=held, **which))
-            for one in found:
-                self._held[one.thread] = sent + self._leases.ttl_s
-                self._over.discard(one.thread)
-            return found
+            leases = await self._call(partial(self._leases.claim, limit, held=held, **which))
+            for lease in leases:
+                self._held[lease.thread] = sent + self._leases.ttl_s
+                self._over.discard(lease.thread)
+            return leases
 
-    def _wanted(self, runner: Runner, found: Mapping[HeadName, Head]) -> Collection[HeadName]:
+    def _wanted(self, runner: Runner, heads: Mapping[HeadName, Head]) -> Collection[HeadName]:
         """Chooses those that no task of this daemon runs, nor is about to run for a caller."""
-        known = (threads.of_head(*one) for one in found.items())
-        free = (one for one in known if not one.fault and not runner.has_task(one.id))
-        return [one.name for one in free if not is_awaited(self._store, one, running=True)]
+        known = (threads.of_head(*named_head) for named_head in heads.items())
+        free = (thread for thread in known if not thread.fault and not runner.has_task(thread.id))
+        return [thread.name for thread in free if not is_awaited(self._store, thread, running=True)]
 
     # -- keep -----------------------------------------------------------------------------
 

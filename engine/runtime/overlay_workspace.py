@@ -65,8 +65,8 @@ class OverlayWorkspace(Workspace):
         super().__init__(store, self._folder / "tree")
         self._trees = trees
         self._log = log
-        found = strategy_choice.choose(None, store)
-        self._strategies = [strategy for strategy in found if strategy.name in preferred]
+        available = strategy_choice.choose(None, store)
+        self._strategies = [strategy for strategy in available if strategy.name in preferred]
         self._image: DatedTree | None = None  # the tree whose image is the lowest layer
         self._base: DatedTree | None = None  # of the overlay, None without one
         self._empty_upper: tuple[int, ...] | None = None  # its stat when it was last empty
@@ -155,10 +155,10 @@ class OverlayWorkspace(Workspace):
 
     def _stat_empty_upper(self) -> tuple[int, ...] | None:
         """Returns what every change of the upper directory changes; None where it is not empty."""
-        found = self._upper.stat()
+        upper_stat = self._upper.stat()
         if os.listdir(self._upper):
             return None
-        return found.st_ctime_ns, found.st_mode, found.st_uid, found.st_gid
+        return upper_stat.st_ctime_ns, upper_stat.st_mode, upper_stat.st_uid, upper_stat.st_gid
 
     def remove(self) -> None:
         """Unmounts and deletes it. A process that still works in it keeps its files."""

@@ -105,14 +105,14 @@ def lookup_logged(
     prompt: Prompt,
     schema: Schema,
     log: Log,
-    place: Mapping[str, Any],
+    log_fields: Mapping[str, Any],
 ) -> StepResult | None:
     """`lookup`; logs the hit or the miss with its reason."""
     hit = lookup(store, action, prompt=prompt, schema=schema)
     if hit is None:
-        log("miss", **place, action=action.hash, reason=explain_miss(store, action))
+        log("miss", **log_fields, action=action.hash, reason=explain_miss(store, action))
     elif hit.cached is not None:
-        log("hit", **place, action=action.hash, savedMs=hit.cached["savedMs"])
+        log("hit", **log_fields, action=action.hash, savedMs=hit.cached["savedMs"])
     return hit
 
 
@@ -151,13 +151,13 @@ def save_logged(
     state: RecordedState | None,
     duration_ms: int,
     log: Log,
-    place: Mapping[str, Any],
+    log_fields: Mapping[str, Any],
 ) -> None:
     """`save` for a committed step, which a failure to save must not fail: it is logged."""
     try:
         save(store, action, step=step, state=state, duration_ms=duration_ms)
     except CasfsError as error:
-        log("not cached", **place, action=action.hash, error=str(error))
+        log("not cached", **log_fields, action=action.hash, error=str(error))
 
 
 def save(

@@ -114,17 +114,17 @@ class StepCommitter:
         """Publishes the step that `build` returns, the move of the head and the next pending step
         in one transaction."""
 
-        def prepare(now: Thread) -> UncommittedStep:
+        def prepare(current: Thread) -> UncommittedStep:
             step = build()
-            self._finish(step, now, decision)
+            self._finish(step, current, decision)
             return step
 
         step = await self.head.commit(self.queue, prepare)
         self.config.recorded_agents[step.payload["role"]] = step.payload["agent"]
         self.history.add(step.moved.hash, step.payload, step.state, step.output, step.summary)
 
-    def _finish(self, step: UncommittedStep, now: Thread, decision: Decision) -> None:
-        record = now.record
+    def _finish(self, step: UncommittedStep, current: Thread, decision: Decision) -> None:
+        record = current.record
         compact = record["compact"]  # may have changed since the step was built
         step.payload["compact"] = compact
         step.summary = None if compact is None else content.text(self.store, compact)
@@ -132,7 +132,7 @@ class StepCommitter:
         budget = self.config.budget
         step.moved = transitions.finish_step(
             step.batch,
-            now,
+            current,
             payload=step.payload,
             decision=decision,
             rounds=rounds,
@@ -186,8 +186,8 @@ class StepCommitter:
             "answer": step.prompt.answer and record["answer"],
             "correction": step.prompt.correction and self.head.thread.intent.get("correction"),
         }
-        found = {"hash": digest.hash, "size": digest.size_bytes}
-        return found | {name: hash for name, hash in parts.items() if hash}
+        digest_fields = {"hash": digest.hash, "size": digest.size_bytes}
+        return digest_fields | {name: hash for name, hash in parts.items() if hash}
 
     def _log_report(self) -> None:
         """Logs which files are private, and which secrets are in the work."""
@@ -211,9 +211,9 @@ class StepCommitter:
         thread = self.head.thread
         if not self.history.steps and not thread.record["parent"]:
             before = None
-        place = {"thread": thread.id, "index": thread.intent["index"]}
-        found = redaction.files_with_secrets(
+        log_fields = {"thread": thread.id, "index": thread.intent["index"]}
+        exposed_files = redaction.files_with_secrets(
             self.store, self.config.secrets, before=before, after=after
         )
-        for path, names in found:
-            self.log("secret in workspace", **place, path=path, variables=" ".join(names))
+        for path, names in exposed_files:
+            self.log("secret in workspace", **log_fields, path=path, variables=" ".join(names))

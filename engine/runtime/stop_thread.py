@@ -31,8 +31,8 @@ Action = Callable[[Store, ThreadId, Workspaces, Sequence[str]], None]
 def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
     """Ends a thread and its open children with return code 130. `interrupted`: details of its
     programs. Raises NotFound, Conflict."""
-    for one in _end_processes(store, id, (RUNNING, SUSPENDED)):
-        thread_workspace(store, one, workspaces).remove()
+    for thread in _end_processes(store, id, (RUNNING, SUSPENDED)):
+        thread_workspace(store, thread, workspaces).remove()
     ended = transitions.cancel(store, threads.get(store, id), interrupted)
     ignored_files.release(store, ended.record.get("ignored"))
 
@@ -77,7 +77,7 @@ def _end_processes(store: Store, id: ThreadId, status: tuple[str, ...]) -> list[
     if thread.record["status"] not in status:
         raise Conflict(f"thread {id} {says(thread)} already")
     family = [thread, *call_stack.open_children(store, thread)]
-    for one in family:
+    for member in family:
         if not isinstance(store.backend, Leasing):  # else its daemon ends them, once it notices
-            end_orphans(one)
+            end_orphans(member)
     return family

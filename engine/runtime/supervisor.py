@@ -268,8 +268,8 @@ class Supervisor:
             await self._run_contained(task)
         if task.head and task.lease and task.scope.cancelled_caught and task.stopped.is_set():
             with suppress(CasfsError):  # it may go on elsewhere
-                place = thread_workspace(self._store, task.head.thread, self._workspaces)
-                await blocking(place.remove)
+                workspace = thread_workspace(self._store, task.head.thread, self._workspaces)
+                await blocking(workspace.remove)
 
     def _begin(self, task: Task) -> None:
         self._tasks[task.id] = task
@@ -317,14 +317,16 @@ class Supervisor:
             thread = threads.get(self._store, task.id)
             guard = None
         shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
-        rest = (self._extractor, self._commits, guard)
-        return ThreadRun(self._store, thread, self.env_of(task.id), self._log, *shared, *rest)
+        trailing_args = (self._extractor, self._commits, guard)
+        return ThreadRun(
+            self._store, thread, self.env_of(task.id), self._log, *shared, *trailing_args
+        )
 
     def _suspend(self, task: Task, reason: str) -> None:
-        now = threads.get(self._store, task.id)
-        is_own = task.lease is None or now.record.get("lease") == task.lease.token
-        if now.status == RUNNING and is_own:
-            suspension.suspend(self._store, now, reason)
+        thread = threads.get(self._store, task.id)
+        is_own = task.lease is None or thread.record.get("lease") == task.lease.token
+        if thread.status == RUNNING and is_own:
+            suspension.suspend(self._store, thread, reason)
 
 
 def _launch_order(thread: Thread) -> tuple[bool, int, ThreadId]:

@@ -136,15 +136,15 @@ class ThreadConfig:
 
         part = self.flow.roles[role]
         limits = [loader.limits(self.bound_agent(role)["config"]), part.limits]
-        made = RoleAgent(
+        role_agent = RoleAgent(
             agent,
             self.schemas[role],
             timeout=part.timeout,
             extractor=self._extractor,
             limits=limits,
         )
-        self._role_agents[role] = made
-        return made
+        self._role_agents[role] = role_agent
+        return role_agent
 
 
 def _last_state(store: Store, thread: Thread) -> RecordedState | None:
@@ -167,9 +167,9 @@ def variable_names(store: Store, thread: Thread) -> set[str]:
 def _names(store: Store, thread: Thread, names_of: Callable[[Package, Any], set[str]]) -> set[str]:
     start = threads.start(store, thread).payload
     bound = threads.agents(store, thread)
-    others = [start["compact"]["agent"]] if start.get("compact") else []
+    summarisers = [start["compact"]["agent"]] if start.get("compact") else []
     names: set[str] = set()
-    for hash in {*bound.values(), *others}:
+    for hash in {*bound.values(), *summarisers}:
         node = store.node(hash, "agent").payload
         with suppress(CasfsError):  # reported when the agent is loaded to play its role
             names |= names_of(loader.load(node["package"]), node["config"])
@@ -183,8 +183,8 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
     """Returns the store for writes to a thread from outside its run: a summary, or an answer,
     which may be for one of its children."""
     names: set[str] = set()
-    for one in (thread, *call_stack.open_children(store, thread)):
-        names |= secret_names(store, one)
+    for member in (thread, *call_stack.open_children(store, thread)):
+        names |= secret_names(store, member)
     marks = marks_of(store, thread, env)
     return redaction.redacting_store(store, redaction.from_env(names, env, marks))
 

@@ -137,8 +137,8 @@ class ThreadRun:
         self._history = past = ThreadHistory(store, self.thread, config.start)
         head = self.head
         space = self._workspace
-        given = (self._env, self._run_child)
-        self._contexts = AgentContextBuilder(store, head, config, *given, space, log)
+        context_args = (self._env, self._run_child)
+        self._contexts = AgentContextBuilder(store, head, config, *context_args, space, log)
         places = (space, self._workspaces, self._commits)
         self._committer = StepCommitter(store, head, config, past, *places, log)
 
@@ -165,15 +165,15 @@ class ThreadRun:
         done = len(self._history.steps)
         rounds = step_limit(self.thread.record, self._config.start)
         await self.head.move(
-            lambda now: transitions.begin(
-                self._store, now, decision=decision, done=done, rounds=rounds, attempt=attempt
+            lambda current: transitions.begin(
+                self._store, current, decision=decision, done=done, rounds=rounds, attempt=attempt
             )
         )
         return self._next_intent()
 
     async def _decide(self, steps: list[Mapping[str, Any]]) -> Decision:
-        given = moderator.DecisionInput(steps, self._config.start, self.thread.id)
-        return await moderator.decide(self._config.flow.rules, given, self._evaluator)
+        decision_input = moderator.DecisionInput(steps, self._config.start, self.thread.id)
+        return await moderator.decide(self._config.flow.rules, decision_input, self._evaluator)
 
     def _next_intent(self) -> Intent | None:
         """The pending step of the head; None, logged, where the thread does not go on."""
@@ -196,11 +196,16 @@ class ThreadRun:
         inputs = self._contexts.step_inputs(intent, prompt, self._history.state)
         action = await blocking(lambda: step_cache.identify(self._store, inputs))
         async with self._single_flight.lock(action.hash):
-            place = {"thread": self.thread.id, "index": intent["index"]}
+            log_fields = {"thread": self.thread.id, "index": intent["index"]}
             schema = self._config.schemas[intent["role"]]
             hit = await blocking(
                 lambda: step_cache.lookup_logged(
-                    self._store, action, prompt=prompt, schema=schema, log=self._log, place=place
+                    self._store,
+                    action,
+                    prompt=prompt,
+                    schema=schema,
+                    log=self._log,
+                    log_fields=log_fields,
                 )
             )
             result = hit or await self._attempt(intent, prompt)
@@ -220,7 +225,7 @@ class ThreadRun:
                         state=state,
                         duration_ms=ms,
                         log=self._log,
-                        place=thread,
+                        log_fields=thread,
                     )
                 )
             return following
@@ -274,8 +279,8 @@ class ThreadRun:
         await blocking(self._cancel_children)
         failed = [why.detail] if why.detail else []
         moved = await self.head.move(
-            lambda now: transitions.retry(
-                self._store, now, reason=str(why), failed=failed, tokens=tokens
+            lambda current: transitions.retry(
+                self._store, current, reason=str(why), failed=failed, tokens=tokens
             )
         )
         again = moved.intent
@@ -308,7 +313,7 @@ class ThreadRun:
         past = self._history.prompt_history
         if policy is None or len(past.steps) < 2 or past.tokens() <= policy["above"]:
             return
-        given = compaction.CompactionInput(
+        compaction_input = compaction.CompactionInput(
             self.thread.id,
             step=intent["index"],
             run=record.run_token(intent),
@@ -317,17 +322,23 @@ class ThreadRun:
         )
         try:
             summary = await compaction.summarise(
-                self._store, policy["agent"], given=given, env=self._env
+                self._store, policy["agent"], compaction_input=compaction_input, env=self._env
             )
         except AttemptFailed as error:
             fields = {"index": intent["index"], "error": str(error)}
             self._log("not compacted", thread=self.thread.id, **fields)
             tokens = error.tokens
-            await self.head.move(lambda now: transitions.add_tokens(self._store, now, tokens))
+            await self.head.move(
+                lambda current: transitions.add_tokens(self._store, current, tokens)
+            )
             return
         await self.head.move(
-            lambda now: transitions.compact(
-                self._store, now, summary=summary.content, head=now.hash, tokens=summary.tokens
+            lambda current: transitions.compact(
+                self._store,
+                current,
+                summary=summary.content,
+                head=current.hash,
+                tokens=summary.tokens,
             )
         )
         self._history.prompt_history = history.PromptHistory(summary.text)
@@ -346,11 +357,11 @@ class ThreadRun:
     ) -> None:
         if cause in (FAILURE, TIMEOUT):
             await blocking(self._cancel_children)
-        more = ([detail] if detail else [], cause, tokens, question, state)
+        suspend_args = ([detail] if detail else [], cause, tokens, question, state)
 
-        def suspend(now: Thread) -> Thread:
-            moved = suspension.suspend(self._store, now, reason, *more)
-            self._log(SUSPENDED, thread=now.id, cause=cause, reason=reason)
+        def suspend(current: Thread) -> Thread:
+            moved = suspension.suspend(self._store, current, reason, *suspend_args)
+            self._log(SUSPENDED, thread=current.id, cause=cause, reason=reason)
             return moved
 
         await self.head.move(suspend)

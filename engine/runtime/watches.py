@@ -95,18 +95,25 @@ class Watches:
 
     async def _record(self, directory: str, name: str, message: str, skip: bool) -> Answer:
         watch, _ = self._find(directory)
-        made = await blocking(partial(watch.record, name, message, skip=skip))
+        recording = await blocking(partial(watch.record, name, message, skip=skip))
         return {
-            "checkpoint": made.checkpoint._asdict(),
-            "skipped": made.skipped,
-            "read": made.report.read,
-            "readBytes": made.report.read_bytes,
-            "newBytes": made.new_bytes,
-            "excluded": [(printable(one.path), one.reason) for one in made.report.excluded],
-            "purged": [(printable(path), hash) for path, hash in made.report.purged.items()],
-            "unreadable": [(printable(path), why) for path, why in made.report.unreadable.items()],
-            "private": [(printable(path), why) for path, why in made.report.local.items()],
-            "secrets": [(printable(path), *hits[0]) for path, hits in made.report.exposed.items()],
+            "checkpoint": recording.checkpoint._asdict(),
+            "skipped": recording.skipped,
+            "read": recording.report.read,
+            "readBytes": recording.report.read_bytes,
+            "newBytes": recording.new_bytes,
+            "excluded": [
+                (printable(exclusion.path), exclusion.reason)
+                for exclusion in recording.report.excluded
+            ],
+            "purged": [(printable(path), hash) for path, hash in recording.report.purged.items()],
+            "unreadable": [
+                (printable(path), why) for path, why in recording.report.unreadable.items()
+            ],
+            "private": [(printable(path), why) for path, why in recording.report.local.items()],
+            "secrets": [
+                (printable(path), *hits[0]) for path, hits in recording.report.exposed.items()
+            ],
         }
 
     def _find(self, directory: str) -> tuple[Watch, trio.CancelScope]:

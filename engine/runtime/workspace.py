@@ -209,14 +209,14 @@ def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPY
     """Returns the workspace of a thread."""
     if store.root is None:
         folder = Path(tempfile.gettempdir()) / f"casfs-{os.getpid()}-{secrets.token_hex(8)}"
-        found: Workspace = TemporaryWorkspace(store, folder / thread.id)
+        workspace: Workspace = TemporaryWorkspace(store, folder / thread.id)
     else:
-        found = workspaces.open(store, store.root / FOLDER / thread.id)
-    found.max_bytes = workspaces.max_bytes
-    found.start = thread.record["start"]
-    found.allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
-    found.ignored = ignored_files.of_thread(store, thread)
-    return found
+        workspace = workspaces.open(store, store.root / FOLDER / thread.id)
+    workspace.max_bytes = workspaces.max_bytes
+    workspace.start = thread.record["start"]
+    workspace.allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
+    workspace.ignored = ignored_files.of_thread(store, thread)
+    return workspace
 
 
 def _is_used(store: Store, id: ThreadId) -> bool:
@@ -237,14 +237,14 @@ def sweep(store: Store) -> int:
     ignored_files.sweep(store)
     folder = store.root / FOLDER
     try:
-        found = [name for name in os.listdir(folder) if THREAD_DIRECTORY.match(name)]
+        names = [name for name in os.listdir(folder) if THREAD_DIRECTORY.match(name)]
     except FileNotFoundError:
         return 0
     except OSError as error:
         raise Failed(f"cannot list {folder}: {error.strerror}") from None
-    left = [folder / name for name in found if not _is_used(store, ThreadId(name))]
+    left = [folder / name for name in names if not _is_used(store, ThreadId(name))]
     for path in left:
         rmtree.delete(path)
-        for place in (path, path / "tree"):
-            Target(store, place).forget()
+        for directory in (path, path / "tree"):
+            Target(store, directory).forget()
     return len(left)

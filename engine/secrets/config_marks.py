@@ -54,21 +54,25 @@ def _below(schema: Mapping[str, Any], config: Any) -> Iterator[tuple[Any, Any]]:
     """Yields (schema, value) for the members of an object, and the items of an array."""
     if isinstance(config, Mapping):
         known = schema.get("properties", {})
-        for key, one in known.items():
+        for key, member_schema in known.items():
             if key in config:
-                yield one, config[key]
-            elif isinstance(one, Mapping) and "default" in one:
-                yield one, one["default"]
+                yield member_schema, config[key]
+            elif isinstance(member_schema, Mapping) and "default" in member_schema:
+                yield member_schema, member_schema["default"]
         for key, value in config.items():
             patterns = schema.get("patternProperties", {})
-            fitting = [one for pattern, one in patterns.items() if _fits(pattern, key)]
-            yield from ((one, value) for one in fitting)
+            fitting = [
+                pattern_schema
+                for pattern, pattern_schema in patterns.items()
+                if _fits(pattern, key)
+            ]
+            yield from ((fitting_schema, value) for fitting_schema in fitting)
             if key not in known and not fitting:
                 yield schema.get("additionalProperties"), value
     elif isinstance(config, list | tuple):
         first = schema.get("prefixItems", ())
-        for place, value in enumerate(config):
-            yield first[place] if place < len(first) else schema.get("items"), value
+        for index, value in enumerate(config):
+            yield first[index] if index < len(first) else schema.get("items"), value
             yield schema.get("contains"), value
 
 
@@ -81,12 +85,12 @@ def _fits(pattern: str, key: str) -> bool:
 
 def _target(root: Any, ref: str) -> Any:
     """Returns the subschema that a `#/…` points to, None where there is none."""
-    found = root
+    subschema = root
     for key in ref_target(ref):
-        if isinstance(found, Mapping):
-            found = found.get(key)
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(subschema, Mapping):
+            subschema = subschema.get(key)
+        elif isinstance(subschema, list) and key.isdecimal() and int(key) < len(subschema):
+            subschema = subschema[int(key)]
         else:
             return None
-    return found
+    return subschema

@@ -66,8 +66,8 @@ def values_in_private_files(
             continue
         with suppress(CasfsError):  # purged, or damaged
             data = store.get(entry.digest.hash)
-            for found in scan(data):
-                secret = found.secret.decode("utf-8", "replace")
+            for finding in scan(data):
+                secret = finding.secret.decode("utf-8", "replace")
                 values += [secret, *(line for line in secret.split("\n") if len(line) >= 16)]
             if is_private(path.rpartition(b"/")[2]):
                 for value in private_values(data.decode("utf-8", "replace")):
@@ -83,22 +83,22 @@ def _words_of_work(store: Store, root: TreeHash, values: set[str]) -> set[str]:
     limit: a value that is not seen is taken for a secret."""
     left = MAX_WORK_BYTES
     missing = set(values)
-    found = set[str]()
+    words = set[str]()
     files = (entry for _, entry in tree.walk(store, root) if isinstance(entry, File))
     while missing and left > 0 and (batch := list(islice(files, READ_FILES))):
-        small = [one.digest.hash for one in batch if one.digest.size_bytes <= MAX_PRIVATE_BYTES]
+        small = [file.digest.hash for file in batch if file.digest.size_bytes <= MAX_PRIVATE_BYTES]
         try:
             contents = [data or b"" for data in store.blobs.get_many(small)]
         except CasfsError:  # one is purged, or damaged
             continue
         left -= sum(map(len, contents))
         pattern = re.compile(
-            rb"(?<![\w-])(?:%b)(?![\w-])" % b"|".join(re.escape(one.encode()) for one in missing)
+            rb"(?<![\w-])(?:%b)(?![\w-])" % b"|".join(re.escape(word.encode()) for word in missing)
         )
         for data in contents:
-            found |= {match.decode() for match in pattern.findall(data)}
-        missing -= found
-    return found
+            words |= {match.decode() for match in pattern.findall(data)}
+        missing -= words
+    return words
 
 
 def new_marks(
@@ -115,8 +115,8 @@ def new_marks(
 
 def variables(schema: Any, config: Any, formats: Collection[str] = (ENV,)) -> set[str]:
     """Returns the variables that a config names, by its schema: as secrets, or by other marks."""
-    found = (one for format in formats for one in marked_values(schema, config, format))
-    return {one for one in found if isinstance(one, str)}
+    names = (name for format in formats for name in marked_values(schema, config, format))
+    return {name for name in names if isinstance(name, str)}
 
 
 def files_with_secrets(
@@ -132,6 +132,6 @@ def files_with_secrets(
             if isinstance(change.old, File) and change.old.digest == new.digest:
                 continue
             with store.blobs.open(new.digest.hash) as file:
-                found = secrets.names_in_file(file)
-            if found:
-                yield printable(change.path), found
+                names = secrets.names_in_file(file)
+            if names:
+                yield printable(change.path), names

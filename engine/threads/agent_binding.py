@@ -48,13 +48,13 @@ def of_call(store: Store, workflow: str, agents: Mapping[str, object]) -> dict[s
 
 def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
     """Returns the package of each role. Raises as `loader.resolve`, naming the role."""
-    found = {}
+    packages = {}
     for role, binding in bound.items():
         try:
-            found[role] = loader.resolve(binding.name, binding.version, binding.config)
+            packages[role] = loader.resolve(binding.name, binding.version, binding.config)
         except CasfsError as error:
             raise type(error)(f"{option(role)}: {error}") from error
-    return found
+    return packages
 
 
 def option(role: str) -> str:
@@ -88,9 +88,9 @@ def variable_names(bound: Mapping[str, Binding]) -> set[str]:
 
 def _names(bound: Mapping[str, Binding], names_of: Callable[[Package, Any], set[str]]) -> set[str]:
     names: set[str] = set()
-    for one in bound.values():
+    for binding in bound.values():
         with suppress(CasfsError):
-            names |= names_of(loader.load(one.name), one.config)
+            names |= names_of(loader.load(binding.name), binding.config)
     return names
 
 
@@ -114,8 +114,10 @@ def put_agents(
     """Puts agents and the schemas of their details; returns role name to agent node."""
     _put_schemas(batch, packages.values())
     return {
-        role: put_agent(batch, AgentSpec(name=one.name, version=one.version, config={**one.config}))
-        for role, one in bound.items()
+        role: put_agent(
+            batch, AgentSpec(name=binding.name, version=binding.version, config={**binding.config})
+        )
+        for role, binding in bound.items()
     }
 
 

@@ -18,18 +18,22 @@ from engine.threads.record import BUDGET, CALLER
 
 def open_children(store: Store, thread: Thread) -> list[Thread]:
     """Returns the pending step's children that have not ended, each followed by its own."""
-    found: list[Thread] = []
+    children: list[Thread] = []
     for id in thread.called:
         child = threads.get(store, id)
         if child.status in (RUNNING, SUSPENDED):
-            found += [child, *open_children(store, child)]
-    return found
+            children += [child, *open_children(store, child)]
+    return children
 
 
 def finished_children(store: Store, thread: Thread) -> list[ThreadId]:
     """Returns the pending step's children whose result another attempt gets for an equal call."""
-    found = [threads.get(store, id) for id in thread.called]
-    return [one.id for one in found if one.status == ENDED and one.record.get("returnCode") == 0]
+    children = [threads.get(store, id) for id in thread.called]
+    return [
+        child.id
+        for child in children
+        if child.status == ENDED and child.record.get("returnCode") == 0
+    ]
 
 
 def lost_attempts(store: Store, thread: Thread, once: bool) -> str | None:
@@ -80,9 +84,13 @@ def awaited_children(store: Store, thread: Thread) -> list[Thread]:
     """Returns the suspended children that this thread waits for, each followed by those that it
     waits for: first those suspended with this thread, last the one that suspended it."""
     calls = thread.called
-    found = [threads.get(store, id) for id in calls]
-    suspended = [child for child in found if child.status == SUSPENDED]
+    children = [threads.get(store, id) for id in calls]
+    suspended = [child for child in children if child.status == SUSPENDED]
     paused = [child for child in suspended if child.record.get("cause") == CALLER]
     reasons = [child for child in suspended if child not in paused]
     first = reasons[:1] if thread.record.get("cause") == CHILD else []
-    return [one for child in (*paused, *first) for one in (child, *awaited_children(store, child))]
+    return [
+        awaited
+        for child in (*paused, *first)
+        for awaited in (child, *awaited_children(store, child))
+    ]

@@ -75,7 +75,7 @@ class ForkPoint:
 def fork(
     store: Store,
     thread: Thread,
-    at: int | str | None = None,
+    step: int | str | None = None,
     variants: Sequence[Mapping[str, Binding]] = (NO_BINDINGS,),
     count: int = 1,
     max_steps: int | None = None,
@@ -83,7 +83,7 @@ def fork(
     hint: NodeHash | None = None,
     name: str | None = None,
 ) -> list[Thread]:
-    """Creates threads that continue from a step of this one, with that step's workspace. `at`:
+    """Creates threads that continue from a step of this one, with that step's workspace. `step`:
     index of the step (0: the start), its hash, STEP.TURN, or None for the last. `variants`: agents
     that play their roles from there on, which the threads take in turn; `max_steps`: their step
     limit, by default that of this thread; `workflow`: the node of one that decides from there on;
@@ -94,39 +94,41 @@ def fork(
         raise Invalid(f"cannot create {count} forks: 1 to {MAX_FORKS} at once, 1 with a name")
     trust.check(store, [thread])
     is_over = thread.fields.get("returnCode") in (0, 1)  # by the rules, which decide so again
-    if at is None and workflow is None and is_over:
+    if step is None and workflow is None and is_over:
         raise Refused(
             f"thread {thread.id} has ended, nothing is left to run after its last step;"
             " give --at STEP (0: its start), or --workflow NAME"
         )
-    origin = _fork_point(store, thread, at)
+    origin = _fork_point(store, thread, step)
     kept = threads.agents(store, thread)
     agents = [thread.record.get("agents")]
     flow_name = thread.record["workflow"]
     own: Mapping[str, Any] = thread.record
     fields = {key: own[key] for key in INHERITED if key in own}
-    fields |= {key: one for key, one in (("rounds", max_steps), ("hint", hint)) if one is not None}
+    fields |= {
+        key: field for key, field in (("rounds", max_steps), ("hint", hint)) if field is not None
+    }
     flow = None if workflow is None else workflows.load(store, workflow)
     if flow is not None:
         _check_history(store, origin, flow)
         kept = {role: agent for role, agent in kept.items() if role in flow.roles}
         flow_name = flow.name
         fields["definition"] = workflow
-    for one in variants:
+    for variant in variants:
         if flow is None:
-            agent_binding.check_replacements(thread, kept, one)
+            agent_binding.check_replacements(thread, kept, variant)
         else:
-            check_roles(flow, {**kept, **one})
+            check_roles(flow, {**kept, **variant})
     with naming.one_at_a_time(name), store.batch() as batch:
         if any(variants) or flow is not None:
-            agents = [agent_binding.put_replaced(batch, kept, one) for one in variants]
+            agents = [agent_binding.put_replaced(batch, kept, bindings) for bindings in variants]
         fields |= naming.fields(store, name)
         start = thread.record["start"]
         created = list[Thread]()
-        points = [origin.fields(store, batch, thread, one) for one in variants]
+        points = [origin.fields(store, batch, thread, bindings) for bindings in variants]
         for hash, point in islice(zip(cycle(agents), cycle(points), strict=False), count):
-            more = {**fields, **point, "agents": hash}
-            created.append(new_thread(start, flow_name, origin.node, **more))
+            record_fields = {**fields, **point, "agents": hash}
+            created.append(new_thread(start, flow_name, origin.node, **record_fields))
             batch.swap(created[-1].name, None, created[-1].head)
     return created
 
@@ -143,22 +145,22 @@ def _check_history(store: Store, origin: ForkPoint, flow: workflows.Workflow) ->
         node = store.node(step["previous"] or step["start"])
 
 
-def _fork_point(store: Store, thread: Thread, at: int | str | None) -> ForkPoint:
-    """Returns the point that `at` names: the index of a step (None: the last), its hash, or
+def _fork_point(store: Store, thread: Thread, step: int | str | None) -> ForkPoint:
+    """Returns the point that `step` names: the index of a step (None: the last), its hash, or
     STEP.TURN. Raises NotFound, Invalid."""
-    if isinstance(at, str) and is_hash(at):
-        node = store.node(at, "thread-step")
+    if isinstance(step, str) and is_hash(step):
+        node = store.node(step, "thread-step")
         if node.payload["start"] != thread.record["start"]:
-            raise NotFound(f"{at} is not a step of thread {thread.id}, nor of a fork of it")
+            raise NotFound(f"{step} is not a step of thread {thread.id}, nor of a fork of it")
         return ForkPoint(node.hash, node.payload["index"])
-    if isinstance(at, str):
-        if (named := revisions.STEP.fullmatch(at)) is None:
-            raise Invalid(f"{at!r} is not a step; give its number, or STEP.TURN")
+    if isinstance(step, str):
+        if (named := revisions.STEP.fullmatch(step)) is None:
+            raise Invalid(f"{step!r} is not a step; give its number, or STEP.TURN")
         if named[2]:
             return replace(_fork_point(store, thread, int(named[1]) - 1), turn=int(named[2]))
-        at = int(named[1])
+        step = int(named[1])
     length = threads.length(store, thread)
-    index = length if at is None else at
+    index = length if step is None else step
     if not 0 <= index <= length:
         raise NotFound(f"thread {thread.id} has no step {index}; it has {length}")
     hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]

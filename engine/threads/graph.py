@@ -21,7 +21,7 @@ def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
     """Returns the flowchart. `path`: the roles of the steps in order; `running`: the role of the
     pending step."""
     names = {START: "start_", END: "end_"}
-    names |= {role: f"r{place}" for place, role in enumerate(flow.roles)}
+    names |= {role: f"r{index}" for index, role in enumerate(flow.roles)}
     taken = edges_taken([START, *path], ended, running)
     played = Counter(path)
     lines = ["flowchart TD", *_boxes(flow, names, played)]
@@ -42,7 +42,7 @@ def outline(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
     for state in (START, *flow.roles):
         mark = "  (running)" if state == running else ""
         lines.append(f"{_NAMES.get(state, state)}{_times(played[state], 1)}{mark}")
-        for rule in (one for one in flow.rules if one["from"] == state):
+        for rule in (candidate for candidate in flow.rules if candidate["from"] == state):
             to = rule["to"]
             when = rule["when"]
             count = taken[state, to]
@@ -76,7 +76,7 @@ def _arrows(
         )
     for (origin, to), conditions in edges.items():
         count = taken[origin, to]
-        label = _label([one for one in conditions if one], count)
+        label = _label([condition for condition in conditions if condition], count)
         yield f"    {names[origin]} {'==>' if count else '-->'}{label} {names[to]}"
 
 

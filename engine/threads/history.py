@@ -41,13 +41,13 @@ class EarlierSteps(Sequence[EarlierStep]):
         return self._count
 
     @overload
-    def __getitem__(self, place: int) -> EarlierStep: ...
+    def __getitem__(self, key: int) -> EarlierStep: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[EarlierStep]: ...
-    def __getitem__(self, place: int | slice) -> EarlierStep | Sequence[EarlierStep]:
-        if isinstance(place, slice):
-            return [self._steps[index] for index in range(*place.indices(self._count))]
-        return self._steps[range(self._count)[place]]
+    def __getitem__(self, key: slice) -> Sequence[EarlierStep]: ...
+    def __getitem__(self, key: int | slice) -> EarlierStep | Sequence[EarlierStep]:
+        if isinstance(key, slice):
+            return [self._steps[index] for index in range(*key.indices(self._count))]
+        return self._steps[range(self._count)[key]]
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ class ThreadRequest:
     @property
     def all_agents(self) -> dict[str, Binding]:
         """The agents of the roles and, under a name that no role has, the summariser."""
-        others = {} if self.compact is None else {SUMMARISER: self.compact.agent}
-        return {**self.agents, **others}
+        summarisers = {} if self.compact is None else {SUMMARISER: self.compact.agent}
+        return {**self.agents, **summarisers}
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         if known is not None:
             return _thread_of_key(store, known, start)
         ends = valid.request.on_limit == END_ON_LIMIT
-        more: dict[str, Any] = {"onLimit": END_ON_LIMIT} if ends else {}
+        fields: dict[str, Any] = {"onLimit": END_ON_LIMIT} if ends else {}
         if valid.request.allow_secret:
-            more[record.ALLOWS_SECRETS] = True
-        more |= naming.fields(store, valid.request.name)
+            fields[record.ALLOWS_SECRETS] = True
+        fields |= naming.fields(store, valid.request.name)
         if valid.request.ignored is not None:
-            more[ignored_files.FIELD] = valid.request.ignored
-        created = new_thread(start, valid.name, key=key, **more)
+            fields[ignored_files.FIELD] = valid.request.ignored
+        created = new_thread(start, valid.name, key=key, **fields)
         batch.swap(created.name, None, created.head)
         if key is not None:
             batch.swap(HeadName(KEY_HEADS + key), None, Head(start, {"thread": created.id}))
@@ -168,8 +168,8 @@ def remove(store: Store, thread: Thread) -> None:
         raise Conflict(f"{above} has a pending step that called {thread.id}; wait for it")
     heads = [(thread.name, thread.head)]
     key = HeadName(KEY_HEADS + (thread.fields.get("key") or ""))
-    if (found := store.heads.get(key)) and found.record.get("thread") == thread.id:
-        heads.append((key, found))
+    if (key_head := store.heads.get(key)) and key_head.record.get("thread") == thread.id:
+        heads.append((key, key_head))
     with store.batch() as batch:
         removals.remove(store, batch, heads)
 
@@ -182,8 +182,8 @@ def _validated(
     workflow = workflows.load(store, request.workflow)
     check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
-    for role, one in request.all_agents.items():
-        _check_calls(store, option(role), agent=one, checked=set())
+    for role, binding in request.all_agents.items():
+        _check_calls(store, option(role), agent=binding, checked=set())
     return _ValidatedRequest(request, workflow.name, packages=packages, caller=caller)
 
 
@@ -234,8 +234,10 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
     ).hash
 
 
-def new_thread(start: NodeHash, workflow: str, hash: NodeHash | None = None, **more: Any) -> Thread:
-    head = Head(hash or start, record.initial(start, workflow, **more))
+def new_thread(
+    start: NodeHash, workflow: str, hash: NodeHash | None = None, **fields: Any
+) -> Thread:
+    head = Head(hash or start, record.initial(start, workflow, **fields))
     return Thread(threads.new_id(), head, fault=None)
 
 
@@ -245,10 +247,10 @@ def _key_hash(key: str) -> str:
 
 
 def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
-    found = threads.get(store, known.record["thread"])
-    if found.record["start"] != start:
-        raise Conflict(f"the idempotency key is taken by thread {found.id}, which does other work")
-    return found
+    thread = threads.get(store, known.record["thread"])
+    if thread.record["start"] != start:
+        raise Conflict(f"the idempotency key is taken by thread {thread.id}, which does other work")
+    return thread
 
 
 def check_roles(workflow: workflows.Workflow, bound: Mapping[str, Any]) -> None:

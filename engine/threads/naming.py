@@ -43,6 +43,6 @@ def fields(store: Store, name: str | None) -> dict[str, str]:
     """Returns the record's field of a new thread's name. Raises Conflict where it is taken."""
     if name is None:
         return {}
-    for one in threads.with_field(store, "name", [name]):
-        raise Conflict(f"the name {name!r} is taken by thread {one.id}; choose another")
+    for thread in threads.with_field(store, "name", [name]):
+        raise Conflict(f"the name {name!r} is taken by thread {thread.id}; choose another")
     return {"name": name}

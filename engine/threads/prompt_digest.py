@@ -21,10 +21,10 @@ class PromptDigester:
     def digest(self, role: str, prompt: Prompt) -> Digest:
         """Returns the digest of `prompt.text()`."""
         head = prompt.system.strip() + AFTER(prompt.before_history())
-        found = self._roles.get(role)
-        if found is None or not found.begins(head, prompt.history):
-            found = self._roles[role] = _Prefix(head)
-        return found.digest(prompt.history, prompt.after_history())
+        prefix = self._roles.get(role)
+        if prefix is None or not prefix.begins(head, prompt.history):
+            prefix = self._roles[role] = _Prefix(head)
+        return prefix.digest(prompt.history, prompt.after_history())
 
 
 class _Prefix:

@@ -68,7 +68,7 @@ class Budget:
 UNLIMITED = Budget()
 
 
-def initial(start: NodeHash, workflow: str, **more: Any) -> dict[str, Any]:
+def initial(start: NodeHash, workflow: str, **fields: Any) -> dict[str, Any]:
     """Returns the record of a new thread."""
     return {
         "status": RUNNING,
@@ -88,7 +88,7 @@ def initial(start: NodeHash, workflow: str, **more: Any) -> dict[str, Any]:
         "fork": None,
         "agents": None,
         "key": None,
-        **more,
+        **fields,
     }
 
 
@@ -154,10 +154,10 @@ def lost_attempts(intent: Intent) -> int:
 def with_turn(intent: Intent, turn: str, keep: Callable[[Sequence[str]], str]) -> Intent:
     """Returns the intent with one more turn. Where the list is full, `keep` puts a node that
     holds the earlier ones (`casfs.threads.turns`)."""
-    more = {"turns": [*intent["turns"], turn], "turnCount": intent["turnCount"] + 1}
+    turn_fields = {"turns": [*intent["turns"], turn], "turnCount": intent["turnCount"] + 1}
     if len(intent["turns"]) == MAX_TURNS:
-        more |= {"turns": [turn], "earlier": keep(all_turns(intent))}
-    return changed(intent, **more)
+        turn_fields |= {"turns": [turn], "earlier": keep(all_turns(intent))}
+    return changed(intent, **turn_fields)
 
 
 def all_turns(intent: Intent) -> list[str]:
@@ -167,8 +167,8 @@ def all_turns(intent: Intent) -> list[str]:
 
 def without_turns(intent: Intent) -> Intent:
     """Returns the intent of an attempt that is over and whose turns are recorded elsewhere."""
-    rest = {key: value for key, value in intent.items() if key != "earlier"}
-    return changed(rest, turns=[], turnCount=0)
+    kept_fields = {key: value for key, value in intent.items() if key != "earlier"}
+    return changed(kept_fields, turns=[], turnCount=0)
 
 
 def step_limit(record: ThreadRecord, start: ThreadStart) -> int:

@@ -68,10 +68,12 @@ async def compare_routes(
             steps.append(step)
         context = moderator.DecisionInput(list(steps), start, thread.id)
         decision = await moderator.decide(flow.rules, context, evaluator)
-        now, stuck = _route(decision)
+        decided_role, stuck = _route(decision)
         role = steps[-1]["role"] if steps else START
         rows.append(
-            RouteComparison(index, role, recorded=recorded_role, now=now, fault=fault or stuck)
+            RouteComparison(
+                index, role, recorded=recorded_role, now=decided_role, fault=fault or stuck
+            )
         )
     return rows
 
@@ -92,10 +94,10 @@ def _read(
     if step["extraction"] == "model":
         return _with_recorded_meta(step, role.schema)
     try:
-        found = extract(text(store, step["content"]), role_schema(role.schema), store)
+        extracted = extract(text(store, step["content"]), role_schema(role.schema), store)
     except Invalid as error:
         return step, f"its output does not fit any more: {error}"
-    return {**step, "meta": dict(found.meta)}, None
+    return {**step, "meta": dict(extracted.meta)}, None
 
 
 def _with_recorded_meta(

@@ -45,28 +45,28 @@ class AgentNames:
     profiles: Mapping[str, AgentSpec]
     own: Mapping[str, AgentSpec]
 
-    def bindings(self, specs: Specs, **more: Any) -> dict[str, Binding]:
+    def bindings(self, specs: Specs, **extra_config: Any) -> dict[str, Binding]:
         """Resolves the agents of roles; `more`: of their config. Raises NotFound, Invalid,
         Conflict naming the role."""
-        found = {}
+        bound = {}
         for role, spec in specs.items():
             try:
-                one = self.resolved(spec)
-                found[role] = replace(one, config={**one.config, **more})
+                binding = self.resolved(spec)
+                bound[role] = replace(binding, config={**binding.config, **extra_config})
             except CasfsError as error:
                 raise type(error)(f"{option(role)}: {error}") from None
-        return found
+        return bound
 
-    def for_roles(self, roles: Collection[str], given: Specs, every: Any, defaults: Specs) -> Specs:
-        """Returns the agents of `roles`, and those `given` for others; roles that have none are
+    def for_roles(self, roles: Collection[str], specs: Specs, every: Any, defaults: Specs) -> Specs:
+        """Returns the agents of `roles`, and those `specs` for others; roles that have none are
         left out."""
-        found = dict(given)
+        chosen = dict(specs)
         fallback = {"name": DEFAULT} if DEFAULT in self.profiles else None
         for role in roles:
-            spec = given.get(role) or every or self.own.get(role) or defaults.get(role) or fallback
+            spec = specs.get(role) or every or self.own.get(role) or defaults.get(role) or fallback
             if spec is not None:
-                found[role] = spec
-        return found
+                chosen[role] = spec
+        return chosen
 
     def resolved(self, spec: Mapping[str, Any]) -> Binding:
         """Resolves one agent. Raises NotFound, Invalid, Conflict."""
@@ -97,13 +97,13 @@ def names(
 
 def read_profiles(tables: Mapping[str, tuple[object, str]]) -> dict[str, AgentSpec]:
     """Reads (table, file) by name. Raises Invalid naming file and table."""
-    found = {}
+    profiles = {}
     for name, (table, file) in tables.items():
         try:
-            found[name] = notation.from_value(table)
+            profiles[name] = notation.from_value(table)
         except Invalid as error:
             raise Invalid(f"{file}: agents.{name}: {error}") from None
-    return found
+    return profiles
 
 
 def check(agents: Mapping[str, AgentSpec], profiles: Collection[str]) -> CheckReport:

@@ -62,8 +62,8 @@ def suspend(
                 calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = record.changed(record.without_turns(intent), calls=calls)
             if intent is not None and state is not None:
-                rest = {key: value for key, value in intent.items() if key not in FIELDS}
-                intent = record.changed(rest, **record.state_fields(state))
+                kept_fields = {key: value for key, value in intent.items() if key not in FIELDS}
+                intent = record.changed(kept_fields, **record.state_fields(state))
             return move_head(
                 batch,
                 thread,
@@ -129,7 +129,7 @@ def resume(
     kept = threads.agents(store, thread) if agents else {}
     agent_binding.check_replacements(thread, kept, agents)
     with store.batch() as batch:
-        changes: dict[ThreadId, dict[str, Any]] = {one.id: {} for one in resumed}
+        changes: dict[ThreadId, dict[str, Any]] = {member.id: {} for member in resumed}
         if agents:
             changes[thread.id]["agents"] = agent_binding.put_replaced(batch, kept, agents)
         for name, text in (("answer", answer), ("hint", hint)):
@@ -137,27 +137,39 @@ def resume(
                 changes[resumed[-1].id][name] = content.put(batch, text)
         roles = {thread.id: agents}
         moved = [
-            _resume(store, batch, thread=one, more=changes, new=roles.get(one.id, {}))
-            for one in resumed
+            _resume(
+                store, batch, thread=member, thread_changes=changes, new=roles.get(member.id, {})
+            )
+            for member in resumed
         ]
     return moved[0]
 
 
-def _resume(store: Store, batch: Batch, thread: Thread, more: Any, new: Collection[str]) -> Thread:
+def _resume(
+    store: Store, batch: Batch, thread: Thread, thread_changes: Any, new: Collection[str]
+) -> Thread:
     """A failed step is run again with all that it called, unless another agent plays its role,
     which begins with nothing of what that one kept."""
     intent = thread.pending
     cause = thread.record.get("cause")
-    changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more[thread.id]}
+    changes = {
+        "status": RUNNING,
+        "reason": None,
+        "cause": None,
+        "answer": None,
+        **thread_changes[thread.id],
+    }
     if intent is not None:
         other = intent["role"] in new
         dropped = record.KEPT if other else ()
-        rest = record.changed({key: one for key, one in intent.items() if key not in dropped})
+        kept_intent = record.changed(
+            {key: field for key, field in intent.items() if key not in dropped}
+        )
         again = cause in (FAILURE, TIMEOUT) and not other
         if cause not in (FAILURE, TIMEOUT, UNKNOWN):
-            rest = paused_intent(batch, rest)
-        calls = [] if again else rest["calls"]
-        changes["intent"] = record.changed(rest, resumed=True, calls=calls)
+            kept_intent = paused_intent(batch, kept_intent)
+        calls = [] if again else kept_intent["calls"]
+        changes["intent"] = record.changed(kept_intent, resumed=True, calls=calls)
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:

@@ -243,7 +243,7 @@ def attempt_entry(
     turns = record.all_turns(intent)
     if not (turns or details or is_told):
         return []
-    if details and not turns and not any(_is_session(batch, one) for one in details):
+    if details and not turns and not any(_is_session(batch, detail) for detail in details):
         return list(details)
     text = f"attempt {intent['attempt']} of {intent['role']} {record.truncate_reason(how)}"
     return [content.put(batch, text, [*turns, *details])]
@@ -278,12 +278,12 @@ def _end(
     }
     node = batch.put_node("thread-end", payload)
     cleared = ("reason", "cause", "question", "answer", "compact")
-    rest: dict[str, Any] = {**dict.fromkeys(cleared), "attempts": []}
+    defaults: dict[str, Any] = {**dict.fromkeys(cleared), "attempts": []}
     return move_head(
         batch,
         thread,
         node.hash,
-        **{**rest, **changes},
+        **{**defaults, **changes},
         status=status,
         intent=None,
         updatedAt=payload["completedAt"],

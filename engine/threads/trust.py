@@ -16,14 +16,14 @@ from engine.threads import call_stack
 from engine.workflow import registry as workflows
 
 
-def check(store: Store, found: Iterable[Thread]) -> None:
+def check(store: Store, candidates: Iterable[Thread]) -> None:
     """Raises Refused for a thread from elsewhere that is not trusted yet."""
-    for one in found:
-        if not arrivals.is_trusted(one.head):
-            text = workflows.in_one_line(runs(store, one))
+    for thread in candidates:
+        if not arrivals.is_trusted(thread.head):
+            text = workflows.in_one_line(runs(store, thread))
             raise Refused(
-                f"thread {one.id} is from {one.record['origin']}, and {text};"
-                f" `casfs thread trust {one.id}` lets it run"
+                f"thread {thread.id} is from {thread.record['origin']}, and {text};"
+                f" `casfs thread trust {thread.id}` lets it run"
             )
 
 
@@ -40,7 +40,11 @@ def runs(store: Store, thread: Thread) -> list[str]:
 
 def all_runs(store: Store, thread: Thread) -> list[str]:
     """Returns what `trust` lets run, a line each."""
-    return [f"{one.id}: {line}" for one in _resumed(store, thread) for line in runs(store, one)]
+    return [
+        f"{resumed.id}: {line}"
+        for resumed in _resumed(store, thread)
+        for line in runs(store, resumed)
+    ]
 
 
 def _resumed(store: Store, thread: Thread) -> list[Thread]:
@@ -53,7 +57,7 @@ def _resumed(store: Store, thread: Thread) -> list[Thread]:
 def trust(store: Store, thread: Thread) -> None:
     """Lets a thread run, with the callers and callees that are resumed with it. Raises Conflict."""
     with store.batch() as batch:
-        for one in _resumed(store, thread):
-            if not arrivals.is_trusted(one.head):
-                record = dict(arrivals.trusted(one.head).record)
-                batch.move(one.name, one.head, one.hash, record)
+        for resumed in _resumed(store, thread):
+            if not arrivals.is_trusted(resumed.head):
+                record = dict(arrivals.trusted(resumed.head).record)
+                batch.move(resumed.name, resumed.head, resumed.hash, record)

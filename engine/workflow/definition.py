@@ -57,8 +57,8 @@ def check(definition: object) -> CheckReport:
     if not isinstance(definition, Mapping):
         return CheckReport(faults, [])
     if definition.get("roles") in (None, {}):
-        rest = [one for one in faults if not one.startswith("$.roles: ")]
-        return CheckReport([NO_ROLES, *rest], [])
+        other_faults = [fault for fault in faults if not fault.startswith("$.roles: ")]
+        return CheckReport([NO_ROLES, *other_faults], [])
     name = definition.get("name")
     if isinstance(name, str) and not WORKFLOW_NAME.fullmatch(name):
         faults.append(f"$.name: {name!r} does not fit {WORKFLOW_NAME.pattern}")
@@ -79,7 +79,7 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
     broken: list[str] = []
     expressions: list[str] = []
     for index, rule in enumerate(rules):
-        broken += _members(rule, f"$.moderator[{index}]", members=_RULE, more=("prompt",))
+        broken += _members(rule, f"$.moderator[{index}]", members=_RULE, optional=("prompt",))
         if isinstance(rule, Mapping):
             broken += _unknown_ends(index, rule, roles)
             if "prompt" in rule:
@@ -104,10 +104,10 @@ def _members(
     value: object,
     path: str,
     members: Mapping[str, Any],
-    more: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
     in_files: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Yields the faults of an object: required `members` with their types, optional `more`; a
+    """Yields the faults of an object: required `members` with their types, optional `optional`; a
     workflow file may have `in_files` too."""
     if not isinstance(value, Mapping):
         yield f"{path}: must be an object"
@@ -118,8 +118,8 @@ def _members(
         elif not isinstance(value[name], form):
             yield f"{member(path, name)}: must be {_TYPE_NAMES[form]}"
     for name in value:
-        if name not in members and name not in more:
-            known = ", ".join([*members, *more, *in_files])
+        if name not in members and name not in optional:
+            known = ", ".join([*members, *optional, *in_files])
             yield f"{member(path, str(name))}: no such field; there are {known}"
 
 
@@ -130,7 +130,7 @@ def _role_faults(role: str, body: object) -> Iterator[str]:
     elif not ROLE_NAME.fullmatch(role):
         yield f"{path}: a role's name must fit {ROLE_NAME.pattern}"
     yield from _members(
-        body, path, members=_ROLE, more=("cacheable", "policy"), in_files=("agent",)
+        body, path, members=_ROLE, optional=("cacheable", "policy"), in_files=("agent",)
     )
     if not isinstance(body, Mapping):
         return
@@ -189,11 +189,11 @@ def _prompt_faults(path: str, rule: Mapping[str, object]) -> Iterator[str]:
     if not isinstance(text, str) or not text.strip() or rule.get("to") == END:
         yield f"{path}: must be a text, in a rule that leads to a role; leave it out elsewhere"
         return
-    for given, names in rule_prompts.fields(text):
+    for field, names in rule_prompts.fields(text):
         if names is None:
-            yield f"{path}: {{{{{given}}}}} names no field; write {{{{ status }}}} or {{{{ a.b }}}}"
+            yield f"{path}: {{{{{field}}}}} names no field; write {{{{ status }}}} or {{{{ a.b }}}}"
         elif rule.get("from") == START:
-            yield f"{path}: {{{{ {given} }}}}: {START} follows no step"
+            yield f"{path}: {{{{ {field} }}}}: {START} follows no step"
 
 
 def _unknown_ends(

@@ -52,8 +52,8 @@ class WorkflowFile:
         lines = yaml_values.lines(self.yaml)
 
         def located(fault: str) -> str:
-            place = fault.replace(".agent: config", ".agent.config", 1)
-            known = [path for path in lines if _is_below(place, path)]
+            location = fault.replace(".agent: config", ".agent.config", 1)
+            known = [path for path in lines if _is_below(location, path)]
             return f"line {lines[max(known, key=len)]}: {fault}" if known else fault
 
         return CheckReport([*map(located, report.errors)], [*map(located, report.warnings)])
@@ -71,8 +71,8 @@ def read(data: bytes, name: str) -> WorkflowFile:
     is_json = name.endswith(".json") or text.lstrip().startswith(("{", "["))
     is_yaml = name.endswith(YAML_ENDINGS) or not is_json
     value = yaml_values.document(text) if is_yaml else canonical.parse(text)
-    found = complete(value, "" if name == STDIN else PurePath(name).stem)
-    return replace(found, yaml=text) if is_yaml else found
+    workflow_file = complete(value, "" if name == STDIN else PurePath(name).stem)
+    return replace(workflow_file, yaml=text) if is_yaml else workflow_file
 
 
 def complete(value: object, stem: str = "") -> WorkflowFile:
@@ -80,15 +80,15 @@ def complete(value: object, stem: str = "") -> WorkflowFile:
     wrong type are left for `check`."""
     if not isinstance(value, Mapping):
         return WorkflowFile(value, {})
-    given = {key: one for key, one in value.items() if key != "$schema"}
+    definition = {key: field for key, field in value.items() if key != "$schema"}
     if WORKFLOW_NAME.fullmatch(stem):
-        given = {"name": stem, **given}
+        definition = {"name": stem, **definition}
     agents: dict[str, AgentSpec] = {}
     faults = []
-    roles = given.get("roles")
-    rules = given.get("moderator")
+    roles = definition.get("roles")
+    rules = definition.get("moderator")
     if isinstance(roles, Mapping):
-        given["roles"] = {key: _role(str(key), body) for key, body in roles.items()}
+        definition["roles"] = {key: _role(str(key), body) for key, body in roles.items()}
         for key, body in roles.items():
             if isinstance(body, Mapping) and "agent" in body:
                 try:
@@ -97,10 +97,10 @@ def complete(value: object, stem: str = "") -> WorkflowFile:
                 except Invalid as error:
                     faults.append(f"{member('$.roles', str(key))}.agent: {error}")
     if isinstance(rules, list):
-        given["moderator"] = [
+        definition["moderator"] = [
             {"when": None, **rule} if isinstance(rule, Mapping) else rule for rule in rules
         ]
-    return WorkflowFile({"description": "", **given}, agents, tuple(faults))
+    return WorkflowFile({"description": "", **definition}, agents, tuple(faults))
 
 
 def _role(key: str, body: object) -> object:

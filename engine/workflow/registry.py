@@ -166,8 +166,8 @@ def origin_text(store: Store, name: str) -> str | None:
 
 def is_trusted(store: Store, name: str) -> bool:
     """Returns whether a registered workflow is of this store, or a person lets it run."""
-    found = foreign(store, name)
-    return found is None or found[1]
+    arrival = foreign(store, name)
+    return arrival is None or arrival[1]
 
 
 def find_trusted(store: Store, name: str) -> NodeHash:

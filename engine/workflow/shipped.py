@@ -21,8 +21,8 @@ TEMPLATE = "hello.yaml"
 def files() -> dict[str, bytes]:
     """Returns the content of each file, by its name."""
     folder = resources.files("engine").joinpath("workflows")
-    found = {one.name: one.read_bytes() for one in folder.iterdir()}
-    return {name: found[name] for name in sorted(found) if name.endswith(file.ENDINGS)}
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {name: contents[name] for name in sorted(contents) if name.endswith(file.ENDINGS)}
 
 
 def install(store: Store, *, again: bool = False) -> None:

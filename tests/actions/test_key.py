@@ -53,7 +53,7 @@ def test_a_prefix_that_is_no_command_is_refused(prefix: str) -> None:
 
 def test_where_a_command_runs(bench: Bench, tmp_path: Path) -> None:
     def at(here: Path) -> tuple[Path, tuple[str, ...]]:
-        found = bench.request("make", here=here, outputs=["out"])
+        found = bench.request("make", working_directory=here, outputs=["out"])
         return found.directory, found.outputs
 
     assert at(bench.root) == (bench.root, ("out",))

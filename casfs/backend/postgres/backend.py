@@ -60,8 +60,8 @@ class PostgresBackend:
         return cls(root, settings)
 
     def _storage(self) -> ObjectStorage:
-        one = self.settings
-        return open_storage(one.objects, endpoint=one.endpoint, region=one.region)
+        settings = self.settings
+        return open_storage(settings.objects, endpoint=settings.endpoint, region=settings.region)
 
     def publish(
         self,
@@ -84,9 +84,11 @@ class PostgresBackend:
         placements: dict[int, Placed] = {}
         directory = self.local.blobs.staging_directory() / secrets.token_hex(8)
         try:
-            for number, one in enumerate(group):
+            for number, submission in enumerate(group):
                 try:
-                    placed, packs[number] = self.uploads.place(self.heads.stored(one), directory)
+                    placed, packs[number] = self.uploads.place(
+                        self.heads.stored(submission), directory
+                    )
                     calls[number] = publication.arguments(placed)
                     placements[number] = placed
                 except Exception as error:
@@ -101,13 +103,16 @@ class PostgresBackend:
                     with suppress(CasfsError, OSError):  # it is published, cached or not
                         self.uploads.keep(packs[number], group[number].local)
             pairs = zip(group, results, strict=True)
-            return [self._again(one) if isinstance(got, Expired) else got for one, got in pairs]
+            return [
+                self._again(original) if isinstance(got, Expired) else got
+                for original, got in pairs
+            ]
         finally:
             with suppress(FileNotFoundError):  # renamed: an upload that was given up makes no more
                 shutil.rmtree(directory.rename(f"{directory}.done"), ignore_errors=True)
 
-    def _again(self, one: Publication) -> set[str] | BaseException:
-        (result,) = self.publish_group([one])
+    def _again(self, expired: Publication) -> set[str] | BaseException:
+        (result,) = self.publish_group([expired])
         return result
 
     def _publish(self, calls: list[Call]) -> Sequence[set[str] | BaseException]:

@@ -75,13 +75,13 @@ class PostgresBlobs(PostgresRepair):
     # -- content ------------------------------------------------------------------------------
 
     def get(self, hash: str) -> Blob:
-        found = self._cached(hash, self._local.blobs.get)
-        if found.type is None:
+        blob = self._cached(hash, self._local.blobs.get)
+        if blob.type is None:
             with suppress(Unreachable, KeyError):  # else, or collected: as it was known here
                 if self.info([hash])[hash].type is not None:
                     self._need([hash], again=True)  # it has become a node
-                    found = self._local.blobs.get(hash)
-        return found
+                    blob = self._local.blobs.get(hash)
+        return blob
 
     def open(self, hash: str) -> BinaryIO:
         return self._cached(hash, self._local.blobs.open)
@@ -90,7 +90,7 @@ class PostgresBlobs(PostgresRepair):
         return self._cached(hash, self._local.blobs.stream)
 
     def get_sized(self, hash: str, size: int) -> bytes:
-        return self._cached(hash, lambda one: self._local.blobs.get_sized(one, size))
+        return self._cached(hash, lambda blob_hash: self._local.blobs.get_sized(blob_hash, size))
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
@@ -148,14 +148,16 @@ class PostgresBlobs(PostgresRepair):
     def bring(self, hashes: Collection[str], *, again: bool = False) -> None:
         """Brings blobs into the local cache; `again`: also those that are there, as they have
         become nodes. Raises NotFound, Unreachable."""
-        asked = [*hashes]
-        while asked:
-            part = asked[: 10 * BATCH_ROWS]
-            asked = asked[10 * BATCH_ROWS :]
+        remaining = [*hashes]
+        while remaining:
+            part = remaining[: 10 * BATCH_ROWS]
+            remaining = remaining[10 * BATCH_ROWS :]
             with self._bringing:
                 if not again and (own := self._cache.published_rows(part)):
                     self._keep(own)
-                keys = [key_of(one) for one in (part if again else self._local.blobs.missing(part))]
+                keys = [
+                    key_of(hash) for hash in (part if again else self._local.blobs.missing(part))
+                ]
                 if not keys:  # they are of this process, or another thread has brought them
                     continue
                 rows = self._pool.run(CONTENT, [keys])
@@ -169,14 +171,14 @@ class PostgresBlobs(PostgresRepair):
         types = {row[2].hex() for row in rows if row[2]}
         types -= {row[0].hex() for row in rows}
         if missing := self._local.blobs.missing(types):
-            self._keep(self._pool.run(CONTENT, [[key_of(one) for one in missing]]))
+            self._keep(self._pool.run(CONTENT, [[key_of(hash) for hash in missing]]))
         staged = []
         for key, size, type, data, _ in rows:
             if data is not None:
                 kind = None if type is None else type_of(type)
                 staged.append(Staged(Digest(BlobHash(key.hex()), size), data, type=kind))
-        self._local.publish(staged, local=self.local_among([one.digest.hash for one in staged]))
-        self._cache.note(sum(len(one.data or b"") for one in staged))
+        self._local.publish(staged, local=self.local_among([blob.digest.hash for blob in staged]))
+        self._cache.note(sum(len(blob.data or b"") for blob in staged))
         if packs := {row[4] for row in rows if row[4] is not None}:
             self._adopt(packs)
 
@@ -184,9 +186,9 @@ class PostgresBlobs(PostgresRepair):
         members: dict[tuple[str, int], list[tuple[int, str, int]]] = {}
         for name, whole, member, key, size in self._pool.run(MEMBERS, [[*packs]]):
             members.setdefault((name.hex(), whole), []).append((member, key.hex(), size))
-        for (name, whole), found in members.items():
-            marked = self.local_among([hash for _, hash, _ in found])
-            self._local.adopt_pack(name, "remote", whole, SHARED, found, marked)
+        for (name, whole), pack_members in members.items():
+            marked = self.local_among([hash for _, hash, _ in pack_members])
+            self._local.adopt_pack(name, "remote", whole, SHARED, pack_members, marked)
             self._cache.note(whole)
 
     # -- metadata -----------------------------------------------------------------------------
@@ -197,42 +199,42 @@ class PostgresBlobs(PostgresRepair):
         try:
             return self._info(hashes)
         except Unreachable:
-            here = self._local.blobs.info(hashes)
-            if here.keys() < {*hashes}:
+            local_infos = self._local.blobs.info(hashes)
+            if local_infos.keys() < {*hashes}:
                 raise
-        return {hash: BlobInfo(size, type) for hash, (size, type, *_) in here.items()}
+        return {hash: BlobInfo(size, type) for hash, (size, type, *_) in local_infos.items()}
 
     def _info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        found = self._cache.published_nodes(hashes, SAID_S)
-        keys = [parse_hash(hash) for hash in hashes if hash not in found]
+        published = self._cache.published_nodes(hashes, SAID_S)
+        keys = [parse_hash(hash) for hash in hashes if hash not in published]
         keys = [key for key in keys if key is not None]
         rows = self._pool.run(f"{INFO} {IN}", [keys]) if keys else []
-        return found | {key.hex(): _info(size, type) for _, key, size, type in rows}
+        return published | {key.hex(): _info(size, type) for _, key, size, type in rows}
 
     def _info_here(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         """Raises NotLocal."""
-        found = {}
+        infos = {}
         unknown = []
-        here = self._local.blobs.info(hashes)
+        local_infos = self._local.blobs.info(hashes)
         for hash in dict.fromkeys(hashes):
-            info = here.get(hash)
+            info = local_infos.get(hash)
             if info is None or info.type is None:
-                at, info = self._said.get(hash) or (-SAID_S, None)
-                if time.monotonic() - at > SAID_S:
+                said_at, info = self._said.get(hash) or (-SAID_S, None)
+                if time.monotonic() - said_at > SAID_S:
                     unknown.append(hash)
             if info is not None:
-                found[hash] = BlobInfo(info.size, info.type)
+                infos[hash] = BlobInfo(info.size, info.type)
         if unknown:
             raise NotLocal(partial(self._hear, unknown))
-        return found
+        return infos
 
     def _hear(self, hashes: Collection[str]) -> None:
         """Keeps what the database says of blobs for `_info_here`, and brings them."""
-        found = self.info(hashes)
-        types = {one: info.type for one, info in self._local.blobs.info(found.keys()).items()}
-        self.bring([one for one in found if types.get(one, "") != found[one].type], again=True)
+        infos = self.info(hashes)
+        types = {hash: info.type for hash, info in self._local.blobs.info(infos.keys()).items()}
+        self.bring([hash for hash in infos if types.get(hash, "") != infos[hash].type], again=True)
         for hash in hashes:
-            self._said.put(hash, (time.monotonic(), found.get(hash)), 1)
+            self._said.put(hash, (time.monotonic(), infos.get(hash)), 1)
 
     def local_among(self, hashes: Collection[str]) -> set[str]:
         if not waiting.allowed:
@@ -267,11 +269,11 @@ class PostgresBlobs(PostgresRepair):
 
     def unmark_local(self, hashes: Collection[str]) -> None:
         if hashes:
-            self._pool.run(UNMARK_LOCAL, [[key_of(one) for one in hashes]])
+            self._pool.run(UNMARK_LOCAL, [[key_of(hash) for hash in hashes]])
 
     def missing(self, hashes: Collection[str]) -> list[str]:
-        found = self.info(hashes)
-        return [hash for hash in dict.fromkeys(hashes) if hash not in found]
+        infos = self.info(hashes)
+        return [hash for hash in dict.fromkeys(hashes) if hash not in infos]
 
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         ((last,),) = self._ask(ARRIVED)
@@ -301,7 +303,7 @@ class PostgresBlobs(PostgresRepair):
 
     def room(self) -> dict[str | None, Total]:
         rows = self._ask(f"SELECT type, {ROOM} GROUP BY type")
-        return {None if type is None else type_of(type): Total(*rest) for type, *rest in rows}
+        return {None if type is None else type_of(type): Total(*counts) for type, *counts in rows}
 
     def types(self) -> dict[str, int]:
         return {type: total.blobs for type, total in self.room().items() if type is not None}

@@ -35,24 +35,24 @@ class Cache:
         self._published = LruCache(PUBLISHED_BYTES)  # rows of this process, which it reads again
 
     def note_published(self, staged: Iterable[Staged]) -> None:
-        for one in staged:
-            if one.data is not None:
-                value = time.monotonic(), one._replace(temp=None)
-                self._published.put(one.digest.hash, value, len(one.data))
+        for blob in staged:
+            if blob.data is not None:
+                value = time.monotonic(), blob._replace(temp=None)
+                self._published.put(blob.digest.hash, value, len(blob.data))
 
     def published_rows(self, hashes: Collection[str]) -> list[Row]:
         """Returns those that this process has published, as the database has them."""
-        found = (self._published.get(hash) for hash in hashes)
-        return [_row(one) for _, one in filter(None, found)]
+        published = (self._published.get(hash) for hash in hashes)
+        return [_row(blob) for _, blob in filter(None, published)]
 
     def published_nodes(self, hashes: Collection[str], seconds: float) -> dict[str, BlobInfo]:
         """Returns the nodes that were published so recently."""
-        found = {hash: self._published.get(hash) for hash in hashes}
+        published = {hash: self._published.get(hash) for hash in hashes}
         since = time.monotonic() - seconds
         return {
-            hash: BlobInfo(one[1].digest.size_bytes, one[1].type)
-            for hash, one in found.items()
-            if one and one[0] > since and one[1].type is not None
+            hash: BlobInfo(cached[1].digest.size_bytes, cached[1].type)
+            for hash, cached in published.items()
+            if cached and cached[0] > since and cached[1].type is not None
         }
 
     def forget_published(self) -> None:
@@ -69,7 +69,7 @@ class Cache:
             self.local.evict(self._limit, used.keys())
 
 
-def _row(one: Staged) -> Row:
-    key = key_of(one.digest.hash)
-    type = None if one.type is None else type_key(one.type)
-    return key, one.digest.size_bytes, type, one.data, None
+def _row(blob: Staged) -> Row:
+    key = key_of(blob.digest.hash)
+    type = None if blob.type is None else type_key(blob.type)
+    return key, blob.digest.size_bytes, type, blob.data, None

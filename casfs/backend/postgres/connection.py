@@ -62,12 +62,12 @@ def check_url(url: str) -> None:
     """Raises Invalid for a URL of another kind, or one with a password."""
     try:
         is_url = url.startswith(("postgresql://", "postgres://"))
-        given = conninfo_to_dict(url) if is_url else {}
+        parameters = conninfo_to_dict(url) if is_url else {}
     except (psycopg.Error, ValueError):  # whose text may show a password
-        given = {}
-    if not given.keys() & {"dbname", "service"}:
+        parameters = {}
+    if not parameters.keys() & {"dbname", "service"}:
         raise Invalid(f"not the URL of a database; {SCHEME}")
-    if given.keys() & {"password", "sslpassword", "oauth_client_secret"}:
+    if parameters.keys() & {"password", "sslpassword", "oauth_client_secret"}:
         raise Invalid("a password does not belong into a URL: set PGPASSWORD, or use ~/.pgpass")
 
 
@@ -141,9 +141,9 @@ class Pool:
     def connect(self) -> Connection:
         """Opens a connection that the caller closes."""
         with _translating():
-            given = conninfo_to_dict(self.url)
-            options: dict[str, Any] = {**OPTIONS, **given}
-            options["options"] = f"{given.get('options', '')} {OPTIONS['options']}"
+            parameters = conninfo_to_dict(self.url)
+            options: dict[str, Any] = {**OPTIONS, **parameters}
+            options["options"] = f"{parameters.get('options', '')} {OPTIONS['options']}"
             db = _Connection.connect(**options, autocommit=True, prepare_threshold=2)
             rows = db.execute("SELECT format FROM casfs.store").fetchall() if self.format else []
         if rows and rows[0][0] != self.format:
@@ -228,7 +228,9 @@ def translated(error: psycopg.Error) -> CasfsError:
     of `casfs.backend.postgres.schema`."""
     text = (error.diag.message_primary or str(error) or type(error).__name__).split("\n")[0]
     text = text.removeprefix("connection failed: ")
-    state = error.sqlstate or next((one for one in FATAL if re.search(FATAL[one], text)), "")
+    state = error.sqlstate or next(
+        (sqlstate for sqlstate in FATAL if re.search(FATAL[sqlstate], text)), ""
+    )
     if state.startswith("CF"):
         return raised(state, text)
     if state in RETRIED:

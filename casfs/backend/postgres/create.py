@@ -42,20 +42,20 @@ def create(root: Path, wanted: Shared) -> Shared:
     "" or that store's. Raises NotFound, Refused, Unreachable, AccessDenied, Invalid."""
     pool = Pool(wanted.url)
     try:
-        found = _find(pool, wanted)
-        if found is None:
+        settings = _find(pool, wanted)
+        if settings is None:
             open_storage(wanted.objects, endpoint=wanted.endpoint, region=wanted.region).server()
             with pool.transaction() as db:
                 db.execute("SELECT pg_advisory_xact_lock(%s)", [MAKING])
                 db.execute(TABLES)
                 db.execute(PUBLISH)
                 db.execute(ADD, [FORMAT, secrets.token_hex(16), *wanted[1:]])
-            found = _find(pool, wanted)
-        assert found is not None
+            settings = _find(pool, wanted)
+        assert settings is not None
         DiskBackend.create(root)
         pool.run(RESTART_JOURNAL)
         pool.run(JOIN, [machine_id(root), socket.gethostname(), str(root), VERSION])
-        return found
+        return settings
     finally:
         pool.close()
 
@@ -82,14 +82,14 @@ def _find(pool: Pool, wanted: Shared) -> Shared | None:
         raise NotFound(f"{url}: no shared store there; make it with --objects s3://…")
     if not rows:
         return None
-    found = rows[0][0]
-    if (format := found.get("format")) != FORMAT:
+    settings = rows[0][0]
+    if (format := settings.get("format")) != FORMAT:
         raise Refused(f"{url} has format {format!r}, this casfs reads {FORMAT!r}")
-    if objects and objects.rstrip("/") != found["objects"].rstrip("/"):
-        raise Refused(f"{url} keeps its objects at {found['objects']}, not at {objects}")
+    if objects and objects.rstrip("/") != settings["objects"].rstrip("/"):
+        raise Refused(f"{url} keeps its objects at {settings['objects']}, not at {objects}")
     return Shared(
         url,
-        found["objects"],
-        endpoint=endpoint or found["endpoint"],
-        region=region or found["region"],
+        settings["objects"],
+        endpoint=endpoint or settings["endpoint"],
+        region=region or settings["region"],
     )

@@ -55,7 +55,7 @@ class PostgresRepair:
     def faults(self) -> Iterator[str]:
         storage = self._connect()
         objects = storage.list(PACKS)
-        while batch := {key: found.size for key, found in islice(objects, BATCH_ROWS)}:
+        while batch := {key: metadata.size for key, metadata in islice(objects, BATCH_ROWS)}:
             names = {key: parse_hash(key[len(PACKS) : -len(".pack")]) for key in batch}
             keys = [name for name in names.values() if name is not None]
             sizes: dict[bytes, int] = dict(self._pool.run(SIZES, [keys, keys]))

@@ -116,13 +116,13 @@ class SharedMarkSweep:
         with db.transaction():
             fetch(db, WAIT)
             fetch(db, ALONE)
-            found = fetch(db, BEGIN, [TTL_S, self._owner])
-            if not found:
+            rows = fetch(db, BEGIN, [TTL_S, self._owner])
+            if not rows:
                 ((where,),) = fetch(db, RUNNING)
                 raise Conflict(f"another gc is running on this store, on {where}; wait for it")
             fetch(db, "TRUNCATE casfs.young, casfs.marks")
-            fetch(db, START, [found[0][0]])
-        return found[0]
+            fetch(db, START, [rows[0][0]])
+        return rows[0]
 
     def __enter__(self) -> SharedMarkSweep:
         return self
@@ -160,9 +160,9 @@ class SharedMarkSweep:
         self._keep_alive()
         self._batch += 1  # run twice, since its answer was lost, a batch returns the same
         keys = [key_of(hash) for hash in hashes]
-        place = [self._token, self._batch]
+        batch_key = [self._token, self._batch]
         nodes = list[str]()
-        rows = self._pool.run(MARK, [keys, self._last, *place, *place])
+        rows = self._pool.run(MARK, [keys, self._last, *batch_key, *batch_key])
         for key, size, is_node, is_packed in rows:
             self.marked.blobs += 1
             self.marked.bytes += size
@@ -184,11 +184,11 @@ class SharedMarkSweep:
         end = self._last + 1
         while True:
             self._keep_alive()
-            ((end, found),) = self._pool.run(PAGE.format(column, condition), [end, *values])
+            ((end, page),) = self._pool.run(PAGE.format(column, condition), [end, *values])
             if end is None:
                 return
-            if found:
-                yield found
+            if page:
+                yield page
 
     # -- deletion -------------------------------------------------------------------------
 

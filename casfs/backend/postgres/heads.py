@@ -82,12 +82,13 @@ class PostgresHeads:
     def _shown_name(self, name: str) -> HeadName:
         return HeadName(name.removeprefix(self._prefix))
 
-    def stored(self, one: Publication) -> Publication:
+    def stored(self, publication: Publication) -> Publication:
         """Returns a publication with the names that are stored."""
         swaps = [
-            Swap(HeadName(self.stored_name(swap.name)), swap.old, swap.new) for swap in one.swaps
+            Swap(HeadName(self.stored_name(swap.name)), swap.old, swap.new)
+            for swap in publication.swaps
         ]
-        return one._replace(swaps=swaps)
+        return publication._replace(swaps=swaps)
 
     # -- heads ------------------------------------------------------------------------------
 
@@ -107,8 +108,8 @@ class PostgresHeads:
             return
         low = self.stored_name(prefix)
         if self.replica is not None:
-            found = self.replica.list(low, reverse=reverse, containing=containing)
-            yield from ((self._shown_name(name), head) for name, head in found)
+            stored_heads = self.replica.list(low, reverse=reverse, containing=containing)
+            yield from ((self._shown_name(name), head) for name, head in stored_heads)
             return
         high = low + chr(sys.maxunicode)
         order = "DESC" if reverse else "ASC"
@@ -140,12 +141,12 @@ class PostgresHeads:
 
     def moves(self, after: int = 0) -> Sequence[Move]:
         if self.replica is not None:
-            found = self.replica.moves(after)
-            return [move._replace(name=self._shown_name(move.name)) for move in found]
+            moves = self.replica.moves(after)
+            return [move._replace(name=self._shown_name(move.name)) for move in moves]
         if after < 0:
             after = max(0, self._read_newest().seq + after)
         with self._lock:
-            places = [one for one in (self._newest, self._read) if one.seq <= after]
+            places = [position for position in (self._newest, self._read) if position.seq <= after]
         rows = self._pool.run(AFTER, [*_values(max(places, default=BEGINNING)), after])
         if rows:
             seq, *_, xid, id = rows[-1]
@@ -155,9 +156,9 @@ class PostgresHeads:
                 seq,
                 self._shown_name(name),
                 hash=cast(NodeHash, hash.hex()) if hash else None,
-                at_ms=at,
+                at_ms=at_ms,
             )
-            for seq, name, hash, at, _, _ in rows
+            for seq, name, hash, at_ms, _, _ in rows
         ]
 
     def version(self) -> int:
@@ -168,10 +169,10 @@ class PostgresHeads:
         return self._newest.seq + self._own
 
     def _read_newest(self) -> Place:
-        at = time.monotonic()
+        looked_at = time.monotonic()
         ((seq, xid, id),) = self._pool.run(NEWEST, _values(self._newest))
         with self._lock:
-            self._looked = at
+            self._looked = looked_at
             if seq > self._newest.seq:
                 self._newest = Place(seq, xid, id)
             return self._newest
@@ -186,8 +187,8 @@ class PostgresHeads:
                 self._pool.run("SELECT casfs.prune_moves(%s)", [JOURNAL_MIN_MOVES])
 
 
-def _values(place: Place) -> list[object]:
-    return [place.seq, place.xid, place.id]
+def _values(position: Place) -> list[object]:
+    return [position.seq, position.xid, position.id]
 
 
 def _is_name(name: str) -> bool:

@@ -86,15 +86,15 @@ class PostgresLeases:
         while len(taken) < limit:
             values = [self._owner, known, last]
             rows = self._pool.run(AFTER if only is None else ONLY, values)
-            found = {HeadName(name): head_of(hash, record) for name, hash, record in rows}
-            names = [*found] if wanted is None else [*wanted(found)]
+            heads = {HeadName(name): head_of(hash, record) for name, hash, record in rows}
+            names = [*heads] if wanted is None else [*wanted(heads)]
             if names:
                 taken += self._pool.retrying(partial(self._take, names, limit - len(taken)))
             if len(rows) < PAGE:
                 break
             last = rows[-1][0]
         with suppress(CasfsError):  # their runs will read it one by one
-            self._blobs.prefetch([one.head.hash for one in taken])
+            self._blobs.prefetch([lease.head.hash for lease in taken])
         return taken
 
     def _take(self, names: Collection[HeadName], limit: int, db: Connection) -> list[Lease]:
@@ -109,7 +109,7 @@ class PostgresLeases:
                 for name, token in fetch(db, TAKE, [self._owner, TTL_S, [*heads], tokens])
             ]
             if taken:
-                swaps = [Swap(one.thread, heads[one.thread], one.head) for one in taken]
+                swaps = [Swap(lease.thread, heads[lease.thread], lease.head) for lease in taken]
                 call = publication.arguments(Placed(Publication([], swaps), {}, {}))
                 fetch(db, publication.ONE, call.values)
                 self._heads.note_moves(len(swaps))
@@ -128,6 +128,6 @@ class PostgresLeases:
 
 def _renewal(held: Collection[HeadName], running: Mapping[HeadName, bool]) -> Renewal:
     return Renewal(
-        {one for one in held if one not in running},
-        {one for one in held if running.get(one) is False},
+        {name for name in held if name not in running},
+        {name for name in held if running.get(name) is False},
     )

@@ -22,15 +22,15 @@ SHORT = f"{CONTENT} AND type IS NOT NULL AND size <= %s"
 def related(pool: Pool, local: DiskBlobs, rows: list[Row]) -> list[Row]:
     """Returns the rows of what `rows` reach by nodes of their own type (a tree's directories, a
     thread's steps), and of short nodes that all these refer to (a step's text, its agent)."""
-    found = _same_type(pool, local, rows)
-    newest = [*rows, *found]
+    related_rows = _same_type(pool, local, rows)
+    newest = [*rows, *related_rows]
     for _ in range(ROUNDS):
-        known = {row[0].hex() for row in (*rows, *found)}
+        known = {row[0].hex() for row in (*rows, *related_rows)}
         if not (keys := _missing(local, _refs(newest) - known)):
             break
-        newest = [one for one in pool.run(SHORT, [keys, MAX_SHORT_BYTES]) if is_sound(*one)]
-        found += newest
-    return found
+        newest = [row for row in pool.run(SHORT, [keys, MAX_SHORT_BYTES]) if is_sound(*row)]
+        related_rows += newest
+    return related_rows
 
 
 def _same_type(pool: Pool, local: DiskBlobs, rows: list[Row]) -> list[Row]:

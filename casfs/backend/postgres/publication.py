@@ -29,7 +29,7 @@ HASHES = 3  # places among the arguments
 NEEDS = 9
 MAX_NAME_BYTES = 2600  # of an index entry
 TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES, "bytea"]
-ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{one}[]" for one in TYPES])
+ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{sql_type}[]" for sql_type in TYPES])
 ONE = f"SELECT casfs.publish_one({ARGUMENTS})"
 TRY = f"SELECT known, state, message FROM casfs.publish_try({ARGUMENTS})"
 
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
 
     @property
     def rows(self) -> list[Staged]:
-        return [one for one in self.publication.staged if one.digest.hash not in self.places]
+        return [blob for blob in self.publication.staged if blob.digest.hash not in self.places]
 
 
 class Call(NamedTuple):
@@ -67,22 +67,22 @@ def publish(pool: Pool, group: Sequence[Call]) -> list[set[str] | BaseException]
     def run(db: Connection) -> list[set[str] | BaseException]:
         nonlocal lost
         done = _done(db, group) if lost else set()
-        rest = [one for one in group if one.token not in done]
+        remaining = [call for call in group if call.token not in done]
         try:
             if not lost:
                 with suppress(*(NotFound, Conflict) if len(group) > 1 else ()):  # whose is it?
                     ((keys,),) = fetch(db, ONE, _merged(group))
-                    return [_known(keys) & _known(one.values[HASHES]) for one in group]
-            query = " UNION ALL ".join([TRY] * len(rest))
-            values = [value for one in rest for value in one.values]
-            rows = fetch(db, query, values) if rest else []
+                    return [_known(keys) & _known(call.values[HASHES]) for call in group]
+            query = " UNION ALL ".join([TRY] * len(remaining))
+            values = [value for call in remaining for value in call.values]
+            rows = fetch(db, query, values) if remaining else []
             if lost and any(state for _, state, _ in rows):
                 done |= _done(db, group)
         except Unreachable:
             lost = True
             raise
-        found = {one.token: _result(*row) for one, row in zip(rest, rows, strict=True)}
-        return [set() if one.token in done else found[one.token] for one in group]
+        outcomes = {call.token: _result(*row) for call, row in zip(remaining, rows, strict=True)}
+        return [set() if call.token in done else outcomes[call.token] for call in group]
 
     return pool.retrying(run)
 
@@ -92,24 +92,24 @@ def _merged(group: Sequence[Call]) -> list[Any]:
     if len(group) == 1:
         return group[0].values
     blobs: dict[bytes, Row] = {}
-    for one in group:
-        for row in zip(*one.values[HASHES:NEEDS], strict=True):
+    for call in group:
+        for row in zip(*call.values[HASHES:NEEDS], strict=True):
             if row[0] not in blobs or row[2] is not None:
                 blobs[row[0]] = row
-    columns = zip(*(one.values[NEEDS:] for one in group), strict=True)
-    needs, *rest, _ = [[*chain.from_iterable(parts)] for parts in columns]
+    columns = zip(*(grouped_call.values[NEEDS:] for grouped_call in group), strict=True)
+    needs, *other_columns, _ = [[*chain.from_iterable(parts)] for parts in columns]
     local = _local(group)
-    values = [*_columns(blobs.values(), BLOB_TYPES), [*{*needs}], *rest, local]
+    values = [*_columns(blobs.values(), BLOB_TYPES), [*{*needs}], *other_columns, local]
     return [*group[0].values[:HASHES], *values]
 
 
 def _local(group: Sequence[Call]) -> list[bytes]:
     """Returns what is local in each publication that has it."""
-    everywhere = {key for one in group for key in one.values[-1]}
+    everywhere = {key for call in group for key in call.values[-1]}
     work = {
         key
-        for one in group
-        for key in {*one.values[HASHES], *one.values[NEEDS]} - {*one.values[-1]}
+        for call in group
+        for key in {*call.values[HASHES], *call.values[NEEDS]} - {*call.values[-1]}
     }
     return sorted(everywhere - work)
 
@@ -129,20 +129,20 @@ def _result(keys: list[bytes], state: str | None, message: str) -> set[str] | Ba
 def _done(db: Connection, group: Sequence[Call]) -> set[object]:
     """Returns the tokens of those that have moved their heads."""
     query = "SELECT DISTINCT token FROM casfs.moves WHERE token = ANY(%s::bigint[])"
-    return {token for (token,) in fetch(db, query, [[one.token for one in group]])}
+    return {token for (token,) in fetch(db, query, [[call.token for call in group]])}
 
 
 def arguments(placed: Placed) -> Call:
     """Raises Invalid, NotFound, Conflict."""
     (staged, swaps, require, local), packs, places = placed
     blobs: dict[str, Staged] = {}
-    for one in staged:
-        if one.type is not None or one.digest.hash not in blobs:
-            blobs[one.digest.hash] = one
+    for staged_blob in staged:
+        if staged_blob.type is not None or staged_blob.digest.hash not in blobs:
+            blobs[staged_blob.digest.hash] = staged_blob
     needs: set[str] = {swap.new.hash for swap in swaps if swap.new}
-    needs |= {one.type for one in staged if one.type is not None and one.type != META}
+    needs |= {blob.type for blob in staged if blob.type is not None and blob.type != META}
     needs = (needs - blobs.keys()) | {*require}
-    rows = [_blob_row(one, places) for one in blobs.values()]
+    rows = [_blob_row(blob, places) for blob in blobs.values()]
     token = secrets.randbits(63)
     values = [
         int(time.time()),
@@ -158,13 +158,13 @@ def arguments(placed: Placed) -> Call:
     return Call(values, token, len(swaps))
 
 
-def _blob_row(one: Staged, places: dict[str, tuple[str, int]]) -> Row:
-    pack, member = places.get(one.digest.hash, (None, None)) if one.type is None else (None, None)
+def _blob_row(blob: Staged, places: dict[str, tuple[str, int]]) -> Row:
+    pack, member = places.get(blob.digest.hash, (None, None)) if blob.type is None else (None, None)
     return (
-        key_of(one.digest.hash),
-        one.digest.size_bytes,
-        None if one.type is None else type_key(one.type),
-        one.data if pack is None else None,
+        key_of(blob.digest.hash),
+        blob.digest.size_bytes,
+        None if blob.type is None else type_key(blob.type),
+        blob.data if pack is None else None,
         None if pack is None else bytes.fromhex(pack),
         member,
     )

@@ -78,15 +78,15 @@ class Replica:
             self._closed.wait(TAKE_OVER_S)
 
     def _follow(self) -> None:
-        place = BEGINNING
+        position = BEGINNING
         seq = self._heads.newest()
-        ((newest, _, _),) = self._pool.run(NEWEST, place)
+        ((newest, _, _),) = self._pool.run(NEWEST, position)
         if newest < seq:  # the database was restored
             self._copy()
             self._heads.forget_moves()
             seq = 0
         while not self._closed.is_set():
-            rows = self._pool.run(AFTER, [*place, seq])
+            rows = self._pool.run(AFTER, [*position, seq])
             self._fault = None
             if not rows:
                 self._closed.wait(POLL_S)
@@ -96,7 +96,7 @@ class Replica:
             heads = self._pool.run(MOVED, [[*{name for _, name, *_ in rows}]])
             self._heads.replicate(seq, [row[:4] for row in rows], heads)
             seq, *_, xid, id = rows[-1]
-            place = place._replace(seq=seq, xid=xid, id=id)
+            position = position._replace(seq=seq, xid=xid, id=id)
 
     def _copy(self) -> None:
         after: str | None = ""

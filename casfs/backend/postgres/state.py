@@ -31,18 +31,18 @@ SELECT split_part(current_setting('server_version'), ' ', 1), json_build_object(
 def state(settings: Shared, machine: str) -> dict[str, Any]:
     database: dict[str, Any] = {"url": settings.url, "version": None, "roundTripMs": None}
     objects = {"url": settings.objects}
-    found: dict[str, Any] = {"database": database, "objects": objects, "lag": None, "machines": []}
+    report: dict[str, Any] = {"database": database, "objects": objects, "lag": None, "machines": []}
     with closing(Pool(settings.url, patience_s=0)) as pool, _fault(database):
         pool.run("SELECT 1")  # connects
         begin = time.monotonic()
         pool.run("SELECT 1")
         database["roundTripMs"] = round((time.monotonic() - begin) * 1000, 2)
-        ((database["version"], found["lag"], found["machines"]),) = pool.run(STATE, [machine])
+        ((database["version"], report["lag"], report["machines"]),) = pool.run(STATE, [machine])
     with _fault(objects):
         _, url, endpoint, region = settings
         storage = open_storage(url, endpoint=endpoint, region=region, patience_s=PATIENCE_S)
         storage.head("casfs-probe")
-    return found
+    return report
 
 
 @contextmanager

@@ -65,19 +65,21 @@ class Uploads:
         rows, packed = _divided(publication.staged)
         packs: list[Pack] = []
         if packed:
-            keys = [key_of(one.digest.hash) for one in packed]
+            keys = [key_of(blob.digest.hash) for blob in packed]
             stored = {key.hex() for (key,) in self._pool.run(STORED, [keys])}
-            new = {one.digest.hash: one for one in packed if one.digest.hash not in stored}
-            rows += [Staged(one.digest, data=None) for one in packed if one.digest.hash in stored]
+            new = {blob.digest.hash: blob for blob in packed if blob.digest.hash not in stored}
+            rows += [
+                Staged(blob.digest, data=None) for blob in packed if blob.digest.hash in stored
+            ]
             with writing(directory):
                 directory.mkdir(exist_ok=True)
-            calls = (partial(self._upload, directory, one) for one in _groups(new.values()))
+            calls = (partial(self._upload, directory, group) for group in _groups(new.values()))
             packs = list(parallel(calls, UPLOADS, UPLOADS))
             rows += new.values()
-        places = {hash: (one.name, number) for one in packs for number, hash, _ in one.members}
-        sizes = {one.name: one.size for one in packs}
-        order = {one.digest.hash: number for number, one in enumerate(publication.staged)}
-        rows.sort(key=lambda one: order[one.digest.hash])
+        places = {hash: (pack.name, number) for pack in packs for number, hash, _ in pack.members}
+        sizes = {pack.name: pack.size for pack in packs}
+        order = {blob.digest.hash: number for number, blob in enumerate(publication.staged)}
+        rows.sort(key=lambda blob: order[blob.digest.hash])
         return Placed(publication._replace(staged=rows), sizes, places), packs
 
     def _upload(self, directory: Path, group: list[Staged]) -> Pack:
@@ -92,47 +94,56 @@ class Uploads:
         """Puts published packs into the local cache, so that this machine fetches nothing again.
         `local`: blobs that were published with the mark of local ones, which the cache has too:
         it answers for marks while the database is away."""
-        for one in packs:
-            mirror = mirror_path(self._root, SHARED, one.name)
+        for published_pack in packs:
+            mirror = mirror_path(self._root, SHARED, published_pack.name)
             with writing(mirror):
                 mirror.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                one.path.rename(mirror)
-            found = FrameMirror(mirror)
-            for frame in range(found.index.frames):
-                found.touch(frame)
-            marked = {hash for _, hash, _ in one.members}.intersection(local)
-            self._local.adopt_pack(one.name, "remote", one.size, SHARED, one.members, marked)
-            self._cache.note(one.size)
+                published_pack.path.rename(mirror)
+            frame_mirror = FrameMirror(mirror)
+            for frame in range(frame_mirror.index.frames):
+                frame_mirror.touch(frame)
+            marked = {hash for _, hash, _ in published_pack.members}.intersection(local)
+            self._local.adopt_pack(
+                published_pack.name,
+                "remote",
+                published_pack.size,
+                SHARED,
+                published_pack.members,
+                marked,
+            )
+            self._cache.note(published_pack.size)
 
 
 def _divided(staged: Sequence[Staged]) -> tuple[list[Staged], list[Staged]]:
     """Returns the blobs that are rows, and those for packs."""
-    plain = [one for one in staged if one.type is None]
+    plain = [blob for blob in staged if blob.type is None]
     limit = ROW_MAX_BYTES if len(plain) <= MAX_ROWS else INLINE_MAX_BYTES
     rows: list[Staged] = []
     packed: list[Staged] = []
     readers: dict[str, PackReader] = {}
-    for one in staged:
-        is_row = one.type is not None or one.digest.size_bytes <= limit
-        if is_row and one.data is None:
-            one = Staged(one.digest, _content(one, readers), type=one.type)
-        (rows if is_row else packed).append(one)
+    for staged_blob in staged:
+        is_row = staged_blob.type is not None or staged_blob.digest.size_bytes <= limit
+        if is_row and staged_blob.data is None:
+            staged_blob = Staged(
+                staged_blob.digest, _content(staged_blob, readers), type=staged_blob.type
+            )
+        (rows if is_row else packed).append(staged_blob)
     return rows, packed
 
 
 def _groups(staged: Iterable[Staged]) -> Iterator[list[Staged]]:
     group: list[Staged] = []
     size = 0
-    for one in staged:
-        if one.digest.size_bytes >= FILE_MIN_BYTES:
-            yield [one]
+    for blob in staged:
+        if blob.digest.size_bytes >= FILE_MIN_BYTES:
+            yield [blob]
             continue
-        if group and size + one.digest.size_bytes > PACK_BYTES:
+        if group and size + blob.digest.size_bytes > PACK_BYTES:
             yield group
             group = []
             size = 0
-        group.append(one)
-        size += one.digest.size_bytes
+        group.append(blob)
+        size += blob.digest.size_bytes
     if group:
         yield group
 
@@ -144,24 +155,24 @@ def _write(path: Path, group: list[Staged]) -> tuple[str, list[tuple[int, str, i
     with writing(path), path.open("xb") as out:
         writer = PackWriter(out)
         writer.add_salt()
-        for one in group:
-            hash = one.digest.hash
-            size = one.digest.size_bytes
-            if size > FILE_MIN_BYTES and one.temp is not None and one.member is None:
-                with open(one.temp, "rb") as source:
+        for blob in group:
+            hash = blob.digest.hash
+            size = blob.digest.size_bytes
+            if size > FILE_MIN_BYTES and blob.temp is not None and blob.member is None:
+                with open(blob.temp, "rb") as source:
                     number = writer.add_stream(hash, size, source)
             else:
-                number = writer.add(hash, _content(one, readers))
+                number = writer.add(hash, _content(blob, readers))
             members.append((number, hash, size))
         return writer.finish(), members
 
 
-def _content(one: Staged, readers: dict[str, PackReader]) -> bytes:
-    if one.data is not None:
-        return one.data
-    assert one.temp is not None
-    if one.member is None:
-        return Path(one.temp).read_bytes()
-    if one.temp not in readers:
-        readers[one.temp] = open_pack(Path(one.temp))
-    return readers[one.temp].read(one.member)
+def _content(blob: Staged, readers: dict[str, PackReader]) -> bytes:
+    if blob.data is not None:
+        return blob.data
+    assert blob.temp is not None
+    if blob.member is None:
+        return Path(blob.temp).read_bytes()
+    if blob.temp not in readers:
+        readers[blob.temp] = open_pack(Path(blob.temp))
+    return readers[blob.temp].read(blob.member)

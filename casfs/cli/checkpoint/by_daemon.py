@@ -26,18 +26,20 @@ def create_by_daemon(
         return None
     try:
         fields: dict[str, Any] = {"directory": path, "name": name, "message": message, "skip": skip}
-        found = daemon_socket.request(store.root, "record", **fields)
+        answer = daemon_socket.request(store.root, "record", **fields)
     except (NoDaemon, NotFound):
         return None
-    made = Checkpoint(**found.pop("checkpoint"))
-    stats = dict(store.node(made.hash, "checkpoint").payload["stats"])
-    if found["skipped"]:
+    checkpoint = Checkpoint(**answer.pop("checkpoint"))
+    stats = dict(store.node(checkpoint.hash, "checkpoint").payload["stats"])
+    if answer["skipped"]:
         stats |= dict.fromkeys(("added", "modified", "deleted"), 0)
-    report = SnapshotReport(stats["files"], read=found["read"], read_bytes=found["readBytes"])
-    report.excluded = [Excluded(os.fsencode(path), why) for path, why in found["excluded"]]
-    report.purged = {os.fsencode(path): hash for path, hash in found["purged"]}
-    report.unreadable = {os.fsencode(path): why for path, why in found["unreadable"]}
-    report.local = {os.fsencode(path): why for path, why in found["private"]}
-    for path, kind, line in found["secrets"]:
+    report = SnapshotReport(stats["files"], read=answer["read"], read_bytes=answer["readBytes"])
+    report.excluded = [Excluded(os.fsencode(path), why) for path, why in answer["excluded"]]
+    report.purged = {os.fsencode(path): hash for path, hash in answer["purged"]}
+    report.unreadable = {os.fsencode(path): why for path, why in answer["unreadable"]}
+    report.local = {os.fsencode(path): why for path, why in answer["private"]}
+    for path, kind, line in answer["secrets"]:
         report.exposed[os.fsencode(path)] = (Hit(kind, line),)
-    return Created(made, report, stats=stats, new_bytes=found["newBytes"], skipped=found["skipped"])
+    return Created(
+        checkpoint, report, stats=stats, new_bytes=answer["newBytes"], skipped=answer["skipped"]
+    )

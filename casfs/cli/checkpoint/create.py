@@ -112,7 +112,7 @@ def create(
         by_daemon = is_plain and create_by_daemon(
             store, path, name=name, message=message, skip=skip_if_unchanged
         )
-        made = by_daemon or create_checkpoint(
+        created = by_daemon or create_checkpoint(
             store,
             name,
             directory=path,
@@ -125,17 +125,17 @@ def create(
             allow_secret=allow_secret,
         )
     value = {
-        **record(made.checkpoint),
-        "skipped": made.skipped,
-        "stats": made.stats,
-        "read": made.report.read,
-        "readBytes": made.report.read_bytes,
-        "newBytes": made.new_bytes,
+        **record(created.checkpoint),
+        "skipped": created.skipped,
+        "stats": created.stats,
+        "read": created.report.read,
+        "readBytes": created.report.read_bytes,
+        "newBytes": created.new_bytes,
         "seconds": round(time.monotonic() - start, 3),
-        **notes(made.report),
+        **notes(created.report),
     }
-    echo_result(as_json, value, _line(made, value["seconds"]))
-    print_notes(made.report, as_json)
+    echo_result(as_json, value, _line(created, value["seconds"]))
+    print_notes(created.report, as_json)
 
 
 def _allow_purged(store: Store, path: Path) -> None:
@@ -153,21 +153,21 @@ def _expected(store: Store, name: str) -> int:
     return (before and recorded_size(store, before)[0]) or 0
 
 
-def _line(made: Created, seconds: float) -> str:
-    stats = made.stats
-    report = made.report
+def _line(created: Created, seconds: float) -> str:
+    stats = created.stats
+    report = created.report
     changes = ", ".join(f"{stats[key]} {key}" for key in ("added", "modified", "deleted"))
-    if made.skipped:
+    if created.skipped:
         changes = "unchanged"
     return (
-        f"{made.checkpoint.id} {changes}; {report.files} files seen, {report.read} read,"
-        f" {made.new_bytes} new bytes, {seconds:.2f} s"
+        f"{created.checkpoint.id} {changes}; {report.files} files seen, {report.read} read,"
+        f" {created.new_bytes} new bytes, {seconds:.2f} s"
     )
 
 
 def _properties(text: str) -> tuple[str, ...]:
-    found = tuple(part for part in text.split(",") if part)
-    for part in found:
+    properties = tuple(part for part in text.split(",") if part)
+    for part in properties:
         if part not in ("mtime", "mode"):
             raise Usage(f"--preserve {part!r}: give mtime, mode, or mtime,mode")
-    return found
+    return properties

@@ -23,11 +23,11 @@ def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
     casfs checkpoint rm work@20261122T084847
     """
     with open_store(ctx) as store:
-        found = forgetting.matching(store, checkpoint)
-        id = forgetting.remove(store, found)
+        matches = forgetting.matching(store, checkpoint)
+        id = forgetting.remove(store, matches)
     if id is None:
         raise NotFound(f"no checkpoint {checkpoint!r}; see `casfs checkpoint list`")
-    print_removed(id, [f"{one.name}@{one.id}" for one in found], as_json)
+    print_removed(id, [f"{match.name}@{match.id}" for match in matches], as_json)
 
 
 @click.command()
@@ -52,19 +52,25 @@ def forget(
         raise Usage("give what to keep: --keep-last N, --keep-daily N, …")
     with open_store(ctx) as store:
         decisions = forgetting.decide(store, name, counts)
-        gone = [one.checkpoint for one in decisions if not one.reasons]
+        gone = [decision.checkpoint for decision in decisions if not decision.reasons]
         id = None if dry_run else forgetting.remove(store, gone)
     rows = [
-        ("keep" if one.reasons else "remove", f"{name}@{one.checkpoint.id}", ", ".join(one.reasons))
-        for one in decisions
+        (
+            "keep" if decision.reasons else "remove",
+            f"{name}@{decision.checkpoint.id}",
+            ", ".join(decision.reasons),
+        )
+        for decision in decisions
     ]
     value = {
         "removal": id,
         "dryRun": dry_run,
         "keep": [
-            {"id": one.checkpoint.id, "reasons": one.reasons} for one in decisions if one.reasons
+            {"id": decision.checkpoint.id, "reasons": decision.reasons}
+            for decision in decisions
+            if decision.reasons
         ],
-        "remove": [one.id for one in gone],
+        "remove": [checkpoint.id for checkpoint in gone],
     }
     echo_table(
         as_json, value, headers="ACTION CHECKPOINT REASONS", rows=rows, whole="ACTION CHECKPOINT"

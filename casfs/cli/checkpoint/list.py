@@ -24,28 +24,30 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     casfs checkpoint list work
     """
     with open_store(ctx) as store:
-        found = sorted(checkpoints.listing(store, name), key=_age, reverse=True)
-        sizes = [recorded_size(store, one) for one in found]
-    if name is not None and not found:
+        listing = sorted(checkpoints.listing(store, name), key=_age, reverse=True)
+        sizes = [recorded_size(store, checkpoint) for checkpoint in listing]
+    if name is not None and not listing:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
-    undos = [one for one in found if name is None and one.name == BEFORE_RESTORE]
-    more = f" (and {len(undos) - 1} more: casfs checkpoint list {BEFORE_RESTORE})"
+    undos = [
+        checkpoint for checkpoint in listing if name is None and checkpoint.name == BEFORE_RESTORE
+    ]
+    suffix = f" (and {len(undos) - 1} more: casfs checkpoint list {BEFORE_RESTORE})"
     older = set(undos[1:])
-    counted = {undos[0].id: more} if older else {}
+    counted = {undos[0].id: suffix} if older else {}
     rows = [
         (
-            f"{one.name}@{one.id}",
-            Moment(one.created_at),
+            f"{checkpoint.name}@{checkpoint.id}",
+            Moment(checkpoint.created_at),
             files,
             size and Size(size),
-            one.message + counted.get(one.id, ""),
+            checkpoint.message + counted.get(checkpoint.id, ""),
         )
-        for one, (files, size) in zip(found, sizes, strict=True)
-        if one not in older
+        for checkpoint, (files, size) in zip(listing, sizes, strict=True)
+        if checkpoint not in older
     ]
     values = [
-        {**record(one), "files": files, "bytes": size}
-        for one, (files, size) in zip(found, sizes, strict=True)
+        {**record(checkpoint), "files": files, "bytes": size}
+        for checkpoint, (files, size) in zip(listing, sizes, strict=True)
     ]
     echo_table(
         as_json,
@@ -56,14 +58,14 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     )
 
 
-def _age(one: Checkpoint) -> tuple[int, str]:
-    return one.created_at, one.name
+def _age(checkpoint: Checkpoint) -> tuple[int, str]:
+    return checkpoint.created_at, checkpoint.name
 
 
-def recorded_size(store: Store, one: Checkpoint) -> tuple[int | None, int | None]:
+def recorded_size(store: Store, checkpoint: Checkpoint) -> tuple[int | None, int | None]:
     """Returns files and bytes; None where the node is damaged."""
     try:
-        stats = store.node(one.hash, "checkpoint").payload["stats"]
+        stats = store.node(checkpoint.hash, "checkpoint").payload["stats"]
     except CasfsError:
         return None, None
     return stats["files"], stats["bytes"]

@@ -63,7 +63,7 @@ OTHERS = {  # command and parameter, where the rules above do not hold
     **dict.fromkeys(("bisect id", "bisect good", "bisect bad"), REVISION),
     "help words": COMMAND,
     "schema show words": TYPE,
-    "search place": REVISION,
+    "search path": REVISION,
     "search type": TYPE,
 }
 
@@ -74,9 +74,9 @@ def load(cli: click.Command) -> Tree:
     with suppress(ValueError):
         cached: Tree = json.loads(cache_directory.read(name) or b"")
         return cached
-    made = build(cli)
-    cache_directory.write(name, json.dumps(made).encode())
-    return made
+    tree = build(cli)
+    cache_directory.write(name, json.dumps(tree).encode())
+    return tree
 
 
 def _cache_name() -> str:
@@ -90,22 +90,24 @@ def build(command: click.Command, path: str = "") -> Tree:
     """Returns the tree of a command; `path`: the words of the group that it is in."""
     options: Tree = {}
     arguments = []
-    for one in command.params:
-        kind = kind_of(one, path)
-        if isinstance(one, click.Option):
-            options |= dict.fromkeys([*one.opts, *one.secondary_opts], kind)
+    for parameter in command.params:
+        kind = kind_of(parameter, path)
+        if isinstance(parameter, click.Option):
+            options |= dict.fromkeys([*parameter.opts, *parameter.secondary_opts], kind)
         else:
-            arguments.append([kind, one.nargs])
-    found: Tree = {"options": {**options, "--help": FLAG}, "arguments": arguments}
+            arguments.append([kind, parameter.nargs])
+    tree: Tree = {"options": {**options, "--help": FLAG}, "arguments": arguments}
     if isinstance(command, click.Group):
         context = click.Context(command)
         inner = {
             name: command.get_command(context, name) for name in command.list_commands(context)
         }
-        found["commands"] = {
-            name: build(one, f"{path}{name} ") for name, one in inner.items() if one is not None
+        tree["commands"] = {
+            name: build(subcommand, f"{path}{name} ")
+            for name, subcommand in inner.items()
+            if subcommand is not None
         }
-    return found
+    return tree
 
 
 def kind_of(parameter: click.Parameter, path: str) -> str:

@@ -136,10 +136,10 @@ class _Line:
             from casfs.cli.completion import values
 
             try:
-                found = values.of_kind(kind, text, self._arguments, self._store)
+                completions = values.of_kind(kind, text, self._arguments, self._store)
             except (CasfsError, OSError):
-                found = []  # no store, or a damaged one: completion prints no errors
-            yield from (CompletionItem(value) for value in found if value.isprintable())
+                completions = []  # no store, or a damaged one: completion prints no errors
+            yield from (CompletionItem(value) for value in completions if value.isprintable())
         if kind == FILE:
             yield CompletionItem(text, "file")
         elif kind.endswith(DIRECTORY):

@@ -23,10 +23,14 @@ def of_kind(kind: str, text: str, words: Sequence[str], store: str | None) -> li
     root = config.store_root(store, os.environ).value
     if kind == kinds.AGENT or (kind == kinds.ROLE_AGENT and "=" in text):
         role, equals, name = text.rpartition("=")
-        return [f"{role}{equals}{one}" for one in _agents(root) if one.startswith(name)]
+        return [f"{role}{equals}{agent}" for agent in _agents(root) if agent.startswith(name)]
     if kind == kinds.PLAYER:
         both = (kinds.WORKFLOW, kinds.AGENT)
-        return [value for one in both for value in of_kind(one, text, words=words, store=store)]
+        return [
+            value
+            for player_kind in both
+            for value in of_kind(player_kind, text, words=words, store=store)
+        ]
     find = FINDERS.get(kind)
     if find is None:
         return []
@@ -35,11 +39,13 @@ def of_kind(kind: str, text: str, words: Sequence[str], store: str | None) -> li
 
 
 def _revisions(store: Store, text: str, words: Sequence[str]) -> Iterator[str]:
-    name, at, part = text.partition("@")
-    if at and name:
-        for one in reversed(checkpoint.listing(store, name)):
-            if one.id.startswith(part) or (part and part in one.id[checkpoint.ID_RANDOM :]):
-                yield f"{name}@{one.id}"
+    name, separator, part = text.partition("@")
+    if separator and name:
+        for candidate in reversed(checkpoint.listing(store, name)):
+            if candidate.id.startswith(part) or (
+                part and part in candidate.id[checkpoint.ID_RANDOM :]
+            ):
+                yield f"{name}@{candidate.id}"
         return
     yield from _beginning(checkpoint.names(store), text)
     yield from _threads(store, text, words)
@@ -48,15 +54,15 @@ def _revisions(store: Store, text: str, words: Sequence[str]) -> Iterator[str]:
 
 def _threads(store: Store, text: str, _: Sequence[str]) -> Iterator[str]:
     """Names, then ids, the newest first."""
-    found = threads.list_threads(store)[::-1]
+    all_threads = threads.list_threads(store)[::-1]
     yield from _beginning(
-        (str(one.fields["name"]) for one in found if one.fields.get("name")), text
+        (str(named.fields["name"]) for named in all_threads if named.fields.get("name")), text
     )
-    yield from _beginning([thread_lookup.LAST] if found else [], text)
+    yield from _beginning([thread_lookup.LAST] if all_threads else [], text)
     part = text.upper()
-    for one in found:
-        if one.id.startswith(part) or part in one.id[thread_lookup.TIME_CHARS :]:
-            yield one.id
+    for thread in all_threads:
+        if thread.id.startswith(part) or part in thread.id[thread_lookup.TIME_CHARS :]:
+            yield thread.id
 
 
 def _hashes(store: Store, text: str, _: Sequence[str]) -> Iterator[str]:
@@ -94,7 +100,7 @@ def _agents(root: Path) -> list[str]:
     """Profiles and installed agents."""
     from importlib.metadata import entry_points
 
-    installed = {one.name for one in entry_points(group="casfs.agents")}
+    installed = {entry_point.name for entry_point in entry_points(group="casfs.agents")}
     return sorted({*installed, *config.agents(root, os.environ)})
 
 

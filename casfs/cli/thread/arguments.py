@@ -113,7 +113,7 @@ def agent_fields(texts: Sequence[str], file: str | None = None) -> dict[str, Any
 def agent_bindings(texts: Sequence[str]) -> tuple[dict[str, AgentSpec], AgentSpec | None]:
     """Parses --agent options: the agents of roles, and the one for all other roles. Raises Usage,
     also for a role that is named twice."""
-    found: dict[str, AgentSpec] = {}
+    agents: dict[str, AgentSpec] = {}
     every: AgentSpec | None = None
     for text in texts:
         role, agent = agent_binding(text)
@@ -121,11 +121,11 @@ def agent_bindings(texts: Sequence[str]) -> tuple[dict[str, AgentSpec], AgentSpe
             if every is not None:
                 raise Usage(f"--agent {text}: an agent for all roles was given already")
             every = agent
-        elif role in found:
+        elif role in agents:
             raise Usage(f"--agent {role}: the role has an agent already")
         else:
-            found[role] = agent
-    return found, every
+            agents[role] = agent
+    return agents, every
 
 
 def agent_binding(text: str) -> tuple[str | None, AgentSpec]:
@@ -142,22 +142,25 @@ def variants(
 ) -> list[dict[str, Any]]:
     """Returns {agents, every} of forks, which take the agents of --agent, and those in the files of
     --vary, in turn; of the first ones, until they repeat. Raises Usage, Invalid, NotFound."""
-    found: dict[str | None, list[AgentSpec]] = {}
+    specs_by_role: dict[str | None, list[AgentSpec]] = {}
     for text in texts:
         role, spec = agent_binding(text)
-        found.setdefault(role, []).append(spec)
+        specs_by_role.setdefault(role, []).append(spec)
     for text in files:
         role, _, file = text.partition("=")
-        if not role or not file or role in found:
+        if not role or not file or role in specs_by_role:
             raise Usage(f"--vary {text}: give ROLE=FILE, of a role without --agent")
-        found[role] = _read_variants(store, thread, role=role, file=file)
-    for role, specs in found.items():
+        specs_by_role[role] = _read_variants(store, thread, role=role, file=file)
+    for role, specs in specs_by_role.items():
         if len(specs) > count:
             many = f"{len(specs)} agents for {role or 'all roles'}"
             raise Usage(f"{many}; give --count {len(specs)}, or more")
-    period = min(count, math.lcm(*map(len, found.values())))
-    turns = [{role: them[at % len(them)] for role, them in found.items()} for at in range(period)]
-    return [{"every": one.pop(None, None), "agents": one} for one in turns]
+    period = min(count, math.lcm(*map(len, specs_by_role.values())))
+    turns = [
+        {role: them[index % len(them)] for role, them in specs_by_role.items()}
+        for index in range(period)
+    ]
+    return [{"every": turn.pop(None, None), "agents": turn} for turn in turns]
 
 
 def _read_variants(store: Store, thread: Thread, role: str, file: str) -> list[AgentSpec]:
@@ -166,7 +169,7 @@ def _read_variants(store: Store, thread: Thread, role: str, file: str) -> list[A
     from casfs.agents import notation
     from engine.workflow import registry
 
-    found = []
+    specs = []
     hash = threads.agents(store, thread).get(role)
     own = registry.agent_spec(store, hash) if hash else None
     tables = config.parsed(read_input(file), Path(file)).get("variants")
@@ -176,12 +179,12 @@ def _read_variants(store: Store, thread: Thread, role: str, file: str) -> list[A
         try:
             if own and isinstance(table, Mapping) and "package" not in table:
                 spec = notation.from_value({**table, "package": own["name"]})
-                found.append(notation.resolved(spec, {own["name"]: own}))
+                specs.append(notation.resolved(spec, {own["name"]: own}))
             else:
-                found.append(notation.from_value(table))
+                specs.append(notation.from_value(table))
         except Invalid as error:
             raise Invalid(f"{file}: variants, number {number}: {error}") from None
-    return found
+    return specs
 
 
 def parse_agent(text: str, where: str) -> AgentSpec:

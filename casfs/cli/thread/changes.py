@@ -67,8 +67,8 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
         thread, old, new, step = _steps(store, id)
         name = f"thread {thread.id}"
 
-        def save(here: RecordedState) -> None:
-            saved.append(create_before_restore(store, here, directory=Path(directory), what=name))
+        def save(state: RecordedState) -> None:
+            saved.append(create_before_restore(store, state, directory=Path(directory), what=name))
 
         done = apply_changes(
             store,
@@ -99,7 +99,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
                     {"path": os.fsdecode(path), "reason": why} for path, why in done.failed.items()
                 ],
                 "aside": aside_json(done.aside),
-                "recordedAs": [f"{one.name}@{one.id}" for one in saved],
+                "recordedAs": [f"{recorded.name}@{recorded.id}" for recorded in saved],
             },
             pretty=False,
         )
@@ -108,8 +108,8 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
             echo_line(change.letter.encode() + b" " + shown_path(change))
         for path, why in merged.conflicts:
             echo_line(b"conflict: %s: %s" % (path, why.encode()))
-        for one in saved:
-            echo_line(f"undo: {undo_command(one, directory)}")
+        for checkpoint in saved:
+            echo_line(f"undo: {undo_command(checkpoint, directory)}")
         if not merged.changed and not merged.conflicts:
             echo_line("nothing to apply")
     print_aside(done.aside)

@@ -95,12 +95,12 @@ class _Attempt:
 
     def turns(self, store: Store, intent: Mapping[str, Any]) -> Iterator[Turn]:
         count = intent.get("turnCount", 0)
-        found = intent.get("turns", [])
-        if count - len(found) > self._turns:
-            found = threads.turns(store, intent)
-        for place, hash in enumerate(found, start=count - len(found) + 1):
-            if place > self._turns:
-                yield Turn({**self.place, "turn": place, "hash": hash})
+        turn_hashes = intent.get("turns", [])
+        if count - len(turn_hashes) > self._turns:
+            turn_hashes = threads.turns(store, intent)
+        for number, hash in enumerate(turn_hashes, start=count - len(turn_hashes) + 1):
+            if number > self._turns:
+                yield Turn({**self.place, "turn": number, "hash": hash})
         self._turns = max(self._turns, count)
 
 
@@ -109,7 +109,7 @@ def follow(
     thread: Thread,
     last: int | None = None,
     after: int = 0,
-    over: Callable[[Thread], bool] = lambda now: now.status != RUNNING,
+    over: Callable[[Thread], bool] = lambda thread: thread.status != RUNNING,
 ) -> Iterator[Event]:
     """Yields what happens to a thread, first the `last` steps (all for None) with an index above
     `after`. Returns when `over`, which is asked before the thread is read for the last time."""

@@ -54,25 +54,25 @@ def list_(
     with open_store(ctx) as store:
         queue = Queue(store)
         matching = (
-            one
-            for one in threads.newest_first(store, [RECORDS_OF[one] for one in states])
-            if (not states or queue.state(one) in states)
-            and (workflow is None or one.fields.get("workflow") == workflow)
+            thread
+            for thread in threads.newest_first(store, [RECORDS_OF[status] for status in states])
+            if (not states or queue.state(thread) in states)
+            and (workflow is None or thread.fields.get("workflow") == workflow)
         )
-        found = list(islice(matching, limit))
-        values = [{**listing(store, one), **queue.fields(one)} for one in found]
+        listed = list(islice(matching, limit))
+        values = [{**listing(store, thread), **queue.fields(thread)} for thread in listed]
         short = _short_chars(store)
     rows = [
         (
             Short(value["id"], value["id"][-short:]),
             Coloured(value["status"], COLOURS.get(value["status"])),
             value["role"],
-            Age(created_ms(one.id)),
+            Age(created_ms(thread.id)),
             value["task"],
             value["name"],
-            queue.place_text(one),
+            queue.place_text(thread),
         )
-        for one, value in zip(found, values, strict=True)
+        for thread, value in zip(listed, values, strict=True)
     ]
     echo_table(
         as_json,
@@ -86,7 +86,7 @@ def list_(
 def _short_chars(store: Store) -> int:
     """Returns how many characters at the end of an id are enough to tell all threads apart. Of
     many threads not all are read: those characters are random, 5 bits each."""
-    ids = [one.id for one in islice(threads.newest_first(store), MAX_COMPARED)]
+    ids = [thread.id for thread in islice(threads.newest_first(store), MAX_COMPARED)]
     if len(ids) == MAX_COMPARED:
         return CHARS_OF_MANY
     count = MIN_SHORT_CHARS

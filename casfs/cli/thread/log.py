@@ -62,16 +62,16 @@ def log(
     casfs thread log 01K2 --last 3
     """
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
+        thread = thread_lookup.find(store, id)
         if not following:
             with pager(not as_json):
-                for node in threads.last_steps(store, found, last):
+                for node in threads.last_steps(store, thread, last):
                     if with_turns:
                         _print_turns(store, node.payload, as_json)
                     _print_step(store, node, as_json)
-                _print_attempts(store, found, as_json)
+                _print_attempts(store, thread, as_json)
             return
-        for event in follow(store, found, last):
+        for event in follow(store, thread, last):
             print_event(store, event, as_json)
 
 
@@ -126,24 +126,24 @@ def _print_head(line: str) -> None:
 
 def _print_attempts(store: Store, thread: Thread, as_json: bool) -> None:
     intent: Mapping[str, Any] = thread.pending or {}
-    place = {key: intent[key] for key in ("index", "role") if key in intent}
+    step_fields = {key: intent[key] for key in ("index", "role") if key in intent}
     for number, hash in enumerate(thread.record.get("attempts") or (), start=1):
-        found = attempts.read(store, hash)
+        attempt = attempts.read(store, hash)
         if as_json:
-            echo_json({**place, "failedAttempt": number, **found}, pretty=False)
+            echo_json({**step_fields, "failedAttempt": number, **attempt}, pretty=False)
         else:
-            where = f"{place['index']:06} {place['role']}" if place else "-"
+            where = f"{step_fields['index']:06} {step_fields['role']}" if step_fields else "-"
             _print_head(f"--- {where} failed attempt {number}")
-            echo("\n".join([*attempts.page(found), ""]))
+            echo("\n".join([*attempts.page(attempt), ""]))
 
 
 def _print_turns(store: Store, step: Mapping[str, Any], as_json: bool) -> None:
     """Prints the turns of a step, those before a pause first."""
-    place = {"index": step["index"], "role": step["role"]}
+    step_fields = {"index": step["index"], "role": step["role"]}
     entries = [step["paused"], step["detail"]] if "paused" in step else [step["detail"]]
     hashes = [hash for entry in entries for hash in attempts.turns(store, entry)]
     for number, hash in enumerate(hashes, start=1):
-        _print_turn(store, {**place, "turn": number, "hash": hash}, as_json)
+        _print_turn(store, {**step_fields, "turn": number, "hash": hash}, as_json)
 
 
 def _turn_lines(store: Store, node: Node[Any]) -> list[str]:

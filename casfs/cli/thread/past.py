@@ -24,12 +24,12 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine.threads import history
 
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
+        thread = thread_lookup.find(store, id)
         if not as_json:
-            echo(prompts.context(store, found.hash, found.record.get("compact")))
+            echo(prompts.context(store, thread.hash, thread.record.get("compact")))
             return
-        past = history.prompt_history(store, found)
-        task = content.text(store, threads.start(store, found).payload["input"])
+        past = history.prompt_history(store, thread)
+        task = content.text(store, threads.start(store, thread).payload["input"])
     steps = [vars(step) for step in past.steps]
     echo_json({"task": task, "summary": past.summary, "steps": steps, "tokens": past.tokens()})
 
@@ -52,10 +52,10 @@ def prompt(ctx: click.Context, id: str, as_json: bool) -> None:
     name, _, step = id.rpartition("@")
     by_index = bool(name) and step.isascii() and step.isdigit()
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, name if by_index else id)
-        index, made = prompts.of_thread(store, found, int(step) if by_index else None)
-    value = {"id": found.id, "step": index, "prompt": made.text, "fault": made.fault}
-    echo_result(as_json, value, made.marked().removesuffix("\n"))
+        thread = thread_lookup.find(store, name if by_index else id)
+        index, step_prompt = prompts.of_thread(store, thread, int(step) if by_index else None)
+    value = {"id": thread.id, "step": index, "prompt": step_prompt.text, "fault": step_prompt.fault}
+    echo_result(as_json, value, step_prompt.marked().removesuffix("\n"))
 
 
 @click.command()
@@ -76,25 +76,25 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     from engine.workflow import registry as workflows
 
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
+        thread = thread_lookup.find(store, id)
         hash = None if workflow is None else workflows.find(store, workflow)
 
         async def compare() -> list[RouteComparison]:
             async with evaluator_pool.WorkerPool() as pool:
-                return await compare_routes(store, found, workflow=hash, evaluator=pool)
+                return await compare_routes(store, thread, workflow=hash, evaluator=pool)
 
         rows = trio.run(compare)
     if as_json:
         keys = ("index", "role", "recorded", "now", "fault", "differs")
-        echo_json([{key: getattr(one, key) for key in keys} for one in rows])
+        echo_json([{key: getattr(comparison, key) for key in keys} for comparison in rows])
         return
-    for one in rows:
-        mark = "*" if one.differs else " "
-        fault = f"  {one.fault}" if one.fault else ""
+    for row in rows:
+        mark = "*" if row.differs else " "
+        fault = f"  {row.fault}" if row.fault else ""
         echo_line(
-            f"{mark} {one.index:6} {one.role:14} {one.recorded or '-':14} {one.now or '-'}{fault}"
+            f"{mark} {row.index:6} {row.role:14} {row.recorded or '-':14} {row.now or '-'}{fault}"
         )
-    count = sum(one.differs for one in rows)
+    count = sum(comparison.differs for comparison in rows)
     echo(f"{count} of {len(rows)} decisions differ")
 
 
@@ -114,14 +114,14 @@ def graph(ctx: click.Context, id: str, outline: bool, as_json: bool) -> None:
     from engine.workflow import registry as workflows
 
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
-        flow = workflows.load(store, threads.workflow(store, found))
-        path = [node.payload["role"] for node in threads.last_steps(store, found, count=None)]
-        ended = found.fields.get("returnCode") == 0
-    running = (found.fields.get("intent") or {}).get("role")
+        thread = thread_lookup.find(store, id)
+        flow = workflows.load(store, threads.workflow(store, thread))
+        path = [node.payload["role"] for node in threads.last_steps(store, thread, count=None)]
+        ended = thread.fields.get("returnCode") == 0
+    running = (thread.fields.get("intent") or {}).get("role")
     text = graphs.mermaid(flow, path, ended=ended, running=running)
     shown = graphs.outline(flow, path, ended=ended, running=running) if outline else text
-    echo_result(as_json, {"id": found.id, "path": path, "mermaid": text}, shown.rstrip())
+    echo_result(as_json, {"id": thread.id, "path": path, "mermaid": text}, shown.rstrip())
 
 
 @click.command()
@@ -137,11 +137,11 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine.threads import lifecycle
 
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
-        is_damaged = found.fault is not None or not store.blobs.info([found.hash])
-        lifecycle.remove(store, found)
+        thread = thread_lookup.find(store, id)
+        is_damaged = thread.fault is not None or not store.blobs.info([thread.hash])
+        lifecycle.remove(store, thread)
     way_back = "`casfs undo` restores it until gc deletes it"
     if is_damaged:
         way_back = "it was damaged, so nothing restores it"
-    line = f"{found.id} removed; {way_back}"
-    echo_result(as_json, {"id": found.id}, line)
+    line = f"{thread.id} removed; {way_back}"
+    echo_result(as_json, {"id": thread.id}, line)

@@ -26,7 +26,10 @@ class Queue:
     @cached_property
     def places(self) -> dict[str, int]:
         """Of the queued threads, by id, from 1."""
-        return {id: place for place, id in enumerate(self._answer.get("queued", ()), start=1)}
+        return {
+            id: queue_place
+            for queue_place, id in enumerate(self._answer.get("queued", ()), start=1)
+        }
 
     @cached_property
     def running(self) -> set[str]:
@@ -49,5 +52,5 @@ class Queue:
 
     def place_text(self, thread: Thread) -> str | None:
         """Returns the place of a queued thread, such as `2 of 5`."""
-        place = self.place(thread)
-        return None if place is None else f"{place} of {len(self.places)}"
+        queue_place = self.place(thread)
+        return None if queue_place is None else f"{queue_place} of {len(self.places)}"

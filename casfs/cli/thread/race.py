@@ -47,9 +47,9 @@ class _WithCommand(click.Command):
     """A command whose arguments end at `--`; what follows is `ctx.meta["argv"]`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        ctx.meta["argv"] = args[at + 1 :]
-        return super().parse_args(ctx, args[:at])
+        separator = args.index("--") if "--" in args else len(args)
+        ctx.meta["argv"] = args[separator + 1 :]
+        return super().parse_args(ctx, args[:separator])
 
 
 @click.command(cls=_WithCommand)
@@ -65,10 +65,10 @@ def compare(ctx: click.Context, ids: Sequence[str], as_json: bool) -> None:
     """
     exits: dict[str, int] = {}
     with open_store(ctx) as store:
-        found = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
-        for id in found if ctx.meta["argv"] else ():
+        thread_ids = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
+        for id in thread_ids if ctx.meta["argv"] else ():
             exits[id] = _exit_code(store, id, ctx.meta["argv"])
-        rows = [_outcome(store, id, exits) for id in found]
+        rows = [_outcome(store, id, exits) for id in thread_ids]
     _print(as_json, rows, rows)
 
 
@@ -81,7 +81,7 @@ def compare(ctx: click.Context, ids: Sequence[str], as_json: bool) -> None:
 @click.option("--promote", metavar="NAME", help="Record its last tree as a checkpoint.")
 @json_option
 @click.pass_context
-def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **given: Any) -> int:
+def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **options: Any) -> int:
     """Wait for threads; the first that succeeds, and passes CMD, wins. Print its id and all
     outcomes; exit 1 where none passes.
 
@@ -94,29 +94,31 @@ def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **given: Any)
     """
     from engine.runtime import stop_thread
 
-    until = given["until"]
-    name = given["promote"]
-    place = given["directory"]
-    if bool(until) == given["first_success"]:
+    until = options["until"]
+    name = options["promote"]
+    directory = options["directory"]
+    if bool(until) == options["first_success"]:
         raise Usage("give either --until CMD or --first-success")
     if name is not None:
         checkpoint.check_name(name)
     exits: dict[str, int] = {}
     with open_store(ctx) as store:
-        found = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
-        won = _winner(store, found, until=until, name=name, exits=exits)
-        for id in found * CANCEL_TRIES if won and given["cancel_rest"] else ():
+        thread_ids = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
+        won = _winner(store, thread_ids, until=until, name=name, exits=exits)
+        for id in thread_ids * CANCEL_TRIES if won and options["cancel_rest"] else ():
             if threads.get(store, id).status in (RUNNING, SUSPENDED):
                 with suppress(CasfsError):  # another cancels it too, or the daemon was killed
                     stop_thread.request(store_root(ctx), id, "cancel")
-        rows = [_outcome(store, id, exits) for id in found]
+        rows = [_outcome(store, id, exits) for id in thread_ids]
     winner = won.get("thread")
-    made = won.get("checkpoint")
+    checkpoint_name = won.get("checkpoint")
     if not as_json:
-        echo_line(" ".join([winner, "won", *filter(None, [made])]) if winner else "none passed")
-    _print(as_json, {"winner": winner, "checkpoint": made, "threads": rows}, rows)
-    if winner and place is not None:
-        return int(ctx.invoke(apply, id=winner, directory=place, as_json=as_json))
+        echo_line(
+            " ".join([winner, "won", *filter(None, [checkpoint_name])]) if winner else "none passed"
+        )
+    _print(as_json, {"winner": winner, "checkpoint": checkpoint_name, "threads": rows}, rows)
+    if winner and directory is not None:
+        return int(ctx.invoke(apply, id=winner, directory=directory, as_json=as_json))
     return 0 if winner else 1
 
 
@@ -130,12 +132,14 @@ def _winner(
     version_now = version_of(store.backend)
     while True:
         version = version_now()
-        found = [threads.get(store, id) for id in ids]
+        contenders = [threads.get(store, id) for id in ids]
         if head := head_kinds.get(store.heads, key):
             return head.record
-        ended = [one for one in found if state(one) == SUCCEEDED and one.id not in exits]
+        ended = [
+            thread for thread in contenders if state(thread) == SUCCEEDED and thread.id not in exits
+        ]
         if ended:
-            first = min(ended, key=lambda one: (one.record["updatedAt"], one.id))
+            first = min(ended, key=lambda thread: (thread.record["updatedAt"], thread.id))
             if until is not None:
                 exits[first.id] = _exit_code(store, first.id, ["sh", "-c", until])
                 click.echo(f"casfs: {first.id}: CMD exits with {exits[first.id]}", err=True)
@@ -147,12 +151,12 @@ def _winner(
                         message = f"won by thread {first.id}"
                         step = threads.last_step(store, first)
                         applied = [step] if step else []
-                        made = create_of_state(
+                        new_checkpoint = create_of_state(
                             store, name, state=last, message=message, batch=batch, applied=applied
                         )
-                        record["checkpoint"] = f"{made.name}@{made.id}"
+                        record["checkpoint"] = f"{new_checkpoint.name}@{new_checkpoint.id}"
                     batch.swap(key, None, Head(first.record["start"], record))
-        elif not any(one.status == RUNNING for one in found):
+        elif not any(thread.status == RUNNING for thread in contenders):
             return {}
         while not ended and version_now() == version:
             time.sleep(POLL_INTERVAL_S)

@@ -54,12 +54,12 @@ class Screen:
                 self.clear()
                 print_event(self._store, event, as_json=False)
 
-    def tick(self, now: Thread) -> None:
+    def tick(self, thread: Thread) -> None:
         """Brings the last line up to date."""
-        step = now.pending
-        if self._moves and self._at_start and step and now.status == RUNNING:
+        step = thread.pending
+        if self._moves and self._at_start and step and thread.status == RUNNING:
             past = time.time() - step.get("since", 0) / 1000
-            text = f"step {step['index']} {step['role']}: {state(now)}, {past:.0f} s"
+            text = f"step {step['index']} {step['role']}: {state(thread)}, {past:.0f} s"
             for call in live_output.tools(self._store.root, step.get("run")).calls[-1:]:
                 text += f" {live_output.tool_line(call)}"
             if text != self._status:
@@ -77,7 +77,8 @@ class Screen:
             if not self._live and (text := content_text(self._store, output).strip()):
                 self._write(text + "\n", dim=True)
             if tools := [
-                self._store.node(one).payload["name"] for one in node.payload["toolCalls"]
+                self._store.node(call_hash).payload["name"]
+                for call_hash in node.payload["toolCalls"]
             ]:
                 self._line(f"{turn['index']} {turn['role']}: {', '.join(tools)}", "cyan")
 

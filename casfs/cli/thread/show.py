@@ -49,11 +49,11 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
     casfs thread show 01K2
     """
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
+        thread = thread_lookup.find(store, id)
         count = None if everything or as_json else PAGE_STEPS
         queue = Queue(store)
-        value = {**head_fields(found), **_details(store, found, count), **queue.fields(found)}
-    echo_lines(as_json, times(value), _page(value, queue.place_text(found)))
+        value = {**head_fields(thread), **_details(store, thread, count), **queue.fields(thread)}
+    echo_lines(as_json, times(value), _page(value, queue.place_text(thread)))
 
 
 def cache_hit(cached: Mapping[str, Any]) -> str:
@@ -73,35 +73,37 @@ def seconds(step: Mapping[str, Any]) -> str:
 # -- show -------------------------------------------------------------------------------------
 
 
-def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
-    if found.fault is not None:
+def _details(store: Store, thread: Thread, count: int | None) -> dict[str, Any]:
+    if thread.fault is not None:
         unknown = dict.fromkeys(("input", "summary", "question", "budget", "parentStep"))
         empty: dict[str, Any] = {"agents": {}, "attempts": [], "steps": [], "tools": []}
-        return {**unknown, **empty, "calls": _calls(store, found)}
-    end = threads.end(store, found)
-    start = threads.start(store, found).payload
-    question = found.fields.get("question") if found.status == SUSPENDED else None
+        return {**unknown, **empty, "calls": _calls(store, thread)}
+    end = threads.end(store, thread)
+    start = threads.start(store, thread).payload
+    question = thread.fields.get("question") if thread.status == SUSPENDED else None
     return {
-        "parentStep": step_name(store, found.fields.get("parent"), start["parentState"]),
+        "parentStep": step_name(store, thread.fields.get("parent"), start["parentState"]),
         "input": content_text(store, start["input"]),
         "summary": end.payload["summary"] if end else None,
         "question": question and content_text(store, question),
-        "attempts": [attempts.read(store, hash) for hash in found.fields.get("attempts") or ()],
+        "attempts": [attempts.read(store, hash) for hash in thread.fields.get("attempts") or ()],
         "budget": start["budget"],
         "agents": {
-            role: _agent(store, hash, _played(store, found, role=role, agent=hash))
-            for role, hash in threads.agents(store, found).items()
+            role: _agent(store, hash, _played(store, thread, role=role, agent=hash))
+            for role, hash in threads.agents(store, thread).items()
         },
-        "steps": list(_steps(store, found, first=start["workspace"], count=count)),
-        "tools": live_output.tools(store.root, (found.fields.get("intent") or {}).get("run")).calls,
-        "calls": _calls(store, found),
+        "steps": list(_steps(store, thread, first=start["workspace"], count=count)),
+        "tools": live_output.tools(
+            store.root, (thread.fields.get("intent") or {}).get("run")
+        ).calls,
+        "calls": _calls(store, thread),
     }
 
 
 def _steps(
-    store: Store, found: Thread, first: TreeHash | None, count: int | None
+    store: Store, thread: Thread, first: TreeHash | None, count: int | None
 ) -> Iterator[dict[str, Any]]:
-    nodes = threads.last_steps(store, found, None if count is None else count + 1)
+    nodes = threads.last_steps(store, thread, None if count is None else count + 1)
     before = first
     if count is not None and len(nodes) > count:
         before = nodes[0].payload["workspace"]
@@ -113,7 +115,7 @@ def _steps(
 
 def step_fields(store: Store, node: StepNode, before: TreeHash | None) -> dict[str, Any]:
     payload: Mapping[str, Any] = node.payload
-    changed = [printable(one.path) for one in _changes(store, before, node)]
+    changed = [printable(change.path) for change in _changes(store, before, node)]
     return {
         "hash": node.hash,
         **{key: payload[key] for key in STEP_FIELDS},
@@ -151,17 +153,17 @@ def _agent(store: Store, hash: str, details: Iterable[str]) -> dict[str, str | N
 
 
 def _first_text(payloads: Iterable[Mapping[str, Any]], member: str) -> str | None:
-    texts = (one.get(member) for one in payloads)
+    texts = (payload.get(member) for payload in payloads)
     return next((text for text in texts if isinstance(text, str) and text), None)
 
 
-def _played(store: Store, found: Thread, role: str, agent: NodeHash) -> Iterator[str]:
+def _played(store: Store, thread: Thread, role: str, agent: NodeHash) -> Iterator[str]:
     """Yields the records of what an agent did in a role, the newest first: failed attempts at the
     pending step, recent steps."""
-    if (found.fields.get("intent") or {}).get("role") == role:
-        tried = reversed(found.fields.get("attempts") or ())
+    if (thread.fields.get("intent") or {}).get("role") == role:
+        tried = reversed(thread.fields.get("attempts") or ())
         yield from filter(None, (attempts.detail(store, hash) for hash in tried))
-    for step in islice(threads.backwards(store, found), PAGE_STEPS):
+    for step in islice(threads.backwards(store, thread), PAGE_STEPS):
         if step.payload["role"] == role:
             if _config(store, step.payload["agent"]) == _config(store, agent):
                 yield step.payload["detail"]
@@ -185,16 +187,16 @@ def step_name(store: Store, caller: str | None, state: BlobHash | None) -> str |
     return None
 
 
-def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
+def _calls(store: Store, thread: Thread) -> list[dict[str, Any]]:
     """Returns the tree of callees, oldest first."""
     below: dict[str, list[Thread]] = {}
-    for one in [*threads.called(store)][::-1]:
-        below.setdefault(one.fields["parent"], []).append(one)
+    for callee in [*threads.called(store)][::-1]:
+        below.setdefault(callee.fields["parent"], []).append(callee)
 
     def tree_of(id: str) -> list[dict[str, Any]]:
-        return [{**head_fields(one), "calls": tree_of(one.id)} for one in below.get(id, ())]
+        return [{**head_fields(child), "calls": tree_of(child.id)} for child in below.get(id, ())]
 
-    return tree_of(found.id)
+    return tree_of(thread.id)
 
 
 def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
@@ -203,7 +205,7 @@ def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
     for name in ("reason", "returnCode", "summary", "parent", "parentStep"):
         if value.get(name) is not None:
             yield from f"{name}: {value[name]}".split("\n")
-    if agents := [f"{role}={_agent_text(one)}" for role, one in value["agents"].items()]:
+    if agents := [f"{role}={_agent_text(agent)}" for role, agent in value["agents"].items()]:
         yield f"agents: {' '.join(agents)}"
     yield f"last activity: {date(value['updatedAt'])}"
     if value["spent"] and value["budget"]:
@@ -218,8 +220,8 @@ def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
         turns = f", {intent['turnCount']} turns" if intent.get("turnCount") else ""
         yield f"{intent['index']:6} {intent['role']:14} {how}{attempt_note(intent)}{turns}"
     yield from (f"       {live_output.tool_line(call)}" for call in value["tools"])
-    for place, one in enumerate(value["attempts"], start=1):
-        yield f"       failed attempt {place}: {attempts.line(one)}"
+    for number, attempt in enumerate(value["attempts"], start=1):
+        yield f"       failed attempt {number}: {attempts.line(attempt)}"
     yield from _tree(value["calls"], "calls ")
     if value["question"]:
         yield from ("", *value["question"].rstrip().splitlines())
@@ -235,9 +237,11 @@ def step_line(step: Mapping[str, Any]) -> str:
     parts = [f"{step['index']:6} {step['role']:14} {how:12} {seconds(step):>10}"]
     if step["tokens"] is not None:
         parts.append(f"{step['tokens']} tokens")
-    if files := [one for one in step["changedFiles"] if not one.startswith(".git/")]:
-        more = f" and {len(files) - MAX_NAMED_FILES} more" if len(files) > MAX_NAMED_FILES else ""
-        parts.append(", ".join(files[:MAX_NAMED_FILES]) + more)
+    if files := [path for path in step["changedFiles"] if not path.startswith(".git/")]:
+        unnamed = (
+            f" and {len(files) - MAX_NAMED_FILES} more" if len(files) > MAX_NAMED_FILES else ""
+        )
+        parts.append(", ".join(files[:MAX_NAMED_FILES]) + unnamed)
     if step["attempts"]:
         parts.append(f"failed attempts: {len(step['attempts'])}")
     if step["cached"]:
@@ -246,6 +250,6 @@ def step_line(step: Mapping[str, Any]) -> str:
 
 
 def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
-    for one in calls:
-        yield f"{lead}{one['id']}  {one['workflow']}  {coloured(one['status'], one['status'])}"
-        yield from _tree(one["calls"], "  " + lead)
+    for call in calls:
+        yield f"{lead}{call['id']}  {call['workflow']}  {coloured(call['status'], call['status'])}"
+        yield from _tree(call["calls"], "  " + lead)

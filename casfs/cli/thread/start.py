@@ -95,7 +95,7 @@ def start(
     wait: bool,
     yes: bool,
     as_json: bool,
-    **more: Any,
+    **thread_options: Any,
 ) -> int:
     """Start a thread of WORKFLOW and print its id. Needs the daemon.
 
@@ -107,7 +107,11 @@ def start(
 
     if no_workspace and workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
-    options = {**start_options(**more), **agent_fields(agents, file), "input": text_or_file(text)}
+    options = {
+        **start_options(**thread_options),
+        **agent_fields(agents, file),
+        "input": text_or_file(text),
+    }
     root = store_root(ctx)
     daemon_socket.request(root, "status")  # fails before a large workspace is read
     if yes:
@@ -117,10 +121,12 @@ def start(
     if workspace is not None:
         allow_secret = options["allow_secret"]
         options |= record_workspace(ctx, workspace, patterns, allow_secret=allow_secret)
-    made = daemon_socket.request_of_agents(root, os.environ, "start", workflow=workflow, **options)
+    answer = daemon_socket.request_of_agents(
+        root, os.environ, "start", workflow=workflow, **options
+    )
     if not (wait and as_json):
-        echo_result(as_json, made, made["id"])
-    return wait_until_over(ctx, made["id"], as_json) if wait else 0
+        echo_result(as_json, answer, answer["id"])
+    return wait_until_over(ctx, answer["id"], as_json) if wait else 0
 
 
 @click.command()
@@ -151,8 +157,10 @@ def resume(
     casfs thread resume 01K2 --agent coder='command:{"argv": ["./other"]}'
     casfs thread resume 01K2 --input '{"approved": true}'
     """
-    given = {"input": text, "hint": hint}
-    texts = {name: None if one is None else text_or_file(one) for name, one in given.items()}
+    sources = {"input": text, "hint": hint}
+    texts = {
+        name: None if source is None else text_or_file(source) for name, source in sources.items()
+    }
     if yes:
         trust_thread(ctx, id)
     return _ask(ctx, "resume", id=id, wait=wait, as_json=as_json, **agent_fields(agents), **texts)
@@ -172,12 +180,12 @@ def trust(ctx: click.Context, id: str, yes: bool, as_json: bool) -> None:
     from engine.threads import trust as trusting
 
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
-        lines = trusting.all_runs(store, found)
+        thread = thread_lookup.find(store, id)
+        lines = trusting.all_runs(store, thread)
         if not as_json:
-            ask_for_trust(f"thread {found.id}", lines, yes)
-        trusting.trust(store, found)
-    echo_result(as_json, {"id": found.id, "runs": lines}, f"trusted {found.id}")
+            ask_for_trust(f"thread {thread.id}", lines, yes)
+        trusting.trust(store, thread)
+    echo_result(as_json, {"id": thread.id, "runs": lines}, f"trusted {thread.id}")
 
 
 def trust_thread(ctx: click.Context, id: str) -> None:
@@ -185,9 +193,9 @@ def trust_thread(ctx: click.Context, id: str) -> None:
     from engine.threads import trust as trusting
 
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
-        echo_trusted(trusting.all_runs(store, found))
-        trusting.trust(store, found)
+        thread = thread_lookup.find(store, id)
+        echo_trusted(trusting.all_runs(store, thread))
+        trusting.trust(store, thread)
 
 
 @click.command()
@@ -210,15 +218,15 @@ def compact(
     if (text is None) == (agent is None):
         raise Usage("give the summary with --text, or an agent that writes it with --agent")
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
-    made = daemon_socket.request(
+        thread = thread_lookup.find(store, id)
+    answer = daemon_socket.request(
         store_root(ctx),
         "compact",
-        id=found.id,
+        id=thread.id,
         text=None if text is None else text_or_file(text),
         agent=None if agent is None else parse_agent(agent, "--agent"),
     )
-    echo_result(as_json, made, made["summary"])
+    echo_result(as_json, answer, answer["summary"])
 
 
 @click.command()
@@ -273,25 +281,25 @@ def fork(
     if yes:
         trust_thread(ctx, id)
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
-        options["variants"] = variants(store, found, texts=agents, files=vary, count=count)
-    return _ask(ctx, "fork", id=found.id, wait=wait, as_json=as_json, **options)
+        thread = thread_lookup.find(store, id)
+        options["variants"] = variants(store, thread, texts=agents, files=vary, count=count)
+    return _ask(ctx, "fork", id=thread.id, wait=wait, as_json=as_json, **options)
 
 
 def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
     from casfs import daemon_socket
 
     with open_store(ctx) as store:
-        found = thread_lookup.find(store, id)
-        done = threads.length(store, found) if wait else 0
+        thread = thread_lookup.find(store, id)
+        done = threads.length(store, thread) if wait else 0
     root = store_root(ctx)
-    made = daemon_socket.request_of_agents(root, os.environ, op, id=found.id, **arguments)
+    answer = daemon_socket.request_of_agents(root, os.environ, op, id=thread.id, **arguments)
     if not (wait and as_json):
-        echo_lines(as_json, made, made.get("ids", [made["id"]]))
-    if made.get("continues") is False:
+        echo_lines(as_json, answer, answer.get("ids", [answer["id"]]))
+    if answer.get("continues") is False:
         click.echo("casfs: its agent begins the step anew, over the files of that turn", err=True)
     return (
-        wait_until_over(ctx, made["id"], as_json=as_json, done=made.get("step", done))
+        wait_until_over(ctx, answer["id"], as_json=as_json, done=answer.get("step", done))
         if wait
         else 0
     )

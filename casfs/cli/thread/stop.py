@@ -41,12 +41,12 @@ def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
     root = store_root(ctx)
     with reserve.released(root):
         with open_store(ctx) as store:
-            found = thread_lookup.find(store, id)
+            thread = thread_lookup.find(store, id)
         # As `stop_thread.request`, but the engine is imported only where no daemon runs.
         if daemon_socket.runs(root):
-            daemon_socket.request(root, op, id=found.id)
+            daemon_socket.request(root, op, id=thread.id)
         else:
             from engine.runtime import stop_thread
 
-            stop_thread.without_daemon(root, found.id, stop_thread.ACTIONS[op])
-    echo_result(as_json, {"id": found.id}, found.id)
+            stop_thread.without_daemon(root, thread.id, stop_thread.ACTIONS[op])
+    echo_result(as_json, {"id": thread.id}, thread.id)

@@ -42,10 +42,10 @@ def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int =
         screen = Screen(store, threads.get(store, id), err=True)
         show = (lambda event: None) if as_json else screen.show
         watch(store, id, done=done, screen=screen, show=show, back=f"thread log {id} --follow")
-        found = threads.get(store, id)
+        thread = threads.get(store, id)
         if as_json:
-            echo_json(times(head_fields(found)))
-        check_result(store, found)
+            echo_json(times(head_fields(thread)))
+        check_result(store, thread)
     return 0
 
 
@@ -63,8 +63,8 @@ def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, bac
         except CasfsError as error:
             failed.append(error)
 
-    def over(now: Thread) -> bool:
-        screen.tick(now)
+    def over(thread: Thread) -> bool:
+        screen.tick(thread)
         return not waiting.is_alive()
 
     waiting = threading.Thread(target=wait, daemon=True)
@@ -82,16 +82,16 @@ def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, bac
         raise failed[0]
 
 
-def check_result(store: Store, found: Thread) -> None:
+def check_result(store: Store, thread: Thread) -> None:
     """Raises Suspended, or CasfsError for a return code other than 0, with the ways out."""
     from engine.threads import call_stack
 
-    end = threads.end(store, found)
-    if found.status == SUSPENDED:
-        waits = call_stack.awaited_children(store, found)
-        cause = HUMAN if waits and waits[-1].record["cause"] == HUMAN else found.record["cause"]
-        way = WAYS_OUT.get(cause or "", RETRY).format(id=found.id)
-        raise Suspended(f"thread {found.id} is suspended: {found.record['reason']}; {way}")
-    if found.status != ENDED or end is None or end.payload["returnCode"] != 0:
+    end = threads.end(store, thread)
+    if thread.status == SUSPENDED:
+        waits = call_stack.awaited_children(store, thread)
+        cause = HUMAN if waits and waits[-1].record["cause"] == HUMAN else thread.record["cause"]
+        way = WAYS_OUT.get(cause or "", RETRY).format(id=thread.id)
+        raise Suspended(f"thread {thread.id} is suspended: {thread.record['reason']}; {way}")
+    if thread.status != ENDED or end is None or end.payload["returnCode"] != 0:
         how = end.payload["summary"] if end else "no end"
-        raise CasfsError(f"thread {found.id} {says(found)}: {how}")
+        raise CasfsError(f"thread {thread.id} {says(thread)}: {how}")

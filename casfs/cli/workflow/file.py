@@ -53,18 +53,18 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
     \b
     casfs workflow add mine.yaml
     """
-    found = read_file(file)
-    report = _report(ctx, found)
+    workflow = read_file(file)
+    report = _report(ctx, workflow)
     if report.errors:
         raise Invalid(f"{input_name(file)}: {'; '.join(report.errors)}")
     with open_store(ctx) as store:
         try:
-            hash, _ = workflows.add(store, found.definition, found.agents)
+            hash, _ = workflows.add(store, workflow.definition, workflow.agents)
         except Invalid as error:
             raise Invalid(f"{input_name(file)}: {error}") from None
     for warning in report.warnings:
         warn(f"{input_name(file)}: {warning}")
-    name = found.definition["name"]
+    name = workflow.definition["name"]
     echo_result(
         as_json, {"hash": hash, "name": name, "warnings": report.warnings}, f"{hash} {name}"
     )
@@ -93,15 +93,15 @@ def validate(ctx: click.Context, file: str, as_json: bool) -> int:
     return Invalid.exit_code if report.errors else 0
 
 
-def _report(ctx: click.Context, found: workflow_file.WorkflowFile) -> CheckReport:
+def _report(ctx: click.Context, workflow: workflow_file.WorkflowFile) -> CheckReport:
     """Returns the faults of a file, those of its default agents included."""
-    report = found.check()
-    if not found.agents:
+    report = workflow.check()
+    if not workflow.agents:
         return report
     from engine.threads import role_agents
 
     profiles = config.agents(store_root(ctx), os.environ)
-    agents = found.with_lines(role_agents.check(found.agents, profiles))
+    agents = workflow.with_lines(role_agents.check(workflow.agents, profiles))
     return CheckReport([*report.errors, *agents.errors], [*report.warnings, *agents.warnings])
 
 

@@ -76,10 +76,10 @@ def _decide(rules: list[moderator.Rule], context: moderator.DecisionInput) -> mo
 def _definition(ctx: click.Context, text: str) -> dict[str, Any]:
     """The definition of a registered workflow, or of a file."""
     if text.endswith(workflow_file.ENDINGS) or text == workflow_file.STDIN or "/" in text:
-        found = read_file(text)
-        if errors := found.check().errors:
+        workflow = read_file(text)
+        if errors := workflow.check().errors:
             raise Invalid(f"{input_name(text)}: {'; '.join(errors)}")
-        definition: dict[str, Any] = found.definition
+        definition: dict[str, Any] = workflow.definition
         return definition
     with open_store(ctx) as store:
         return workflows.definition(store, workflows.find(store, text))

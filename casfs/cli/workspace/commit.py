@@ -34,11 +34,19 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     """
     with open_store(ctx) as store:
         about = step_secrets().redact(message)
-        made = commit_workspace(store, registry.find(store, Path(directory)), about)
-    one = made.checkpoint
-    value = {"root": made.root, "checkpoint": record(one) if one else None, **notes(made.report)}
-    echo_result(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)
-    print_notes(made.report, as_json)
+        committed = commit_workspace(store, registry.find(store, Path(directory)), about)
+    checkpoint = committed.checkpoint
+    value = {
+        "root": committed.root,
+        "checkpoint": record(checkpoint) if checkpoint else None,
+        **notes(committed.report),
+    }
+    echo_result(
+        as_json,
+        value,
+        f"{committed.root} {checkpoint.name}@{checkpoint.id}" if checkpoint else committed.root,
+    )
+    print_notes(committed.report, as_json)
 
 
 @click.command()
@@ -52,9 +60,11 @@ def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
     casfs workspace discard ./work
     """
     with open_store(ctx) as store:
-        found = registry.find(store, Path(directory))
-        found = workspaces.discard(store, found, implicit_mount.tree_provider(store, os.environ))
-    echo_result(as_json, workspace_json(found), f"{found.root} {found.path}")
+        workspace = registry.find(store, Path(directory))
+        workspace = workspaces.discard(
+            store, workspace, implicit_mount.tree_provider(store, os.environ)
+        )
+    echo_result(as_json, workspace_json(workspace), f"{workspace.root} {workspace.path}")
 
 
 @click.command()
@@ -74,10 +84,10 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
     over = True
     with open_store(ctx) as store:
         if not (force and workspaces.remove_broken(store, path)):
-            found = registry.find(store, path)
-            root = found.root
-            over = workspaces.close(store, found, force=force)
+            workspace = registry.find(store, path)
+            root = workspace.root
+            over = workspaces.close(store, workspace, force=force)
         implicit_mount.end_unused(store, os.environ)
-    rest = "" if over else "; still used by a container, so the tree is kept"
+    suffix = "" if over else "; still used by a container, so the tree is kept"
     value = {"closed": str(path), "root": root, "over": over}
-    echo_result(as_json, value, f"{path} closed{rest}")
+    echo_result(as_json, value, f"{path} closed{suffix}")

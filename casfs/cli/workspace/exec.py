@@ -24,14 +24,16 @@ def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
     casfs workspace exec ./work -- sh -c 'make && make test'
     """
     with open_store(ctx) as store:
-        found = registry.find(store, Path(directory))
-        inside = found.strategy.layered and found.strategy.mount is None
-        layers = found.layers(implicit_mount.tree_provider(store, os.environ)) if inside else None
-        registry.check_open(found)
+        workspace = registry.find(store, Path(directory))
+        inside = workspace.strategy.layered and workspace.strategy.mount is None
+        layers = (
+            workspace.layers(implicit_mount.tree_provider(store, os.environ)) if inside else None
+        )
+        registry.check_open(workspace)
     if layers is not None:
-        registry.lock(found)  # held by the command, for as long as it runs
+        registry.lock(workspace)  # held by the command, for as long as it runs
         overlay_mount.enter_namespace(layers)
-    os.chdir(found.path)
+    os.chdir(workspace.path)
     try:
         os.execvp(command[0], command)
     except OSError as error:

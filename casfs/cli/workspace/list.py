@@ -23,29 +23,35 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs workspace list --json
     """
     with open_store(ctx) as store:
-        found = registry.listing(store)
+        workspaces = registry.listing(store)
     rows = [
-        (Hash(one.root), one.strategy.name, one.state, str(one.path), one.record["name"])
-        for one in found
+        (
+            Hash(workspace.root),
+            workspace.strategy.name,
+            workspace.state,
+            str(workspace.path),
+            workspace.record["name"],
+        )
+        for workspace in workspaces
     ]
     headers = "TREE BACKEND STATE DIRECTORY NAME"
     echo_table(
         as_json,
-        list(map(workspace_json, found)),
+        list(map(workspace_json, workspaces)),
         headers=headers,
         rows=rows,
         whole="TREE DIRECTORY",
     )
 
 
-def workspace_json(found: Workspace) -> dict[str, Any]:
+def workspace_json(workspace: Workspace) -> dict[str, Any]:
     return {
-        "directory": str(found.path),
-        "root": found.root,
-        "state": found.state,
-        "readOnly": found.record["readOnly"],
-        "backend": found.strategy.name,
-        "base": found.record["base"],
-        "name": found.record["name"],
-        "openedAt": moment(found.record["openedAt"]),
+        "directory": str(workspace.path),
+        "root": workspace.root,
+        "state": workspace.state,
+        "readOnly": workspace.record["readOnly"],
+        "backend": workspace.strategy.name,
+        "base": workspace.record["base"],
+        "name": workspace.record["name"],
+        "openedAt": moment(workspace.record["openedAt"]),
     }

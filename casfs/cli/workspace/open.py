@@ -64,7 +64,7 @@ def open_(
             workspaces.sweep(store)
         with implicit_mount.kept(store_root(ctx)):
             state = RecordedState.of_tree(source.state.work) if without_local else source.state
-            found = _open(
+            workspace = _open(
                 store,
                 state,
                 path=path,
@@ -75,11 +75,15 @@ def open_(
             )
         origin = source.checkpoint
         print_missing(store, state.full, f"{origin.name}@{origin.id}" if origin else source.root)
-    how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
+    how = (
+        "; not visible outside `casfs workspace exec`"
+        if workspace.state == "namespace-only"
+        else ""
+    )
     echo_result(
         as_json,
-        workspace_json(found),
-        f"{found.record['base']} {found.path} backend: {found.strategy.name}{how}",
+        workspace_json(workspace),
+        f"{workspace.record['base']} {workspace.path} backend: {workspace.strategy.name}{how}",
     )
 
 
@@ -93,12 +97,12 @@ def _open(
     verify: bool,
 ) -> Workspace:
     """Opens with that strategy; without one, with the first that works, best first."""
-    found = strategy_choice.choose(backend, store)
+    available = strategy_choice.choose(backend, store)
     if read_only and backend is None:
-        found = [one for one in found if one.layered]
+        available = [candidate for candidate in available if candidate.layered]
     trees = implicit_mount.tree_provider(store, os.environ)
     while True:
-        strategy = found.pop(0)
+        strategy = available.pop(0)
         try:
             return workspaces.open(
                 store,
@@ -113,12 +117,12 @@ def _open(
         except Refused:
             raise
         except background.StartFailed as error:  # the mount below: the others need it as well
-            found = [one for one in found if not one.over_fuse]
-            _warn_of_next(strategy, error, found)
+            available = [candidate for candidate in available if not candidate.over_fuse]
+            _warn_of_next(strategy, error, available)
         except CasfsError as error:
             if verify and isinstance(error, Corrupt):
                 raise
-            _warn_of_next(strategy, error, found)
+            _warn_of_next(strategy, error, available)
 
 
 def _warn_of_next(failed: Strategy, error: CasfsError, left: list[Strategy]) -> None:

@@ -94,5 +94,5 @@ def _value_or_size(value: bytes, size: int) -> bytes:
 
 _ALL = (lookup, forget, batch_forget, getattr, statx, readlink, access, statfs, getxattr, listxattr)
 HANDLERS: dict[str, Callable[[Session, Request], bytes | None]] = {
-    one.__name__: one for one in _ALL
+    handler.__name__: handler for handler in _ALL
 }

@@ -54,8 +54,8 @@ def negotiate(body: bytes | memoryview) -> tuple[bytes, Negotiated | None]:
             protocol.KERNEL_VERSION, protocol.KERNEL_MINOR_VERSION, *[0] * 10
         ), None
     if flags & protocol.INIT_EXT and len(body) >= protocol.init_in.size + protocol.init_in_ext.size:
-        (more,) = protocol.init_in_ext.unpack_from(body, protocol.init_in.size)
-        flags |= more << 32
+        (high_flags,) = protocol.init_in_ext.unpack_from(body, protocol.init_in.size)
+        flags |= high_flags << 32
     if major < protocol.KERNEL_VERSION or minor < protocol.OLDEST_MINOR or NEEDED & ~flags:
         raise Unsupported(f"this kernel's FUSE {major}.{minor} is too old; use --transport libfuse")
     agreed = Negotiated(minor, flags & WANTED, readahead)

@@ -151,7 +151,7 @@ class FuseServer:
         header_size = protocol.in_header.size
         poller = select.poll()
         spin_until = 0.0
-        now = time.perf_counter
+        clock = time.perf_counter
         poller.register(fd, select.POLLIN)
         os.set_blocking(fd, False)
         while not self._stopping:
@@ -160,7 +160,7 @@ class FuseServer:
                 size = os.readv(fd, buffers)
                 self._reading = False
             except BlockingIOError:
-                if now() > spin_until:
+                if clock() > spin_until:
                     poller.poll()
                 continue
             except OSError as error:
@@ -181,7 +181,7 @@ class FuseServer:
                 handler,
                 Request(unique, ino, uid=uid, gid=gid, body=body[: size - header_size]),
             )
-            spin_until = now() + self._spin_s
+            spin_until = clock() + self._spin_s
 
     def _answer(self, kind: str, handler: Handler, request: Request) -> None:
         try:

@@ -32,8 +32,8 @@ class Pipe:
             moved = 0
             while moved < extent.size:
                 left = extent.size - moved
-                at = extent.offset + moved
-                count = os.splice(extent.fd, write_end, left, offset_src=at)
+                offset = extent.offset + moved
+                count = os.splice(extent.fd, write_end, left, offset_src=offset)
                 if count == 0:
                     raise Denied(errno.EIO)
                 moved += count

@@ -34,10 +34,10 @@ def invalidated_dentries(backend: Backend) -> Callable[[], list[Dentry]]:
 
 def _dentries(head: str) -> Iterator[Dentry]:
     """Yields the names that show a head; `trees/<name>` is removed with its last checkpoint."""
-    kind, _, rest = os.fsencode(head).partition(b"/")
+    kind, _, suffix = os.fsencode(head).partition(b"/")
     if kind == b"threads":
-        yield (b"threads",), rest
+        yield (b"threads",), suffix
     elif kind == b"checkpoints":
-        name, _, id = rest.partition(b"/")
+        name, _, id = suffix.partition(b"/")
         yield (b"trees", name), id
         yield (b"trees",), name

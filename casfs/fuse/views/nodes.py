@@ -69,7 +69,7 @@ def file_name(text: str) -> bytes:
 
 class NodeDirectory(ComposedDirectory):
     """`depth`: the number of directories between it and the mount, for its relative links;
-    `more`: entries beside the node's own."""
+    `extra_factories`: entries beside the node's own."""
 
     __slots__ = ("_depth", "_hash", "_more", "_mtime_ns", "_reader")
 
@@ -80,14 +80,14 @@ class NodeDirectory(ComposedDirectory):
         hash: NodeHash,
         depth: int,
         mtime_ns: int = Y2000_NS,
-        **more: VnodeFactory,
+        **extra_factories: VnodeFactory,
     ) -> None:
         super().__init__(key)
         self._reader = reader
         self._hash = hash
         self._depth = depth
         self._mtime_ns = mtime_ns
-        self._more = {name.encode(): factory for name, factory in more.items()}
+        self._more = {name.encode(): factory for name, factory in extra_factories.items()}
 
     @property
     def digest(self) -> str:
@@ -112,7 +112,7 @@ class _Fields:
 
     def factories(self) -> dict[bytes, VnodeFactory]:
         node = self._node
-        found: dict[bytes, VnodeFactory] = {
+        factories: dict[bytes, VnodeFactory] = {
             b".node.json": partial(self._blob, node.hash),
             b".type": partial(TextFile, data=node.type.encode() + b"\n", mtime_ns=self._mtime_ns),
         }
@@ -121,17 +121,19 @@ class _Fields:
         for key, value in fields.items():
             is_json, factory = self._factory(key, value, whole)
             name = file_name(key + JSON) if is_json else _not_json(file_name(key))
-            found[name] = factory
+            factories[name] = factory
         if node.type == TURN and "workspace" in fields:
             shown = self._reader.shown_tree(node, "workspace")
             assert shown is not None
             target = b"../" * self._depth + b"trees/" + shown.name.encode("ascii")
-            found[b"workspace"] = partial(Link, target=target)
+            factories[b"workspace"] = partial(Link, target=target)
             if "before" in fields:
                 trees = self._reader.store, fields["before"], fields["workspace"]
                 make = partial(unified_diff.patch, *trees)
-                found[b"changes.diff"] = partial(ComputedFile, make=make, mtime_ns=self._mtime_ns)
-        return found
+                factories[b"changes.diff"] = partial(
+                    ComputedFile, make=make, mtime_ns=self._mtime_ns
+                )
+        return factories
 
     def _factory(self, key: str, value: Any, whole: bool) -> tuple[bool, VnodeFactory]:
         """Returns whether the field is shown as JSON, and the factory of its vnode."""
@@ -146,7 +148,7 @@ class _Fields:
     def _of_refs(self, key: str, value: list[Any] | dict[str, Any]) -> bool:
         members = value if isinstance(value, list) else list(value.values())
         if members:
-            return all(isinstance(one, str) and one in self._refs for one in members)
+            return all(isinstance(member, str) and member in self._refs for member in members)
         probe = [ANY_HASH] if isinstance(value, list) else {"any": ANY_HASH}
         payload = {**self._node.payload, key: probe}
         node = Node(
@@ -212,15 +214,15 @@ class Refs(Directory):
 
 def _named_refs(value: list[str] | dict[str, str]) -> Iterator[tuple[bytes, str]]:
     if isinstance(value, list):
-        return ((b"%04d" % place, hash) for place, hash in enumerate(value))
+        return ((b"%04d" % index, hash) for index, hash in enumerate(value))
     return ((file_name(key), hash) for key, hash in value.items())
 
 
 def _find_ref(value: list[str] | dict[str, str], name: bytes) -> str | None:
     text = printable(name)
     if isinstance(value, list):
-        place = int(text) if text.isascii() and text.isdigit() else len(value)
-        return value[place] if place < len(value) and b"%04d" % place == name else None
+        index = int(text) if text.isascii() and text.isdigit() else len(value)
+        return value[index] if index < len(value) and b"%04d" % index == name else None
     if text in value and file_name(text) == name:
         return value[text]
     return next((hash for key, hash in value.items() if file_name(key) == name), None)

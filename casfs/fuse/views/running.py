@@ -50,22 +50,22 @@ class RunningStep(ComposedDirectory):
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         intent = self._intent() or {}
-        found: dict[bytes, VnodeFactory] = {
+        factories: dict[bytes, VnodeFactory] = {
             field.encode("ascii"): partial(LiveFile, make=partial(self._field, field))
             for field in FIELDS
             if field in intent
         }
         if intent:
             prompt = partial(prompts.running, self._reader, self._id)
-            found[b"prompt.md"] = partial(LiveFile, make=prompt)
+            factories[b"prompt.md"] = partial(LiveFile, make=prompt)
         if live_output.exists(self._reader.store.root, intent.get("run")):
-            found[b"stdout"] = partial(LiveFile, make=self._stdout)
-            found[b"tools"] = partial(LiveFile, make=self._tools)
+            factories[b"stdout"] = partial(LiveFile, make=self._stdout)
+            factories[b"tools"] = partial(LiveFile, make=self._tools)
         if isinstance(intent.get("turns"), list):
-            found[b"turns"] = partial(LiveDirectory, find=self._turns, changed=self._changed)
+            factories[b"turns"] = partial(LiveDirectory, find=self._turns, changed=self._changed)
         if is_hash(intent.get("paused", "")):
-            found[b"paused"] = partial(LiveDirectory, find=self._paused, changed=self._changed)
-        return found
+            factories[b"paused"] = partial(LiveDirectory, find=self._paused, changed=self._changed)
+        return factories
 
     def _paused(self) -> dict[bytes, VnodeFactory]:
         intent = self._intent() or {}
@@ -75,8 +75,8 @@ class RunningStep(ComposedDirectory):
         )
 
     def _intent(self) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._reader.thread(self._id).thread.fields.get("intent")
-        return found
+        intent: Mapping[str, Any] | None = self._reader.thread(self._id).thread.fields.get("intent")
+        return intent
 
     def _changed(self) -> int:
         return self._reader.thread(self._id).mtime_ns
@@ -90,10 +90,10 @@ class RunningStep(ComposedDirectory):
 
     def _stdout(self) -> tuple[bytes, int]:
         intent = self._intent() or {}
-        found = live_output.tail(self._reader.store.root, intent.get("run"))
-        if found is None:
+        output = live_output.tail(self._reader.store.root, intent.get("run"))
+        if output is None:
             raise NotFound(f"thread {self._id}: its program does not run any more")
-        return found
+        return output
 
     def _tools(self) -> tuple[bytes, int]:
         thread, mtime_ns = self._reader.thread(self._id)
@@ -112,14 +112,14 @@ class RunningStep(ComposedDirectory):
 def attempts(reader: StoreReader, id: ThreadId) -> dict[bytes, VnodeFactory]:
     """Returns the details of the failed attempts at the pending step, oldest first."""
     thread, mtime_ns = reader.thread(id)
-    found = [hash for hash in thread.fields.get("attempts") or () if is_hash(hash)]
-    return _numbered(reader, found, depth=ATTEMPT_DEPTH, mtime_ns=mtime_ns)
+    hashes = [hash for hash in thread.fields.get("attempts") or () if is_hash(hash)]
+    return _numbered(reader, hashes, depth=ATTEMPT_DEPTH, mtime_ns=mtime_ns)
 
 
 def _numbered(
     reader: StoreReader, hashes: Sequence[str], depth: int, mtime_ns: int
 ) -> dict[bytes, VnodeFactory]:
-    names = {b"%04d" % place: hash for place, hash in enumerate(hashes)}
+    names = {b"%04d" % index: hash for index, hash in enumerate(hashes)}
     factories = ref_factories(reader, names, depth=depth, mtime_ns=mtime_ns)
     return {name: partial(_keyed, factory, names[name]) for name, factory in factories.items()}
 

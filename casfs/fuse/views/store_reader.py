@@ -99,13 +99,13 @@ class StoreReader:
         """Returns a node that is referred to. Raises Corrupt, CorruptBlob."""
         self.store.purged.replaced()  # clears the cache, where something was purged
         generation = self._nodes.generation
-        found: Node[Any] | None = self._nodes.get(hash)
-        if found is None:
-            found = self._load(lambda: self.store.node(hash), hash)
-            self._nodes.put(hash, found, _memory_bytes(found.payload), generation)
-        if type is not None and found.type != type:
-            raise Corrupt(f"{hash} is a {found.type} where a {type} should be")
-        return found
+        node: Node[Any] | None = self._nodes.get(hash)
+        if node is None:
+            node = self._load(lambda: self.store.node(hash), hash)
+            self._nodes.put(hash, node, _memory_bytes(node.payload), generation)
+        if type is not None and node.type != type:
+            raise Corrupt(f"{hash} is a {node.type} where a {type} should be")
+        return node
 
     def entries(self, hash: TreeHash) -> Mapping[bytes, Entry]:
         """Returns the entries of a directory node that is referred to. Raises Corrupt."""
@@ -134,11 +134,11 @@ class StoreReader:
     def steps(self, thread: Thread) -> list[StepRef]:
         """Returns the steps up to the thread's head. Raises Corrupt."""
         generation = self._steps.generation
-        found: list[StepRef] | None = self._steps.get(thread.hash)
-        if found is None:
-            found = self._load(lambda: threads.steps(self.store, thread), thread.hash)
-            self._steps.put(thread.hash, found, 1, generation)
-        return found
+        steps: list[StepRef] | None = self._steps.get(thread.hash)
+        if steps is None:
+            steps = self._load(lambda: threads.steps(self.store, thread), thread.hash)
+            self._steps.put(thread.hash, steps, 1, generation)
+        return steps
 
     def prompt(self, id: ThreadId, step: str) -> bytes:
         """Returns the prompt of a step, rebuilt, with its fault on top where it has one. A fault is
@@ -146,15 +146,15 @@ class StoreReader:
         Corrupt, NotFound (the thread)."""
         faulty = f"{step} {id} {self.change_times.latest(threads.HEADS).seq}"
         generation = self._prompts.generation
-        found: bytes | None = self._prompts.get(step) or self._prompts.get(faulty)
-        if found is None:
+        prompt_bytes: bytes | None = self._prompts.get(step) or self._prompts.get(faulty)
+        if prompt_bytes is None:
             node = self.node(step, "thread-step")
             thread = threads.get(self.store, id)
             prompt = self._load(lambda: prompts.of_step(self.store, thread, node), step)
-            found = prompt.marked().encode()
+            prompt_bytes = prompt.marked().encode()
             key = faulty if prompt.fault else step
-            self._prompts.put(key, found, len(found), generation)
-        return found
+            self._prompts.put(key, prompt_bytes, len(prompt_bytes), generation)
+        return prompt_bytes
 
     def pending_prompt(self, thread: Thread) -> bytes:
         """Returns the prompt of a thread's pending step; empty where there is none. Raises
@@ -164,12 +164,12 @@ class StoreReader:
         parts = [fields.get(name) for name in PROMPT_FIELDS]
         key = f"{thread.id} {thread.hash} {intent.get('role')} {intent.get('correction')} {parts}"
         generation = self._prompts.generation
-        found: bytes | None = self._prompts.get(key)
-        if found is None:
+        prompt_bytes: bytes | None = self._prompts.get(key)
+        if prompt_bytes is None:
             prompt = prompts.of_pending_step(self.store, thread)
-            found = prompt.text.encode() if prompt else b""
-            self._prompts.put(key, found, len(found), generation)
-        return found
+            prompt_bytes = prompt.text.encode() if prompt else b""
+            self._prompts.put(key, prompt_bytes, len(prompt_bytes), generation)
+        return prompt_bytes
 
     def aggregate(self, key: str, prefix: str, compute: Callable[[], Value]) -> Value:
         """Returns `compute()`, a function of the heads below `prefix`; memoised until one of
@@ -188,8 +188,8 @@ class StoreReader:
         """Returns the hashes in a node's payload that are references; `local_too`: local refs,
         which may dangle, as well."""
         _, schema = self.store.registry.compiled(node.type_hash)
-        found = schema.refs(node.payload)
-        return frozenset(ref.hash for ref in found if local_too or not ref.is_local)
+        refs = schema.refs(node.payload)
+        return frozenset(ref.hash for ref in refs if local_too or not ref.is_local)
 
     def cache_sizes(self) -> dict[str, int]:
         return {"nodes": len(self._nodes), "descriptors": len(self.blobs.open_blobs)}

@@ -87,7 +87,9 @@ class ThreadIndex:
             packed = self._days.get(day, b"")
             entries = bytes(packed[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES])
         places = range(TIME_BYTES, len(entries), ENTRY_BYTES)
-        return b"".join(self._line(entries[at : at + ID_LENGTH].decode("ascii")) for at in places)
+        return b"".join(
+            self._line(entries[offset : offset + ID_LENGTH].decode("ascii")) for offset in places
+        )
 
     def _line(self, id: str) -> bytes:
         head = self._reader.store.heads.get(head_name(ThreadId(id)))
@@ -121,7 +123,7 @@ class ThreadIndex:
                 self._active[id] = ACTIVE % _fields(id, head)
             else:
                 days[head.record["updatedAt"] // DAY_MS].append(_entry(id, head))
-        self._days = {day: bytearray(b"".join(sorted(found))) for day, found in days.items()}
+        self._days = {day: bytearray(b"".join(sorted(entries))) for day, entries in days.items()}
         self._loaded = True
 
     def _add(self, id: str, head: Head) -> None:
@@ -131,17 +133,19 @@ class ThreadIndex:
         packed = self._days.setdefault(head.record["updatedAt"] // DAY_MS, bytearray())
         entry = _entry(id, head)
         starts = range(0, len(packed), ENTRY_BYTES)
-        place = bisect_left(starts, entry, key=lambda at: bytes(packed[at : at + ENTRY_BYTES]))
-        packed[place * ENTRY_BYTES : place * ENTRY_BYTES] = entry
+        index = bisect_left(
+            starts, entry, key=lambda start: bytes(packed[start : start + ENTRY_BYTES])
+        )
+        packed[index * ENTRY_BYTES : index * ENTRY_BYTES] = entry
 
     def _drop(self, id: str) -> None:
         """Removes a thread, active or ended."""
         if self._active.pop(id, None) is not None or len(id) != ID_LENGTH:
             return
         for day, packed in self._days.items():
-            at = _find(packed, id.encode("utf-8"))
-            if at >= 0:
-                del packed[at : at + ENTRY_BYTES]
+            offset = _find(packed, id.encode("utf-8"))
+            if offset >= 0:
+                del packed[offset : offset + ENTRY_BYTES]
                 if not packed:
                     del self._days[day]
                 return
@@ -149,10 +153,10 @@ class ThreadIndex:
 
 def _find(packed: bytearray, id: bytes) -> int:
     """Returns the offset of a thread's entry; -1 if there is none."""
-    at = packed.find(id)
-    while at >= 0 and at % ENTRY_BYTES != TIME_BYTES:
-        at = packed.find(id, at + 1)
-    return at - TIME_BYTES if at >= 0 else -1
+    id_offset = packed.find(id)
+    while id_offset >= 0 and id_offset % ENTRY_BYTES != TIME_BYTES:
+        id_offset = packed.find(id, id_offset + 1)
+    return id_offset - TIME_BYTES if id_offset >= 0 else -1
 
 
 def _is_valid(id: str, head: Head) -> bool:
@@ -166,13 +170,13 @@ def _is_active(head: Head) -> bool:
 
 def _fields(id: str, head: Head) -> tuple[bytes, bytes, bytes, int]:
     start = head.record["start"]
-    at = head.record["updatedAt"]
-    return id.encode("ascii"), head.hash.encode("ascii"), start.encode("ascii"), at
+    updated_at = head.record["updatedAt"]
+    return id.encode("ascii"), head.hash.encode("ascii"), start.encode("ascii"), updated_at
 
 
 def _entry(id: str, head: Head) -> bytes:
-    at: int = head.record["updatedAt"]
-    return at.to_bytes(TIME_BYTES, "big") + id.encode("ascii")
+    updated_at: int = head.record["updatedAt"]
+    return updated_at.to_bytes(TIME_BYTES, "big") + id.encode("ascii")
 
 
 # -- vnodes -------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class ThreadDirectory(ComposedDirectory):
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         thread = self._thread()
-        found: dict[bytes, VnodeFactory] = {
+        factories: dict[bytes, VnodeFactory] = {
             b"status": partial(LiveFile, make=self._status),
             b"thread.json": partial(LiveFile, make=self._thread_json),
             b"input.md": self._input,
@@ -107,19 +107,19 @@ class ThreadDirectory(ComposedDirectory):
             b"steps": partial(Steps, reader=self._reader, id=self._id),
         }
         if thread.status in (threads.ENDED, threads.CANCELLED):
-            found[b"end.json"] = partial(self._end, thread.hash)
+            factories[b"end.json"] = partial(self._end, thread.hash)
         parent = thread.fields.get("parent")
         if parent and self._reader.store.heads.get(threads.head_name(parent)):
-            found[b"parent"] = partial(Link, target=b"../" + file_name(parent))
+            factories[b"parent"] = partial(Link, target=b"../" + file_name(parent))
         if thread.fields.get("children"):
             changed = self._children_changed
-            found[b"children"] = partial(LiveDirectory, find=self._children, changed=changed)
+            factories[b"children"] = partial(LiveDirectory, find=self._children, changed=changed)
         if thread.fields.get("intent"):
-            found[RUNNING] = partial(RunningStep, reader=self._reader, id=self._id)
+            factories[RUNNING] = partial(RunningStep, reader=self._reader, id=self._id)
         if thread.fields.get("attempts"):
             find = partial(attempts, self._reader, self._id)
-            found[ATTEMPTS] = partial(LiveDirectory, find=find, changed=self._changed)
-        return found
+            factories[ATTEMPTS] = partial(LiveDirectory, find=find, changed=self._changed)
+        return factories
 
     def _status(self) -> tuple[bytes, int]:
         thread, mtime_ns = self._reader.thread(self._id)
@@ -161,8 +161,8 @@ class ThreadDirectory(ComposedDirectory):
         return {name: partial(Link, target=b"../../" + name) for name in map(file_name, ids)}
 
     def _find_children(self) -> list[str]:
-        found = (timed.thread for timed in self._reader.threads())
-        return [one.id for one in found if one.fields.get("parent") == self._id]
+        candidates = (timed.thread for timed in self._reader.threads())
+        return [thread.id for thread in candidates if thread.fields.get("parent") == self._id]
 
     def _start_payload(self) -> dict[str, Any]:
         payload: dict[str, Any] = self._reader.node(_start(self._thread())).payload
@@ -227,7 +227,7 @@ class StepDirectory(ComposedDirectory):
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         step = self._payload()
-        found: dict[bytes, VnodeFactory] = {
+        factories: dict[bytes, VnodeFactory] = {
             b"step.json": partial(self._field, self._hash, None),
             b"meta.json": partial(self._field, self._hash, "meta"),
             b"output.md": partial(self._field, step["content"], "text"),
@@ -235,17 +235,17 @@ class StepDirectory(ComposedDirectory):
             b"artifacts": partial(self._refs, step["content"], "artifacts"),
         }
         if "prompt" in step:
-            found[b"prompt.md"] = self._prompt
+            factories[b"prompt.md"] = self._prompt
         if step["attempts"]:
-            found[b"attempts"] = partial(self._refs, self._hash, "attempts")
+            factories[b"attempts"] = partial(self._refs, self._hash, "attempts")
         if "paused" in step:
-            found[b"paused"] = partial(self._refs, step["paused"], "artifacts")
+            factories[b"paused"] = partial(self._refs, step["paused"], "artifacts")
         if step["changes"] is not None:
-            found[b"changes.diff"] = partial(self._blob, step["changes"])
+            factories[b"changes.diff"] = partial(self._blob, step["changes"])
         if step["workspace"] is not None:
             target = b"../" * STEP_DEPTH + b"trees/%b@%d" % (file_name(self._id), step["index"])
-            found[b"workspace"] = partial(Link, target=target, mtime_ns=self._mtime_ns)
-        return found
+            factories[b"workspace"] = partial(Link, target=target, mtime_ns=self._mtime_ns)
+        return factories
 
     def _field(self, hash: NodeHash, field: str | None, key: bytes) -> Vnode:
         make = partial(field_bytes, self._reader, hash, field)

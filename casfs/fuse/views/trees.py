@@ -159,8 +159,8 @@ class Trees(StoreDirectory):
         if MARK in name or parse_hash(name) is not None:
             root = self._named(name)
             return None if root is None else TreeDirectory(key, self._reader, root)
-        found = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
-        return found if found.exists() else None
+        checkpoints = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
+        return checkpoints if checkpoints.exists() else None
 
     def _named(self, name: bytes) -> DatedTree | None:
         first, mark, second = name.partition(MARK)
@@ -257,7 +257,7 @@ class Checkpoints(StoreDirectory):
 
 def _plugin_names(reader: StoreReader) -> dict[bytes, None]:
     def find() -> dict[bytes, None]:
-        return {one.name.encode("ascii"): None for one in registry.listing(reader.store)}
+        return {plugin.name.encode("ascii"): None for plugin in registry.listing(reader.store)}
 
     return reader.aggregate("names of plugins", registry.HEADS, find)
 
@@ -304,9 +304,9 @@ class Versions(StoreDirectory):
         return None if head is None else self._tree(name, TreeHash(head.hash))
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        for one in registry.listing(self._reader.store, self._name):
-            name = one.version.encode("ascii")
-            yield name, self._tree(name, one.root)
+        for plugin in registry.listing(self._reader.store, self._name):
+            name = plugin.version.encode("ascii")
+            yield name, self._tree(name, plugin.root)
 
     def _tree(self, name: bytes, root: TreeHash) -> TreeDirectory:
         return TreeDirectory(

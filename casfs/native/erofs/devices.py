@@ -42,9 +42,9 @@ class Table:
 
     def blocks(self) -> bytearray:
         """Returns what precedes the inode area, with the superblock's room; b"" without devices."""
-        slots = [DEVICE_SLOT.pack(one.name.encode(), one.blocks) for one in self._numbers]
-        found = bytearray(AT_TABLE if slots else 0) + b"".join(slots)
-        return found + bytes(-len(found) % BLOCK)
+        slots = [DEVICE_SLOT.pack(device.name.encode(), device.blocks) for device in self._numbers]
+        front = bytearray(AT_TABLE if slots else 0) + b"".join(slots)
+        return front + bytes(-len(front) % BLOCK)
 
 
 def extent(name: str, size: int, offset: int) -> Extent:
@@ -64,10 +64,17 @@ def read_label(image: BinaryIO) -> bytes:
 def read(image: BinaryIO) -> list[Device]:
     """Returns the devices that an image needs, in their order. Raises Corrupt, OSError."""
     head = image.read(AT_TABLE).ljust(AT_TABLE, b"\0")
-    magic, *_, count, at, _, _, _, _ = layout.SUPER.unpack_from(head, AT_SUPER)
+    magic, *_, count, table_slot, _, _, _, _ = layout.SUPER.unpack_from(head, AT_SUPER)
     slots = image.read(count * DEVICE_SLOT.size)
     is_whole = len(slots) == count * DEVICE_SLOT.size
-    if magic != layout.MAGIC or not is_whole or (count and at * DEVICE_SLOT.size != AT_TABLE):
+    if (
+        magic != layout.MAGIC
+        or not is_whole
+        or (count and table_slot * DEVICE_SLOT.size != AT_TABLE)
+    ):
         raise Corrupt(f"{image.name} is not an image, or its table of devices is cut")
-    found = DEVICE_SLOT.iter_unpack(slots)
-    return [Device(name.rstrip(b"\0").decode("ascii", "replace"), blocks) for name, blocks in found]
+    unpacked_slots = DEVICE_SLOT.iter_unpack(slots)
+    return [
+        Device(name.rstrip(b"\0").decode("ascii", "replace"), blocks)
+        for name, blocks in unpacked_slots
+    ]

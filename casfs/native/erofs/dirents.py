@@ -56,17 +56,17 @@ def pack(
     first = base = 0
     for count in counts:
         end = first + count
-        at = DIRENT.size * count
-        for place in range(first, end):
-            nid = nids[place]
+        name_offset = DIRENT.size * count
+        for index in range(first, end):
+            nid = nids[index]
             if nid == PENDING_NID:
-                later.append(base + (place - first) * DIRENT.size)
+                later.append(base + (index - first) * DIRENT.size)
                 nid = 0
-            parts.append(DIRENT.pack(nid, at, types[place]))
-            at += len(names[place])
+            parts.append(DIRENT.pack(nid, name_offset, types[index]))
+            name_offset += len(names[index])
         parts += names[first:end]
         first = end
         base += BLOCK
         if end < len(names):
-            parts.append(bytes(BLOCK - at))
+            parts.append(bytes(BLOCK - name_offset))
     return b"".join(parts), later

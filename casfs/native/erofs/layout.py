@@ -112,9 +112,9 @@ def crc32c(data: bytes | bytearray, crc: int = 0xFFFF_FFFF) -> int:
 
 @cache
 def _table() -> tuple[int, ...]:
-    found = []
+    table = []
     for crc in range(256):
         for _ in range(8):
             crc = (crc >> 1) ^ (0x82F6_3B78 if crc & 1 else 0)
-        found.append(crc)
-    return tuple(found)
+        table.append(crc)
+    return tuple(table)

@@ -66,9 +66,9 @@ def write(
 
 class _Image:
     def __init__(self, epoch: int, shared: Iterable[tuple[bytes, bytes]]) -> None:
-        at = AT_SUPER + layout.SUPER.size
-        self._xattrs = xattrs.Table(shared, at)
-        self._meta = bytearray(at) + self._xattrs.data
+        xattrs_offset = AT_SUPER + layout.SUPER.size
+        self._xattrs = xattrs.Table(shared, xattrs_offset)
+        self._meta = bytearray(xattrs_offset) + self._xattrs.data
         self._epoch = epoch
         self._inodes = 0
         self._chunked = False
@@ -85,33 +85,33 @@ class _Image:
         top = bytearray(layout.NID.size)
         stack: list[tuple[Directory, int, bytearray, int]] = [(root, 0, top, 0)]
         while stack:
-            directory, parent, where, at = stack.pop()
-            stack += self._directory(directory, parent, where=where, at=at)
+            directory, parent, where, nid_offset = stack.pop()
+            stack += self._directory(directory, parent, where=where, nid_offset=nid_offset)
         self._root = layout.NID.unpack(top)[0]
         if self._root > 0xFFFF:
             raise Invalid("there are too many shared extended attributes in front of the root")
 
     def _directory(
-        self, directory: Directory, parent: int, where: bytearray, at: int
+        self, directory: Directory, parent: int, where: bytearray, nid_offset: int
     ) -> list[tuple[Directory, int, bytearray, int]]:
-        """Place a directory, its nid at `at` in `where`, and its leaves; returns its directories,
-        the last one first."""
+        """Place a directory, its nid at `nid_offset` in `where`, and its leaves; returns its
+        directories, the last one first."""
         entries: list[tuple[bytes, Node | None]] = [*directory.entries, (b".", None), (b"..", None)]
         entries.sort(key=BY_NAME)
         names = [name for name, _ in entries]
         dirents.check(names)
         below = [node for _, node in entries if type(node) is Directory]
         counts, size = dirents.split(names)
-        place, tail_at = self._inode(
+        inode_offset, tail_at = self._inode(
             stat.S_IFDIR,
             directory.attr,
-            found=directory.xattrs,
+            xattr_pairs=directory.xattrs,
             size=size,
             tail=size % BLOCK,
             nlink=2 + len(below),
         )
-        nid = place // SLOT
-        layout.NID.pack_into(where, at, nid)
+        nid = inode_offset // SLOT
+        layout.NID.pack_into(where, nid_offset, nid)
         nids: list[int] = []
         types: list[int] = []
         for name, node in entries:
@@ -122,65 +122,74 @@ class _Image:
                 nids.append(self._leaf(node))
                 types.append(TYPES[type(node)])
         content, later = dirents.pack(names, nids, types=types, counts=counts)
-        places = self._content(place, content, tail_at=tail_at, later=later)
-        return [(node, nid, *found) for node, found in zip(below[::-1], places[::-1], strict=True)]
+        places = self._content(inode_offset, content, tail_at=tail_at, later=later)
+        return [
+            (node, nid, *location) for node, location in zip(below[::-1], places[::-1], strict=True)
+        ]
 
     def _content(
-        self, place: int, content: bytes, tail_at: int, later: list[int]
+        self, inode_offset: int, content: bytes, tail_at: int, later: list[int]
     ) -> list[tuple[bytearray, int]]:
         """Place a directory's content, in blocks and inline; returns the places of `later`."""
         blocks = self._directory_blocks
         base = len(blocks)
         whole = len(content) // BLOCK * BLOCK if tail_at else len(content)
         if whole:
-            self._directories.append((place, base // BLOCK))
+            self._directories.append((inode_offset, base // BLOCK))
             blocks += content[:whole]
             blocks += bytes(-len(blocks) % BLOCK)
         if tail_at:
             self._meta[tail_at : tail_at + len(content) - whole] = content[whole:]
         return [
-            (blocks, base + at) if at < whole else (self._meta, tail_at + at - whole)
-            for at in later
+            (blocks, base + offset) if offset < whole else (self._meta, tail_at + offset - whole)
+            for offset in later
         ]
 
     def _leaf(self, node: Node) -> int:
         """Place an entry that is not a directory; returns its nid."""
         if type(node) is File:
-            attr, size, content, found = node
+            attr, size, content, xattr_pairs = node
             if not 0 <= size <= MAX_SIZE:
                 raise Invalid(f"a file of {size} bytes cannot be in an image")
             if isinstance(content, (bytes, str)):
-                return self._with_data(stat.S_IFREG, attr, found=found, size=size, content=content)
+                return self._with_data(
+                    stat.S_IFREG, attr, xattr_pairs=xattr_pairs, size=size, content=content
+                )
             self._chunked |= size > 0
             chunks = self._devices.map(content, size) if size else None
-            return self._inode(stat.S_IFREG, attr, found=found, size=size, chunks=chunks)[0] // SLOT
+            return (
+                self._inode(stat.S_IFREG, attr, xattr_pairs=xattr_pairs, size=size, chunks=chunks)[
+                    0
+                ]
+                // SLOT
+            )
         if type(node) is Symlink:
             target = node.target
             if not target or b"\0" in target or len(target) > MAX_TARGET:
                 raise Invalid(f"{target[:20]!r} ({len(target)} bytes) cannot be a link's target")
             return self._with_data(
-                stat.S_IFLNK, node.attr, found=node.xattrs, size=len(target), content=target
+                stat.S_IFLNK, node.attr, xattr_pairs=node.xattrs, size=len(target), content=target
             )
         if type(node) is Whiteout:
-            return self._inode(stat.S_IFCHR, node.attr, found=(), size=0)[0] // SLOT
+            return self._inode(stat.S_IFCHR, node.attr, xattr_pairs=(), size=0)[0] // SLOT
         return dirents.PENDING_NID
 
     def _with_data(
-        self, kind: int, attr: Attr, found: Xattrs, size: int, content: bytes | str
+        self, kind: int, attr: Attr, xattr_pairs: Xattrs, size: int, content: bytes | str
     ) -> int:
         """Place an inode with its data; returns its nid."""
-        place, at = self._inode(
-            kind, attr, found=found, size=size, tail=size if size < BLOCK else 0
+        inode_offset, tail_at = self._inode(
+            kind, attr, xattr_pairs=xattr_pairs, size=size, tail=size if size < BLOCK else 0
         )
         if isinstance(content, bytes):
             _check_size("a content", content, size)
-        if size and not at:
-            self._files.append((place, size, content))
+        if size and not tail_at:
+            self._files.append((inode_offset, size, content))
         elif isinstance(content, str):
-            self._later.append((at, size, content))
+            self._later.append((tail_at, size, content))
         elif size:
-            self._meta[at : at + size] = content
-        return place // SLOT
+            self._meta[tail_at : tail_at + size] = content
+        return inode_offset // SLOT
 
     # -- an inode -----------------------------------------------------------------------
 
@@ -188,7 +197,7 @@ class _Image:
         self,
         kind: int,
         attr: Attr,
-        found: Xattrs,
+        xattr_pairs: Xattrs,
         size: int,
         tail: int = 0,
         nlink: int = 1,
@@ -200,10 +209,10 @@ class _Image:
         if short is None:
             short = self._short[attr] = _check(attr, self._epoch)
         short = short and size <= 0xFFFF_FFFF and nlink <= 0xFFFF
-        encoded = self._xattrs.encode(found)
+        encoded = self._xattrs.encode(xattr_pairs)
         head = (SLOT if short else 2 * SLOT) + len(encoded)
         meta = self._meta
-        place = -(-len(meta) // SLOT) * SLOT
+        inode_offset = -(-len(meta) // SLOT) * SLOT
         format = layout.PLAIN
         start = 0
         after = b""
@@ -214,8 +223,8 @@ class _Image:
             after = aligned + chunks[1]
         elif tail and head + tail <= BLOCK:
             format = layout.INLINE
-            if place % BLOCK + head + tail > BLOCK:
-                place = -(-place // BLOCK) * BLOCK
+            if inode_offset % BLOCK + head + tail > BLOCK:
+                inode_offset = -(-inode_offset // BLOCK) * BLOCK
             after = bytes(tail)
         self._inodes += 1
         fixed = layout.inode(
@@ -229,17 +238,17 @@ class _Image:
             number=self._inodes & 0xFFFF_FFFF,
             attr=attr,
         )
-        meta += b"".join((bytes(place - len(meta)), fixed, encoded, after))
-        return place, place + head if format == layout.INLINE else 0
+        meta += b"".join((bytes(inode_offset - len(meta)), fixed, encoded, after))
+        return inode_offset, inode_offset + head if format == layout.INLINE else 0
 
     # -- filling in ----------------------------------------------------------------------
 
     def fill(self, fetch: Fetch) -> None:
         """Fill in the inline contents that are fetched."""
         keys = [key for _, _, key in self._later]
-        for (at, size, key), data in zip(self._later, fetch(keys), strict=True):
+        for (offset, size, key), data in zip(self._later, fetch(keys), strict=True):
             _check_size(key, data, size)
-            self._meta[at : at + size] = data
+            self._meta[offset : offset + size] = data
 
     def finish(self, uuid: bytes, fetch: Fetch, label: bytes) -> Iterator[bytes | bytearray]:
         """Yields the image, part by part. Contents in blocks are fetched lazily."""
@@ -252,14 +261,14 @@ class _Image:
         front = self._devices.blocks()
         area = len(front) // BLOCK
         first = area + len(meta) // BLOCK
-        for place, index in self._directories:
-            START.pack_into(meta, place + AT_START, first + index)
+        for inode_offset, index in self._directories:
+            START.pack_into(meta, inode_offset + AT_START, first + index)
         first += len(self._directory_blocks) // BLOCK
         blocks = first + sum(-(-size // BLOCK) for _, size, _ in self._files)
         if blocks > layout.MAX_BLOCKS:
             raise Invalid(f"an image of {blocks} blocks of {BLOCK} bytes is too large")
-        for place, size, _ in self._files:
-            START.pack_into(meta, place + AT_START, first)
+        for inode_offset, size, _ in self._files:
+            START.pack_into(meta, inode_offset + AT_START, first)
             first += -(-size // BLOCK)
         if front or label:  # inode numbers depend on what is in packs, and in remotes
             uuid = Hasher(uuid + front).update(meta).digest(length=16)
@@ -284,7 +293,7 @@ class _Image:
         START.pack_into(first, AT_SUPER + START.size, layout.crc32c(first[AT_SUPER:BLOCK]))
 
     def _data(self, fetch: Fetch) -> Iterator[bytes]:
-        coming = iter(fetch([one for _, _, one in self._files if isinstance(one, str)]))
+        coming = iter(fetch([key for _, _, key in self._files if isinstance(key, str)]))
         for _, size, content in self._files:
             if isinstance(content, str):
                 data = next(coming)

@@ -48,15 +48,15 @@ class Table:
             raise Invalid("a file has an extended attribute twice")
         if len(ids) > MAX_SHARED:
             raise Invalid(f"a file has {len(ids)} shared extended attributes, {MAX_SHARED} may be")
-        found = XATTRS.pack(0, len(ids)) + b"".join(ids) + b"".join(own)
+        encoded = XATTRS.pack(0, len(ids)) + b"".join(ids) + b"".join(own)
         if (
             len(xattrs) > MAX_LIST_BYTES >> 8
-            and sum(len(one) + 1 for one, _ in xattrs) > MAX_LIST_BYTES
+            and sum(len(name) + 1 for name, _ in xattrs) > MAX_LIST_BYTES
         ):
             raise Invalid(f"the names of {len(xattrs)} extended attributes are too much to list")
-        if words(found) > MAX_WORDS:
-            raise Invalid(f"extended attributes of {len(found)} bytes are too much for one file")
-        return found
+        if words(encoded) > MAX_WORDS:
+            raise Invalid(f"extended attributes of {len(encoded)} bytes are too much for one file")
+        return encoded
 
 
 def words(encoded: bytes) -> int:
@@ -65,17 +65,17 @@ def words(encoded: bytes) -> int:
 
 
 def _entry(name: bytes, value: bytes) -> bytes:
-    index, rest = _split_prefix(name)
+    index, suffix = _split_prefix(name)
     if len(value) > MAX_VALUE:
         raise Invalid(f"the extended attribute {name!r} of {len(value)} bytes is over {MAX_VALUE}")
-    entry = XATTR.pack(len(rest), index, len(value)) + rest + value
+    entry = XATTR.pack(len(suffix), index, len(value)) + suffix + value
     return entry + bytes(-len(entry) % 4)
 
 
 @lru_cache(maxsize=1000)
 def _split_prefix(name: bytes) -> tuple[int, bytes]:
     for prefix, index in PREFIXES.items():
-        rest = name.removeprefix(prefix)
-        if rest != name and rest and len(name) <= 255 and b"\0" not in rest:
-            return index, rest
+        suffix = name.removeprefix(prefix)
+        if suffix != name and suffix and len(name) <= 255 and b"\0" not in suffix:
+            return index, suffix
     raise Invalid(f"an extended attribute {name!r} cannot be stored")

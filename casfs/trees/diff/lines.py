@@ -21,8 +21,8 @@ def split(text: bytes) -> Lines:
 
 def counts(old: Lines, new: Lines) -> tuple[int, int]:
     """Returns the numbers of added and of deleted lines."""
-    found = changed_blocks(old, new)
-    return sum(j2 - j1 for _, _, j1, j2 in found), sum(i2 - i1 for i1, i2, _, _ in found)
+    blocks = changed_blocks(old, new)
+    return sum(j2 - j1 for _, _, j1, j2 in blocks), sum(i2 - i1 for i1, i2, _, _ in blocks)
 
 
 def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
@@ -35,19 +35,19 @@ def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
         old_range = _range(start, end)
         new_range = _range(start + shift, end + after)
         yield b"@@ -%s +%s @@\n" % (old_range, new_range)
-        at = start
+        old_index = start
         for i1, i2, j1, j2 in group:
-            yield from _prefixed(b" ", old[at:i1])
+            yield from _prefixed(b" ", old[old_index:i1])
             yield from _prefixed(b"-", old[i1:i2])
             yield from _prefixed(b"+", new[j1:j2])
-            at = i2
-        yield from _prefixed(b" ", old[at:end])
+            old_index = i2
+        yield from _prefixed(b" ", old[old_index:end])
 
 
-def groups(found: list[Block]) -> Iterator[list[Block]]:
+def groups(blocks: list[Block]) -> Iterator[list[Block]]:
     """Blocks whose contexts touch share a hunk."""
     group: list[Block] = []
-    for block in found:
+    for block in blocks:
         if group and block[0] - group[-1][1] > 2 * CONTEXT_LINES:
             yield group
             group = []

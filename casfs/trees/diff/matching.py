@@ -27,15 +27,15 @@ def changed_blocks(old: Lines, new: Lines) -> list[Block]:
     """Returns the replaced, inserted and deleted blocks, in order."""
     whole = _trimmed(old, new, (0, len(old), 0, len(new)))
     i1, i2, j1, j2 = whole
-    found: list[Block] = []
+    blocks: list[Block] = []
     left = MATCH_BUDGET
     for i, j in [*_anchors(old, new, whole), (i2, j2)]:
         pieces, spent = _match_gap(old, new, block=_trimmed(old, new, (i1, i, j1, j)), limit=left)
-        found += pieces
+        blocks += pieces
         left -= spent
         i1 = i + 1
         j1 = j + 1
-    return found
+    return blocks
 
 
 def _trimmed(old: Lines, new: Lines, block: Block) -> Block:
@@ -58,27 +58,27 @@ def _anchors(old: Lines, new: Lines, block: Block) -> list[tuple[int, int]]:
     i1, i2, j1, j2 = block
     old_counts = Counter(old[i1:i2])
     new_counts = Counter(new[j1:j2])
-    place = {new[j]: j for j in range(j1, j2) if new_counts[new[j]] == 1}
+    new_indices = {new[j]: j for j in range(j1, j2) if new_counts[new[j]] == 1}
     ends: list[int] = []  # the smallest new line that a run of that length can end with
     last: list[int] = []  # of these runs, as indices of `run`
     run: list[tuple[int, int, int]] = []  # old line, new line, the one before it in its run
     for i in range(i1, i2):
-        j = place.get(old[i])
+        j = new_indices.get(old[i])
         if j is None or old_counts[old[i]] != 1:
             continue
-        at = bisect_left(ends, j)
-        run.append((i, j, last[at - 1] if at else -1))
-        ends[at : at + 1] = [j]
-        last[at : at + 1] = [len(run) - 1]
+        index = bisect_left(ends, j)
+        run.append((i, j, last[index - 1] if index else -1))
+        ends[index : index + 1] = [j]
+        last[index : index + 1] = [len(run) - 1]
     return _backtrack(run, last[-1] if last else -1)
 
 
-def _backtrack(run: list[tuple[int, int, int]], at: int) -> list[tuple[int, int]]:
-    found = []
-    while at >= 0:
-        i, j, at = run[at]
-        found.append((i, j))
-    return found[::-1]
+def _backtrack(run: list[tuple[int, int, int]], index: int) -> list[tuple[int, int]]:
+    anchors = []
+    while index >= 0:
+        i, j, index = run[index]
+        anchors.append((i, j))
+    return anchors[::-1]
 
 
 def _match_gap(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[Block], int]:
@@ -91,14 +91,14 @@ def _match_gap(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[B
     if limit < len(a) + len(b) + GAP_COST or set(a).isdisjoint(b):
         return [block], 0
     matches, spent = _matches(a, b, limit)
-    found = []
+    blocks = []
     i = j = 0
     for x, y, size in [*sorted(matches), (len(a), len(b), 0)]:
         if i < x or j < y:
-            found.append((i + i1, x + i1, j + j1, y + j1))
+            blocks.append((i + i1, x + i1, j + j1, y + j1))
         i = x + size
         j = y + size
-    return found, spent
+    return blocks, spent
 
 
 def _matches(a: Lines, b: Lines, limit: int) -> tuple[list[Match], int]:
@@ -107,7 +107,7 @@ def _matches(a: Lines, b: Lines, limit: int) -> tuple[list[Match], int]:
     matcher: Any = SequenceMatcher(None, a, b)  # the stubs lack `b2j`
     cost = [1 + len(matcher.b2j.get(line, ())) for line in a]
     upto = list(accumulate(cost, initial=0))
-    found = []
+    matches = []
     spent = len(a) + len(b) + GAP_COST
     todo = deque([(0, len(a), 0, len(b))])
     while todo:
@@ -118,9 +118,9 @@ def _matches(a: Lines, b: Lines, limit: int) -> tuple[list[Match], int]:
         spent += price
         i, j, size = matcher.find_longest_match(i1, i2, j1, j2)
         if size:
-            found.append((i, j, size))
+            matches.append((i, j, size))
             if i1 < i and j1 < j:
                 todo.append((i1, i, j1, j))
             if i + size < i2 and j + size < j2:
                 todo.append((i + size, i2, j + size, j2))
-    return found, spent
+    return matches, spent

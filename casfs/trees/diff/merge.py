@@ -47,15 +47,15 @@ class Merged:
 
 
 def changes(store: Store, base: TreeHash, theirs: TreeHash) -> Changes:
-    found = Changes()
+    leaf_changes = Changes()
     for change in tree.changes(store, base, theirs):
         if GIT in change.path.split(b"/"):
-            found.skipped += 1
+            leaf_changes.skipped += 1
             continue
-        for side, entry in ((found.old, change.old), (found.new, change.new)):
+        for side, entry in ((leaf_changes.old, change.old), (leaf_changes.new, change.new)):
             if entry is not None and _is_leaf(store, entry):
                 side[change.path] = entry
-    return found
+    return leaf_changes
 
 
 def partial_tree(store: Store, leaves: Mapping[bytes, Entry], like: TreeHash) -> TreeHash:
@@ -75,7 +75,7 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
         result = merging.entry(path, theirs.old.get(path), mine, theirs.new.get(path))
         if not _is_same(result, mine):
             edits[path] = result
-    files = {path for path, one in tree.walk(store, ours) if not isinstance(one, Subdirectory)}
+    files = {path for path, entry in tree.walk(store, ours) if not isinstance(entry, Subdirectory)}
     _drop_blocked(edits, files, merging.conflicts)
     with store.batch() as batch:
         root = edit.with_entries(store, batch, root=ours, changes=edits, like=like).hash
@@ -134,7 +134,7 @@ class _Merge:
             return merged
         if base and ours.digest == base.digest:
             return merged._replace(digest=theirs.digest)
-        old, mine, new = (self._text(one) for one in (base, ours, theirs))
+        old, mine, new = (self._text(file) for file in (base, ours, theirs))
         if old is None or mine is None or new is None:
             self.conflicts.append((path, "changed on both sides, binary or too large"))
             return merged
@@ -160,20 +160,20 @@ class _Merge:
 
 def _has_markers(text: bytes) -> bool:
     lines = text.splitlines()
-    return all(any(one.startswith(mark) for one in lines) for mark in MARKERS)
+    return all(any(line.startswith(mark) for line in lines) for mark in MARKERS)
 
 
 def _is_leaf(store: Store, entry: Entry) -> bool:
     return not isinstance(entry, Subdirectory) or not tree.load(store, entry.digest.hash)
 
 
-def _is_same(one: Entry | None, other: Entry | None) -> bool:
+def _is_same(entry: Entry | None, other: Entry | None) -> bool:
     """Compares kind, content and the x bit: what both sides may have changed."""
-    if isinstance(one, File) and isinstance(other, File):
-        return (one.digest, one.executable) == (other.digest, other.executable)
-    if isinstance(one, Symlink) and isinstance(other, Symlink):
-        return one.target == other.target
-    return type(one) is type(other)
+    if isinstance(entry, File) and isinstance(other, File):
+        return (entry.digest, entry.executable) == (other.digest, other.executable)
+    if isinstance(entry, Symlink) and isinstance(other, Symlink):
+        return entry.target == other.target
+    return type(entry) is type(other)
 
 
 def _parents(path: bytes) -> Iterator[bytes]:

@@ -38,14 +38,14 @@ Files = Mapping[bytes, File]  # by path
 def detect(store: Store, changes: Iterable[Change]) -> list[Change]:
     """Returns the changes with each renamed file as one change, which has a `source`, in place of
     the two."""
-    found = list(changes)
-    deleted = {one.path: one.old for one in found if one.new is None}
-    added = {one.path: one.new for one in found if one.old is None}
+    all_changes = list(changes)
+    deleted = {change.path: change.old for change in all_changes if change.new is None}
+    added = {change.path: change.new for change in all_changes if change.old is None}
     search = _found(store, _files(deleted), _files(added))
     sources = search.sources
     gone = set(sources.values())
     result = []
-    for change in found:
+    for change in all_changes:
         source = sources.get(change.path)
         if source is not None and change.old is None:
             similarity = search.similarities[change.path]
@@ -88,7 +88,9 @@ class _Search:
             equal = by_hash.get(file.digest.hash)
             if not equal:
                 continue
-            source = max(equal[:MAX_EQUAL], key=lambda one: _basename(one) == _basename(path))
+            source = max(
+                equal[:MAX_EQUAL], key=lambda candidate: _basename(candidate) == _basename(path)
+            )
             equal.remove(source)
             self._take(path, source, 100)
 
@@ -113,7 +115,7 @@ class _Search:
                 if similarity >= MIN_SIMILARITY:
                     is_same_name = _basename(source) == _basename(path)
                     candidates.append((similarity, is_same_name, path, source))
-        candidates.sort(key=lambda one: one[:2], reverse=True)
+        candidates.sort(key=lambda candidate: candidate[:2], reverse=True)
         for similarity, _, path, source in candidates:
             if path in self._added and source in self._deleted:
                 self._take(path, source, min(99, int(similarity * 100)))
@@ -154,11 +156,11 @@ class _Search:
         after = self._pieces_of(new)
         if before is None or after is None:
             return 0.0
-        fewer, more = sorted((before, after), key=len)
+        fewer, more_pieces = sorted((before, after), key=len)
         self._pieces_left -= len(fewer)
         if self._pieces_left < 0:
             return 0.0
-        common = sum(min(count, more[piece]) * len(piece) for piece, count in fewer.items())
+        common = sum(min(count, more_pieces[piece]) * len(piece) for piece, count in fewer.items())
         return common / larger
 
     def _pieces_of(self, file: File) -> Counter[bytes] | None:

@@ -38,60 +38,60 @@ def merge(base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str]) -> M
     has_cr = all(text[0].endswith(b"\r\n") for text in texts if text)
     end = b"\r\n" if has_cr and any(texts) else b"\n"
     first, second = (label.encode() for label in labels)
-    found: Lines = []
+    lines: Lines = []
     for piece in pieces:
         if piece.theirs is None:
-            found += piece.lines
+            lines += piece.lines
         else:
-            found += [b"<<<<<<< " + first + end, *_ended(piece.lines, end), b"=======" + end]
-            found += [*_ended(piece.theirs, end), b">>>>>>> " + second + end]
-    return MergedText(b"".join(found), sum(one.theirs is not None for one in pieces))
+            lines += [b"<<<<<<< " + first + end, *_ended(piece.lines, end), b"=======" + end]
+            lines += [*_ended(piece.theirs, end), b">>>>>>> " + second + end]
+    return MergedText(b"".join(lines), sum(piece.theirs is not None for piece in pieces))
 
 
 def _pieces(base: Lines, ours: Lines, theirs: Lines) -> Iterator[_Piece]:
-    at = 0  # base lines before it are done
+    position = 0  # base lines before it are done
     shifts = [0, 0]  # of a base line after the last group, in ours and theirs
     for start, end, sides in _groups(changed_blocks(base, ours), changed_blocks(base, theirs)):
-        yield _Piece(base[at:start])
-        found = []
+        yield _Piece(base[position:start])
+        side_lines = []
         for side, (text, blocks) in enumerate(zip((ours, theirs), sides, strict=True)):
             grown = sum((j2 - j1) - (i2 - i1) for i1, i2, j1, j2 in blocks)
-            found.append(text[start + shifts[side] : end + shifts[side] + grown])
+            side_lines.append(text[start + shifts[side] : end + shifts[side] + grown])
             shifts[side] += grown
         if all(sides):
-            yield from _reduced(*found)
+            yield from _reduced(*side_lines)
         else:
-            yield _Piece(found[0] if sides[0] else found[1], common=False)
-        at = end
-    yield _Piece(base[at:])
+            yield _Piece(side_lines[0] if sides[0] else side_lines[1], common=False)
+        position = end
+    yield _Piece(base[position:])
 
 
 def _reduced(ours: Lines, theirs: Lines) -> Iterator[_Piece]:
     """Yields the parts of a conflict that differ, and the equal lines between them."""
-    at = 0
+    position = 0
     for i1, i2, j1, j2 in changed_blocks(ours, theirs):
-        yield _Piece(ours[at:i1])
+        yield _Piece(ours[position:i1])
         yield _Piece(ours[i1:i2], theirs[j1:j2])
-        at = i2
-    yield _Piece(ours[at:])
+        position = i2
+    yield _Piece(ours[position:])
 
 
 def _joined(pieces: Iterable[_Piece]) -> list[_Piece]:
     """Joins conflicts that have only a few common lines between them."""
-    found: list[_Piece] = []
+    joined_pieces: list[_Piece] = []
     gap: Lines = []  # common lines after the last of `found`
     for piece in pieces:
-        last = found[-1] if found else _Piece([])
+        last = joined_pieces[-1] if joined_pieces else _Piece([])
         if piece.theirs is None and piece.common:
             gap = gap + piece.lines
         elif last.theirs is None or piece.theirs is None or len(gap) > JOIN_LINES:
-            found += [_Piece(gap), piece]
+            joined_pieces += [_Piece(gap), piece]
             gap = []
         else:
             theirs = [*last.theirs, *gap, *piece.theirs]
-            found[-1] = _Piece([*last.lines, *gap, *piece.lines], theirs)
+            joined_pieces[-1] = _Piece([*last.lines, *gap, *piece.lines], theirs)
             gap = []
-    return [*found, _Piece(gap)]
+    return [*joined_pieces, _Piece(gap)]
 
 
 def _groups(
@@ -101,7 +101,7 @@ def _groups(
     sides = [(block, 0) for block in ours] + [(block, 1) for block in theirs]
     group: tuple[list[Block], list[Block]] = ([], [])
     start = end = 0
-    for block, side in sorted(sides, key=lambda one: (one[0][:2], one[1])):
+    for block, side in sorted(sides, key=lambda pair: (pair[0][:2], pair[1])):
         if any(group) and block[0] > end:
             yield start, end, group
             group = ([], [])

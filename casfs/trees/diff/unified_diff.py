@@ -43,9 +43,9 @@ def patch(
     parts: list[bytes] = []
     left = limit - TRAILER_BYTES
     dropped = 0
-    found = list(tree.changes(store, old, new=new, paths=paths))
-    outside_git = [one for one in found if b".git" not in one.path.split(b"/")[:-1]]
-    inside_git = len(found) - len(outside_git)
+    changes = list(tree.changes(store, old, new=new, paths=paths))
+    outside_git = [change for change in changes if b".git" not in change.path.split(b"/")[:-1]]
+    inside_git = len(changes) - len(outside_git)
     for change in renames.detect(store, outside_git):
         interruption.check()
         if dropped:
@@ -67,9 +67,9 @@ def without(patch: bytes, changes: Collection[Change]) -> bytes:
     names = {_names(change): change for change in changes}
     parts = SECTION.split(patch)
     for number, part in enumerate(parts):
-        header, _, rest = part.partition(b"\n")
+        header, _, body = part.partition(b"\n")
         if header in names:
-            parts[number] = _note(names[header], "purged") + SHOWN.sub(b"", rest, count=1)
+            parts[number] = _note(names[header], "purged") + SHOWN.sub(b"", body, count=1)
     return b"".join(parts)
 
 
@@ -104,7 +104,7 @@ def _part(store: Store, change: Change) -> Iterator[bytes]:
     old = text_lines(store, change.old)
     new = text_lines(store, change.new)
     modes = tree.changed_modes(store, change)
-    sides = [one.digest for one in (change.old, change.new) if isinstance(one, File)]
+    sides = [entry.digest for entry in (change.old, change.new) if isinstance(entry, File)]
     if len(sides) == 2 and sides[0] == sides[1]:
         old = new = []  # mode and name are all that git shows, of binary files too
     mode = ", mode {:04o} -> {:04o}".format(*modes) if modes else ""

@@ -47,12 +47,12 @@ class History:
 
     def _rows(self, content: bytes) -> list[Row]:
         rows = []
-        at = 0
-        while at < len(content):
-            end = content.index(b"\0", at) + 1
-            mode, name = content[at : end - 1].split(b" ", 1)
-            at = end + self._id_bytes
-            rows.append(Row(mode, name, content[end:at]))
+        offset = 0
+        while offset < len(content):
+            end = content.index(b"\0", offset) + 1
+            mode, name = content[offset : end - 1].split(b" ", 1)
+            offset = end + self._id_bytes
+            rows.append(Row(mode, name, content[end:offset]))
         return rows
 
     def blob_paths(self) -> dict[bytes, set[bytes]]:

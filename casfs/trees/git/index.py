@@ -152,8 +152,8 @@ def _merged(data: bytes, id_bytes: int, read_shared: ReadShared) -> Iterator[Ind
         return
     shared_name = f"sharedindex.{split[:id_bytes].hex()}"
     shared, _ = _own_entries(read_shared(shared_name), id_bytes)
-    deleted, at = _bitmap(split, id_bytes, len(shared))
-    replaced, _ = _bitmap(split, at, len(shared))
+    deleted, offset = _bitmap(split, id_bytes, len(shared))
+    replaced, _ = _bitmap(split, offset, len(shared))
     nameless = iter([entry for entry in own if not entry.path])
     for position, entry in enumerate(shared):
         if position in replaced:
@@ -194,29 +194,29 @@ def _own_entries(data: bytes, id_bytes: int) -> tuple[list[IndexEntry], int]:
     return own, start
 
 
-def _extension(data: bytes, at: int, end: int) -> bytes | None:
+def _extension(data: bytes, offset: int, end: int) -> bytes | None:
     """Returns the extension of a split index, None where there is none. Raises ValueError where
-    what is from `at` to `end` is not extensions: the ids are of another length then."""
+    what is from `offset` to `end` is not extensions: the ids are of another length then."""
     split = None
-    while at < end:
-        signature, size = EXTENSION.unpack_from(data, at)
-        at += EXTENSION.size
+    while offset < end:
+        signature, size = EXTENSION.unpack_from(data, offset)
+        offset += EXTENSION.size
         if signature == SPLIT:
-            split = data[at : at + size]
-        at += size
-    if at != end:
+            split = data[offset : offset + size]
+        offset += size
+    if offset != end:
         raise ValueError("not an index of git")
     return split
 
 
-def _bitmap(data: bytes, at: int, count: int) -> tuple[set[int], int]:
+def _bitmap(data: bytes, offset: int, count: int) -> tuple[set[int], int]:
     """Returns the positions in a bitmap of `count` bits, and where in `data` it ends."""
-    bits, words = BITMAP_HEADER.unpack_from(data, at)
+    bits, words = BITMAP_HEADER.unpack_from(data, offset)
     if bits > count:
         raise ValueError("a bitmap of other entries")
-    at += BITMAP_HEADER.size
-    buffer = struct.unpack_from(f">{words}Q", data, at)
-    at += words * 8 + 4  # and the position of its last marker
+    offset += BITMAP_HEADER.size
+    buffer = struct.unpack_from(f">{words}Q", data, offset)
+    offset += words * 8 + 4  # and the position of its last marker
     positions: set[int] = set()
     base = 0
     index = 0
@@ -232,7 +232,7 @@ def _bitmap(data: bytes, at: int, count: int) -> tuple[set[int], int]:
             positions.update(base + bit for bit in range(WORD_BITS) if word >> bit & 1)
             base += WORD_BITS
         index += marker >> 33
-    return positions, at
+    return positions, offset
 
 
 def _variable_length(data: bytes, position: int) -> tuple[int, int]:

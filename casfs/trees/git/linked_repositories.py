@@ -37,27 +37,29 @@ def replaced(
 ) -> tuple[RecordedState, list[bytes]]:
     """Returns the state of the directory `top` with a repository in place of each of its `.git`
     files, which is not work; and those that are left out, since what they name cannot be read."""
-    made: dict[bytes, Entry | None] = {}
+    repositories: dict[bytes, Entry | None] = {}
     batch.begin_local()
     for path in git_files:
         repository = own_repository(store, batch, (top / os.fsdecode(path)).parent)
-        made[path] = repository and Subdirectory(os.fsencode(GIT), repository)
-    if not made:
+        repositories[path] = repository and Subdirectory(os.fsencode(GIT), repository)
+    if not repositories:
         batch.settle(())
         return state, []
     batch.commit()
-    gone: dict[bytes, Entry | None] = dict.fromkeys(made)
+    gone: dict[bytes, Entry | None] = dict.fromkeys(repositories)
     work = edit.with_entries(store, batch, root=state.tree, changes=gone, keep_empty=True).hash
-    full = edit.with_entries(store, batch, root=state.full, changes=made, keep_empty=True).hash
+    full = edit.with_entries(
+        store, batch, root=state.full, changes=repositories, keep_empty=True
+    ).hash
     batch.commit()
-    found = RecordedState(
+    new_state = RecordedState(
         work,
         full,
         times=dated.times_for(store, batch, tree=work, source=state.work),
         local_times=dated.times_for(store, batch, tree=full, source=state.whole),
     )
-    batch.settle(filter(None, found.work))
-    return found, [path for path, entry in made.items() if entry is None]
+    batch.settle(filter(None, new_state.work))
+    return new_state, [path for path, entry in repositories.items() if entry is None]
 
 
 def own_repository(store: Store, batch: Batch, work_tree: Path) -> TreeDigest | None:
@@ -81,15 +83,15 @@ def own_repository(store: Store, batch: Batch, work_tree: Path) -> TreeDigest | 
         }
         if (shared / "shallow").exists():
             files[b"shallow"] = (shared / "shallow").read_bytes()
-        made = {path: batch.put(content) for path, content in files.items()}
-        for path in (one for pattern in COPIED for one in private.glob(pattern)):
+        digests = {path: batch.put(content) for path, content in files.items()}
+        for path in (copied_path for pattern in COPIED for copied_path in private.glob(pattern)):
             with path.open("rb") as source:
-                made[os.fsencode(path.name)] = batch.put_stream(source)
+                digests[os.fsencode(path.name)] = batch.put_stream(source)
     except (OSError, ValueError):
         return None
     entries: dict[bytes, Entry | None] = {
         path: File(path.rpartition(b"/")[2], digest, executable=False)
-        for path, digest in made.items()
+        for path, digest in digests.items()
     }
     if not symbolic:  # git wants the directory
         entries[b"refs"] = Subdirectory(b"refs", batch.put_directory(directory.encode([])))
@@ -113,19 +115,19 @@ def _config(shared: Path) -> bytes:
 def _refs(shared: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
     """Returns the hash of each ref, and the content of each symbolic one, by name. Raises OSError,
     ValueError."""
-    found: dict[bytes, bytes] = {}
+    refs: dict[bytes, bytes] = {}
     symbolic: dict[bytes, bytes] = {}
     if (shared / "packed-refs").exists():
         for line in (shared / "packed-refs").read_bytes().splitlines():
             if not line.startswith((b"#", b"^")):
                 hash, name = line.split(b" ", 1)
-                found[name] = hash
+                refs[name] = hash
     for path in (shared / "refs").rglob("*"):
         if path.is_file():
             name = os.fsencode(path.relative_to(shared))
             content = path.read_bytes()
             if HASH.fullmatch(content.strip()):
-                found[name] = content.strip()
+                refs[name] = content.strip()
             elif content.startswith(b"ref: "):
                 symbolic[name] = content
-    return found, symbolic
+    return refs, symbolic

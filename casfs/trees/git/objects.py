@@ -103,9 +103,9 @@ class Inflated(io.RawIOBase):
 
     def is_at_end(self) -> bool:
         """Whether the stream is whole, and nothing is behind it."""
-        rest = self.read(1)
+        next_byte = self.read(1)
         behind = self._decompressor.unused_data or self._waiting or self._source.read(1)
-        return not rest and self._decompressor.eof and not behind
+        return not next_byte and self._decompressor.eof and not behind
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]  # writable bytes, as of all readers
@@ -174,10 +174,10 @@ def ids_in_pack(index: bytes) -> list[bytes]:
         for id_bytes in FORMATS:
             # Behind the ids a checksum and an offset of four bytes each, a few more offsets of
             # eight, and two hashes. No length is right for both lengths of ids.
-            more = len(index) - start - count * (id_bytes + 8) - 2 * id_bytes
-            if more % 8 == 0 and 0 <= more // 8 <= count:
+            extra_bytes = len(index) - start - count * (id_bytes + 8) - 2 * id_bytes
+            if extra_bytes % 8 == 0 and 0 <= extra_bytes // 8 <= count:
                 end = start + count * id_bytes
-                return [index[at : at + id_bytes] for at in range(start, end, id_bytes)]
+                return [index[offset : offset + id_bytes] for offset in range(start, end, id_bytes)]
     raise Invalid("not an index of a git pack")
 
 
@@ -247,8 +247,8 @@ class PackedObjects:
     def packed(self, ids: Iterable[bytes]) -> tuple[Path, Path]:
         """Returns the files of a pack of these objects, and of its index; equal for equal ones."""
         name = self._run(["pack-objects", "--quiet", "--threads=1", str(self._packs / "made")], ids)
-        made = self._packs / f"made-{name.decode().strip()}"
-        return made.with_suffix(".pack"), made.with_suffix(".idx")
+        stem = self._packs / f"made-{name.decode().strip()}"
+        return stem.with_suffix(".pack"), stem.with_suffix(".idx")
 
     def _run(
         self, arguments: list[str], ids: Iterable[bytes], output: BinaryIO | None = None

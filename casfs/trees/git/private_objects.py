@@ -229,7 +229,9 @@ class _Repository:
         self._git = git
         self._inside = git + b"/" if git else b""
         above, _, name = git.rpartition(b"/")
-        self._is_unread = any((self._inside + b"/").startswith(one + b"/") for one in derived)
+        self._is_unread = any(
+            (self._inside + b"/").startswith(directory + b"/") for directory in derived
+        )
         self._has_work_tree = name == os.fsencode(GIT)
         self._work_tree = above + b"/" if self._has_work_tree and above else b""
 
@@ -275,7 +277,9 @@ class _Repository:
             private = private | self._private([*sources, packed], wanted, private)
             for stem, ids in held.items():
                 if private.intersection(ids):
-                    kept |= self._without(packed, stem, [one for one in ids if one not in private])
+                    kept |= self._without(
+                        packed, stem, [object_id for object_id in ids if object_id not in private]
+                    )
         return private, kept
 
     def _id_bytes(self, stems: Iterable[bytes]) -> int:
@@ -289,9 +293,9 @@ class _Repository:
         """Returns what takes the place of the files of a pack: one of these objects alone."""
         kept: Kept = dict.fromkeys(self._pack_files(stem))
         if ids:
-            for made in packed.packed(ids):
-                path = stem + os.fsencode(made.suffix)
-                with made.open("rb") as file:
+            for pack_path in packed.packed(ids):
+                path = stem + os.fsencode(pack_path.suffix)
+                with pack_path.open("rb") as file:
                     kept[path] = File(os.path.basename(path), self._batch.put_stream(file))
         return kept
 
@@ -378,19 +382,21 @@ class _Repository:
             return set()
         history = History(len(next(iter(ids))))
         headers = [(source, source.headers()) for source in sources]
-        readable = {object_id for _, found in headers for object_id in found}
+        readable = {object_id for _, readable_headers in headers for object_id in readable_headers}
         private = set(ids) - readable
-        for source, found in headers:
-            private |= self._add_history(history, source, found)
+        for source, source_headers in headers:
+            private |= self._add_history(history, source, source_headers)
         paths: dict[bytes, set[bytes]] = {}
         with suppress(TooManyPaths):  # then each blob stays
             paths = history.blob_paths()
             for path, object_id in self._indexed():
                 paths.setdefault(object_id, set()).add(path)
-        for source, found in headers:
-            blobs = [object_id for object_id, header in found.items() if header.kind == BLOB]
+        for source, source_headers in headers:
+            blobs = [
+                object_id for object_id, header in source_headers.items() if header.kind == BLOB
+            ]
             for object_id, content in source.contents(blobs):
-                size = found[object_id].size
+                size = source_headers[object_id].size
                 where = [self._work_tree + path for path in paths.get(object_id, ())]
                 is_private = self._is_private_blob(content, size, where)
                 if is_private or not source.is_sound(object_id, content):
@@ -404,13 +410,13 @@ class _Repository:
         """Adds commits and trees; returns the private ones: with a secret in the text, damaged, or
         too large to be read."""
         private = {object_id for object_id, header in headers.items() if header.kind not in KINDS}
-        others = [
+        history_ids = [
             object_id
             for object_id, header in headers.items()
             if header.kind != BLOB and object_id not in private
         ]
         scanner = self._classes.scanner
-        for object_id, content in source.contents(others):
+        for object_id, content in source.contents(history_ids):
             kind = headers[object_id].kind
             data = content.read(MAX_HISTORY_BYTES)
             if len(data) == MAX_HISTORY_BYTES or not source.is_sound(object_id, content):

@@ -56,13 +56,13 @@ def carried(store: Store, directory: Path, name: str, looked_at: int) -> Iterato
 def _load(store: Store, directory: Path) -> RestoreState:
     path = real_path(directory)
     try:
-        found = os.stat(directory)
+        status = os.stat(directory)
     except OSError:  # what reads the directory says why
         return RestoreState(str(path), 0, 0, roots=())
     state = RestoreStates(store.root, FOLDER).find(path)
-    if state is not None and state.is_of(found):
+    if state is not None and state.is_of(status):
         return state
-    return RestoreState(str(path), found.st_dev, found.st_ino, roots=())
+    return RestoreState(str(path), status.st_dev, status.st_ino, roots=())
 
 
 def _change(store: Store, directory: Path, change: Change) -> None:

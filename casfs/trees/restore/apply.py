@@ -59,7 +59,7 @@ def apply(
     label: str,
     step: NodeHash | None = None,
     check: bool = False,
-    on_change: Callable[[RecordedState], None] = lambda here: None,
+    on_change: Callable[[RecordedState], None] = lambda state: None,
 ) -> Applied:
     """Brings what changed from the state `old` to the state `new` to `directory`, in work and in
     private files; conflicts are marked, and named in the result. `label` names the new side in
@@ -72,7 +72,7 @@ def apply(
     with locks.held(store.root, target.lock, target.refuse_to_wait):
         # First in a view of the store: what is only checked, or refused, stores nothing.
         scratch = ScratchStore(store)
-        before, after = (recorded_state.with_private(scratch, one) for one in (old, new))
+        before, after = (recorded_state.with_private(scratch, state) for state in (old, new))
         target.check(new.tree, False, False)
         task = _Apply(store, target, new.work)
         undone = task.undo_interrupted(check)
@@ -82,8 +82,8 @@ def apply(
             # Before the first write: a kill between would lose it.
             applied_steps.note(store, target.path, step)
         if result.merged.changed and not check:
-            for one in (old, new):
-                recorded_state.with_private(store, one)
+            for side in (old, new):
+                recorded_state.with_private(store, side)
             # What it makes of private files is local; a record of the directory says what is work.
             result = _merge(
                 store.local_writes(), target, theirs=theirs, old=before, new=after, label=label
@@ -168,21 +168,21 @@ class _Apply:
         if check:
             raise Refused(f"{self._target}: an apply was interrupted; run it again without --check")
         known = [root for root in state.roots if root and self._store.blobs.info([root])]
-        here = tracked.snapshot_tracked(self._store, self._target.path, known).tree
-        if changed := list(local_changes(self._store, here, known)):
+        current = tracked.snapshot_tracked(self._store, self._target.path, known).tree
+        if changed := list(local_changes(self._store, current, known)):
             raise Refused(
                 f"{self._target}: an apply was interrupted, and {printable(changed[0])} was changed"
                 f" since; finish it by hand and delete {self._journal.path(self._target.path)}"
             )
         if state.roots[0] in known:
-            self._write([here], known[0])
+            self._write([current], known[0])
         self._journal.forget(self._target.path)
         return True
 
     def write(self, ours: TreeHash, merged: TreeHash) -> None:
-        found = os.lstat(self._target.path)
+        status = os.lstat(self._target.path)
         path = str(self._target.path)
-        state = RestoreState(path, found.st_dev, inode=found.st_ino, roots=(ours, merged))
+        state = RestoreState(path, status.st_dev, inode=status.st_ino, roots=(ours, merged))
         self._journal.save(state, durable=True)
         self._write([ours], merged)
         self._journal.forget(self._target.path)

@@ -37,18 +37,18 @@ def lstat(fd: int, name: bytes) -> os.stat_result | None:
 
 
 def read_entry(
-    fd: int, name: bytes, found: os.stat_result | None, wanted: list[Entry | None]
+    fd: int, name: bytes, status: os.stat_result | None, wanted: list[Entry | None]
 ) -> Actual:
     """Returns the entry as a tree would have it. A file whose size is that of no wanted file is
     not read."""
-    if found is None:
+    if status is None:
         return None
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         return Symlink(name, os.readlink(name, dir_fd=fd))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return Other()
-    sizes = {one.digest.size_bytes for one in wanted if isinstance(one, File)}
-    if found.st_size not in sizes:
+    sizes = {entry.digest.size_bytes for entry in wanted if isinstance(entry, File)}
+    if status.st_size not in sizes:
         return Other()
     try:
         file = os.open(name, FILE_FLAGS, dir_fd=fd)
@@ -56,7 +56,7 @@ def read_entry(
         return Other()
     with open(file, "rb", buffering=0) as source:
         digest = hash_stream(source)
-    return File(name, digest, bool(found.st_mode & stat.S_IXUSR))
+    return File(name, digest, bool(status.st_mode & stat.S_IXUSR))
 
 
 def is_same(actual: Actual, entry: Entry | None) -> bool:
@@ -83,7 +83,7 @@ def remove(fd: int, name: bytes) -> int:
         if error.errno not in (errno.EISDIR, errno.EPERM):
             raise
     with entered(fd, name) as inner:
-        below = sum(remove(inner, os.fsencode(one)) for one in os.listdir(inner))
+        below = sum(remove(inner, os.fsencode(inner_name)) for inner_name in os.listdir(inner))
     os.rmdir(name, dir_fd=fd)
     return below + 1
 

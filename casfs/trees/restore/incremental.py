@@ -94,7 +94,7 @@ class IncrementalRestore:
         for name in sorted(names, key=lambda name: (name in after, name)):
             was = [entries.get(name) for entries in before]
             to = after.get(name)
-            if any(one != to for one in was):
+            if any(entry != to for entry in was):
                 self._restore_entry(fd, name, above=path, was=was, to=to)
         if new is not None:
             self._set_own_properties(fd, olds, new=new, bits=ALL_BITS if path else self._top_mode)
@@ -129,11 +129,11 @@ class IncrementalRestore:
 
     def _date(self, fd: int, name: bytes, path: Path, source: DatedTree, when: int) -> None:
         """A kept file with several links, perhaps outside of the directory, is replaced first."""
-        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         entry = tree.find(self._store, source.tree, path)
-        is_shared = found.st_nlink > 1 or found.st_uid != os.geteuid()
+        is_shared = status.st_nlink > 1 or status.st_uid != os.geteuid()
         if is_shared and entry is not None and path not in self._written:
-            if not is_same(read_entry(fd, name, found=found, wanted=[entry]), entry):
+            if not is_same(read_entry(fd, name, status=status, wanted=[entry]), entry):
                 return  # changed meanwhile
             self._place(fd, name, entry)
         os.utime(name, ns=(when, when), dir_fd=fd, follow_symlinks=False)
@@ -148,13 +148,13 @@ class IncrementalRestore:
         depth = len(self._progress.path)
         path = above + name
         try:
-            found = host_entries.lstat(fd, name)
-            if found is not None and stat.S_ISDIR(found.st_mode):
+            status = host_entries.lstat(fd, name)
+            if status is not None and stat.S_ISDIR(status.st_mode):
                 self._replace_directory(fd, name, path=path, was=was, to=to)
             elif isinstance(to, Subdirectory):
-                self._create_directory(fd, name, path=path, was=was, to=to, found=found)
+                self._create_directory(fd, name, path=path, was=was, to=to, status=status)
             else:
-                self._restore_leaf(fd, name, path=path, was=was, to=to, found=found)
+                self._restore_leaf(fd, name, path=path, was=was, to=to, status=status)
         except OSError as error:
             if not self._progress.leaves_out(error):
                 raise
@@ -166,9 +166,9 @@ class IncrementalRestore:
     def _replace_directory(
         self, fd: int, name: bytes, path: Path, was: list[Entry | None], to: Entry | None
     ) -> None:
-        if not any(isinstance(one, Subdirectory) for one in was):
+        if not any(isinstance(entry, Subdirectory) for entry in was):
             self.outcome.changed.append(path)
-        olds: Olds = list(dict.fromkeys(tree.subtree(one) for one in was))
+        olds: Olds = list(dict.fromkeys(tree.subtree(entry) for entry in was))
         with host_entries.entered(fd, name) as inner:
             self.directory(inner, path + b"/", olds=olds, new=tree.subtree(to))
         if isinstance(to, Subdirectory):
@@ -191,9 +191,11 @@ class IncrementalRestore:
         """Set the mode and time of the directory itself, where a tree has preserved any."""
         own = tree.directory_properties(self._store, new)
         trees = (
-            tree.directory_properties(self._store, one) for one in [*olds, new] if one is not None
+            tree.directory_properties(self._store, root)
+            for root in [*olds, new]
+            if root is not None
         )
-        if any(one is not None and one.unix_mode is not None for one in trees):
+        if any(properties is not None and properties.unix_mode is not None for properties in trees):
             set_directory_attributes(fd, own, bits)
         elif own is not None and own.mtime is not None:
             os.utime(fd, ns=utime_ns(own.mtime))
@@ -207,9 +209,9 @@ class IncrementalRestore:
         path: Path,
         was: list[Entry | None],
         to: Subdirectory,
-        found: os.stat_result | None,
+        status: os.stat_result | None,
     ) -> None:
-        actual = read_entry(fd, name, found=found, wanted=was)
+        actual = read_entry(fd, name, status=status, wanted=was)
         self._report_if_changed(path, actual, was)
         if _is_unknown(actual, was):
             self._move_aside(fd, name, path)
@@ -236,12 +238,12 @@ class IncrementalRestore:
         path: Path,
         was: list[Entry | None],
         to: File | Symlink | None,
-        found: os.stat_result | None,
+        status: os.stat_result | None,
     ) -> None:
-        actual = read_entry(fd, name, found=found, wanted=[*was, to])
+        actual = read_entry(fd, name, status=status, wanted=[*was, to])
         if is_same(actual, to):
-            if to is not None and found is not None:
-                self._set_properties(fd, name, was=was, to=to, found=found)
+            if to is not None and status is not None:
+                self._set_properties(fd, name, was=was, to=to, status=status)
             return
         is_unknown = _is_unknown(actual, [*was, to])
         if to is None and is_unknown:
@@ -254,19 +256,21 @@ class IncrementalRestore:
             os.unlink(name, dir_fd=fd)
             self.outcome.deleted += 1
         elif isinstance(actual, File) and isinstance(to, File) and is_same_content(actual, to):
-            assert found is not None
-            self._set_mode(fd, name, to=to, found=found)
+            assert status is not None
+            self._set_mode(fd, name, to=to, status=status)
         else:
             self._place(fd, name, to)
             is_as_long = (
-                found is not None and isinstance(to, File) and found.st_size == to.digest.size_bytes
+                status is not None
+                and isinstance(to, File)
+                and status.st_size == to.digest.size_bytes
             )
-            self._written[path] = found.st_mtime_ns if found and is_as_long else None
+            self._written[path] = status.st_mtime_ns if status and is_as_long else None
 
     def _report_if_changed(self, path: Path, actual: Actual, was: list[Entry | None]) -> None:
         """A directory and a leaf cannot change places atomically: absent in between is expected."""
-        is_between = actual is None and len({isinstance(one, Subdirectory) for one in was}) == 2
-        if not is_between and not any(is_same(actual, one) for one in was):
+        is_between = actual is None and len({isinstance(entry, Subdirectory) for entry in was}) == 2
+        if not is_between and not any(is_same(actual, entry) for entry in was):
             self.outcome.changed.append(path)
 
     def _move_aside(self, fd: int, name: bytes, path: Path) -> None:
@@ -300,28 +304,28 @@ class IncrementalRestore:
     # -- modes and times -----------------------------------------------------------------------
 
     def _set_properties(
-        self, fd: int, name: bytes, was: list[Entry | None], to: Entry, found: os.stat_result
+        self, fd: int, name: bytes, was: list[Entry | None], to: Entry, status: os.stat_result
     ) -> None:
         """Set the properties that `--preserve` kept in `to` or in an old tree."""
         properties = _properties(to)
         mtime = None if properties is None else properties.mtime
-        late = mtime is not None and utime_ns(mtime)[1] != found.st_mtime_ns
+        late = mtime is not None and utime_ns(mtime)[1] != status.st_mtime_ns
         if isinstance(to, Symlink):
             if late and mtime is not None:
                 os.utime(name, ns=utime_ns(mtime), dir_fd=fd, follow_symlinks=False)
         elif isinstance(to, File):
-            given = [one for one in map(_properties, [*was, to]) if one is not None]
-            asked = any(one.unix_mode is not None for one in given)
-            if late or (asked and self._mode(to) != stat.S_IMODE(found.st_mode)):
-                self._set_mode(fd, name, to=to, found=found)
+            preserved = [kept for kept in map(_properties, [*was, to]) if kept is not None]
+            has_mode = any(kept.unix_mode is not None for kept in preserved)
+            if late or (has_mode and self._mode(to) != stat.S_IMODE(status.st_mode)):
+                self._set_mode(fd, name, to=to, status=status)
 
     def _mode(self, to: File) -> int:
         return file_mode(to, self._progress.set_id)
 
-    def _set_mode(self, fd: int, name: bytes, to: File, found: os.stat_result) -> None:
+    def _set_mode(self, fd: int, name: bytes, to: File, status: os.stat_result) -> None:
         """A file with several links, perhaps outside of the directory, is replaced instead."""
         try:
-            file = os.open(name, FILE_FLAGS, dir_fd=fd) if found.st_nlink == 1 else -1
+            file = os.open(name, FILE_FLAGS, dir_fd=fd) if status.st_nlink == 1 else -1
         except PermissionError:
             file = -1
         if file < 0:
@@ -339,9 +343,9 @@ class IncrementalRestore:
 def _is_unknown(actual: Actual, entries: Sequence[Entry | None]) -> bool:
     """Returns whether none of the entries could bring back what is there, but for its mode."""
     if isinstance(actual, File):
-        files = [one for one in entries if isinstance(one, File)]
-        return not any(is_same_content(actual, one) for one in files)
-    return actual is not None and not any(is_same(actual, one) for one in entries)
+        files = [entry for entry in entries if isinstance(entry, File)]
+        return not any(is_same_content(actual, file) for file in files)
+    return actual is not None and not any(is_same(actual, entry) for entry in entries)
 
 
 def _properties(entry: Entry | None) -> Properties | None:

@@ -20,32 +20,32 @@ COMPARED_BITS = 0o755  # of a mode: without the write bits of others, which a tr
 
 
 def local_changes(
-    store: Store, here: TreeHash, others: Sequence[TreeHash | None], above: bytes = b""
+    store: Store, current: TreeHash, roots: Sequence[TreeHash | None], above: bytes = b""
 ) -> Iterator[bytes]:
-    """Yields the paths that are as in none of `others`: the trees `olds` and `new`; a directory
+    """Yields the paths that are as in none of `roots`: the trees `olds` and `new`; a directory
     before what is in it."""
-    if here in others:
+    if current in roots:
         return
-    trees = [tree.load(store, one) for one in others if one is not None]
-    for name, entry in tree.load(store, here).items():
+    trees = [tree.load(store, root) for root in roots if root is not None]
+    for name, entry in tree.load(store, current).items():
         theirs = [entries.get(name) for entries in trees]
-        if not any(_is_same(store, entry, one) for one in theirs):
+        if not any(_is_same(store, entry, their_entry) for their_entry in theirs):
             yield above + name
         if isinstance(entry, Subdirectory):
-            below = [tree.subtree(one) for one in theirs]
+            below = [tree.subtree(their_entry) for their_entry in theirs]
             yield from local_changes(
-                store, entry.digest.hash, others=below, above=above + name + b"/"
+                store, entry.digest.hash, roots=below, above=above + name + b"/"
             )
 
 
 def replaced_directories(
-    store: Store, here: TreeHash, new: TreeHash, above: bytes = b""
+    store: Store, current: TreeHash, new: TreeHash, above: bytes = b""
 ) -> Iterator[tuple[bytes, TreeHash]]:
-    """Yields the directories of `here`, path and tree, in whose place `new` has no directory."""
-    if here == new:
+    """Yields the directories of `current`, path and tree, in whose place `new` has no directory."""
+    if current == new:
         return
     after = tree.load(store, new)
-    for name, entry in tree.load(store, here).items():
+    for name, entry in tree.load(store, current).items():
         to = after.get(name)
         if to is None or not isinstance(entry, Subdirectory):
             continue
@@ -56,18 +56,20 @@ def replaced_directories(
             yield above + name, entry.digest.hash
 
 
-def _is_same(store: Store, here: Entry, other: Entry | None) -> bool:
+def _is_same(store: Store, entry: Entry, other: Entry | None) -> bool:
     """Compares kind, content and mode, but neither times nor the content of directories."""
-    if isinstance(here, File) and isinstance(other, File):
-        same: bool = here.digest.hash == other.digest.hash
+    if isinstance(entry, File) and isinstance(other, File):
+        same: bool = entry.digest.hash == other.digest.hash
         return (
             same
-            and (file_mode(here, set_id=False) ^ file_mode(other, set_id=False)) & COMPARED_BITS
+            and (file_mode(entry, set_id=False) ^ file_mode(other, set_id=False)) & COMPARED_BITS
             == 0
         )
-    if isinstance(here, Symlink) and isinstance(other, Symlink):
-        return here.target == other.target
-    if isinstance(here, Subdirectory) and isinstance(other, Subdirectory):
-        modes = [tree.directory_mode(store, one.digest.hash) for one in (here, other)]
+    if isinstance(entry, Symlink) and isinstance(other, Symlink):
+        return entry.target == other.target
+    if isinstance(entry, Subdirectory) and isinstance(other, Subdirectory):
+        modes = [
+            tree.directory_mode(store, subdirectory.digest.hash) for subdirectory in (entry, other)
+        ]
         return (modes[0] ^ modes[1]) & COMPARED_BITS == 0
     return False

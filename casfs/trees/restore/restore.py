@@ -115,44 +115,47 @@ def restore(
     for hash in filter(None, (root, state.tree, base)):
         tree.load(store, hash)
     started = time.monotonic()
-    place = Target(store, target, opened)
+    restore_target = Target(store, target, opened)
     failed: dict[bytes, str] = {}
     writing = WriteProgress(progress=progress, set_id=set_id)
     writing.failed = failed if leaves_out_failed else None
-    task = _Restore(store, state, target=place, progress=writing, name=name)
+    task = _Restore(store, state, target=restore_target, progress=writing, name=name)
     task.result.failed = failed
-    with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
+    with (
+        locks.held(store.root, restore_target.lock, restore_target.refuse_to_wait),
+        task.errors_named(),
+    ):
 
         def record() -> RecordedState:
             return task.record(store, olds, verify=verify)
 
-        place.check(root, delete_untracked, parents)
-        place.delete_staging()
-        if place.is_empty():
+        restore_target.check(root, delete_untracked, parents)
+        restore_target.delete_staging()
+        if restore_target.is_empty():
             olds = []
-            here = None
+            current = None
         else:
-            olds = place.possible_trees(base, root, is_needed=not paths)
-            here = task.look(olds, verify=verify or set_id)
-        task.select(paths, here)
+            olds = restore_target.possible_trees(base, root, is_needed=not paths)
+            current = task.look(olds, verify=verify or set_id)
+        task.select(paths, current)
         task.leave_unreadable()
-        task.find_local_changes(here, olds)
-        known = here
+        task.find_local_changes(current, olds)
+        known = current
         before = None
-        if here is not None:
+        if current is not None:
             forced = on_local_changes is not None
-            here, before = task.find_untracked(here, olds, delete_untracked, forced, verify)
+            current, before = task.find_untracked(current, olds, delete_untracked, forced, verify)
         if dry_run:
-            task.result.plan = list(task.changes(here, task.goal))
+            task.result.plan = list(task.changes(current, task.goal))
         else:
-            if here is not None and task.result.local:
+            if current is not None and task.result.local:
                 changed = task.result.local
                 if on_local_changes is None:
-                    raise place.local_changes_refused(changed, task.result.purged)
+                    raise restore_target.local_changes_refused(changed, task.result.purged)
                 on_local_changes(record(), changed)
             elif before is not None and any(task.changes(known, before.full)):
                 on_delete(record())
-            task.execute(here, olds)
+            task.execute(current, olds)
     task.result.seconds = time.monotonic() - started
     return task.result
 
@@ -185,9 +188,9 @@ class _Restore:
             yield
         except OSError as error:
             where = printable(b"/".join(self._progress.path))
-            at = f" at {where}" if where else ""
+            location = f" at {where}" if where else ""
             reason = error.strerror
-            raise Failed(f"cannot restore to {self._target}{at}: {reason}") from error
+            raise Failed(f"cannot restore to {self._target}{location}: {reason}") from error
         except RecursionError:
             raise Failed(f"cannot restore to {self._target}: directories too deep") from None
 
@@ -200,13 +203,13 @@ class _Restore:
         path = self._target.here
         report = SnapshotReport()
         options = self._options(kept)
-        here = tracked.snapshot_tracked(
+        snapshot = tracked.snapshot_tracked(
             self._store, path, roots=roots, options=options, report=report, verify=verify
         )
         self.result.failed |= report.unreadable
         self._purged = sorted(report.purged)
-        self._newest = dated.load_times(self._store, here).newest
-        return here.tree
+        self._newest = dated.load_times(self._store, snapshot).newest
+        return snapshot.tree
 
     def _options(self, preserve: Sequence[str] = ()) -> SnapshotOptions:
         may_leave_out = self._progress.failed is not None
@@ -221,39 +224,39 @@ class _Restore:
             return root
         without = dict.fromkeys(self.result.failed)
         with self._store.batch() as batch:
-            found = edit.with_entries(
+            digest = edit.with_entries(
                 self._store, batch, root=root, changes=without, keep_empty=True
             )
-        return found.hash
+        return digest.hash
 
     def _known(self, olds: Roots) -> list[TreeHash]:
         return [root for root in dict.fromkeys([self._root, *olds]) if root is not None]
 
-    def select(self, paths: Sequence[bytes], here: TreeHash | None) -> None:
-        """Restrict the restore to these paths of the tree: all else stays as it is `here`."""
+    def select(self, paths: Sequence[bytes], current: TreeHash | None) -> None:
+        """Restrict the restore to these paths of the tree: all else stays as it is `current`."""
         wanted = {}
         for path in paths:
-            at = b"/".join(tree.split_path(path))
-            entry = tree.resolve(self._store, self._root, at)
+            tree_path = b"/".join(tree.split_path(path))
+            entry = tree.resolve(self._store, self._root, tree_path)
             if entry is None:  # the root itself
                 return
-            wanted[at] = entry
+            wanted[tree_path] = entry
         if wanted:
             self._paths = list(wanted)
             with self._store.batch() as batch:
-                found = edit.with_entries(
-                    self._store, batch, root=here, changes=wanted, like=self._root
+                digest = edit.with_entries(
+                    self._store, batch, root=current, changes=wanted, like=self._root
                 )
-            self.goal = found.hash
+            self.goal = digest.hash
 
-    def find_local_changes(self, here: TreeHash | None, olds: Roots) -> None:
+    def find_local_changes(self, current: TreeHash | None, olds: Roots) -> None:
         """Find the local changes that this restore would overwrite."""
-        if here is not None and here != self.goal:
-            found = local_changes(self._store, here, [self._root, *olds])
-            changes = tree.diff(self._store, here, self.goal) if self._paths else ()
+        if current is not None and current != self.goal:
+            changed_paths = local_changes(self._store, current, [self._root, *olds])
+            changes = tree.diff(self._store, current, self.goal) if self._paths else ()
             replaced = {change.path for change in changes}
             self.result.local = [
-                path for path in found if path in replaced or self._is_selected(path)
+                path for path in changed_paths if path in replaced or self._is_selected(path)
             ]
         self.result.purged = [
             path for path in self._purged if tree.find(self._store, self.goal, path) is not None
@@ -263,32 +266,32 @@ class _Restore:
     def _is_selected(self, path: bytes) -> bool:
         """Whether the restore is of this path, or of one above it."""
         above = (path + b"/").startswith
-        return not self._paths or any(above(one + b"/") for one in self._paths)
+        return not self._paths or any(above(selected_path + b"/") for selected_path in self._paths)
 
     def find_untracked(
-        self, here: TreeHash, olds: Roots, delete: bool, forced: bool, verify: bool
+        self, current: TreeHash, olds: Roots, delete: bool, forced: bool, verify: bool
     ) -> tuple[TreeHash, RecordedState | None]:
-        """Returns `here` with what this restore deletes of the untracked files, and the state of
+        """Returns `current` with what this restore deletes of the untracked files, and the state of
         the whole directory where it is to be recorded. Raises Refused where one is in the way."""
-        blocked = self._blocked(here)
+        blocked = self._blocked(current)
         if not (delete or (forced and (blocked or self.result.local))):
             self._target.refuse_blocked(blocked, forced=False)
-            return here, None
+            return current, None
         report = SnapshotReport()
         before = self.record(self._store, olds, report=report, verify=verify)
         if delete:
-            here = before.full
-            self.result.excluded = sorted(one.path for one in report.excluded)
+            current = before.full
+            self.result.excluded = sorted(exclusion.path for exclusion in report.excluded)
         elif blocked:
             full = before.full
-            wanted = {one: tree.resolve(self._store, full, one) for one in blocked}
+            wanted = {path: tree.resolve(self._store, full, path) for path in blocked}
             with self._store.batch() as batch:
-                here = edit.with_entries(
-                    self._store, batch, root=here, changes=wanted, like=full
+                current = edit.with_entries(
+                    self._store, batch, root=current, changes=wanted, like=full
                 ).hash
             self.result.local = sorted({*self.result.local, *blocked})
-        self._target.refuse_blocked(self._blocked(here), forced=True)
-        return here, before
+        self._target.refuse_blocked(self._blocked(current), forced=True)
+        return current, before
 
     def record(
         self, store: Store, olds: Roots, *, report: SnapshotReport | None = None, verify: bool
@@ -312,12 +315,12 @@ class _Restore:
     def _is_of(self, root: TreeHash, held: RecordedState | None) -> bool:
         return root == self._root or (held is not None and root == held.full)
 
-    def _blocked(self, here: TreeHash) -> list[bytes]:
+    def _blocked(self, current: TreeHash) -> list[bytes]:
         """Returns the directories in whose place the tree has a file, with other files than in
-        `here`."""
+        `current`."""
         return [
             path
-            for path, root in replaced_directories(self._store, here, self.goal)
+            for path, root in replaced_directories(self._store, current, self.goal)
             if self._has_untracked(path, root)
         ]
 
@@ -336,9 +339,9 @@ class _Restore:
 
     # -- doing it ------------------------------------------------------------------------------
 
-    def execute(self, here: TreeHash | None, olds: Roots) -> None:
-        if here is not None:
-            self._restore_incrementally(here, olds)
+    def execute(self, current: TreeHash | None, olds: Roots) -> None:
+        if current is not None:
+            self._restore_incrementally(current, olds)
         elif self._target.is_replaceable():
             self._restore_fully()
         else:
@@ -387,7 +390,7 @@ class _Restore:
             was = stat.S_IMODE(os.stat(self._target.path).st_mode)
             os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & (was | SPECIAL_BITS))
 
-    def _restore_incrementally(self, here: TreeHash | None, olds: Roots) -> None:
+    def _restore_incrementally(self, current: TreeHash | None, olds: Roots) -> None:
         fd = self._target.open()
         try:
             host_entries.grant_owner_access(fd)
@@ -400,30 +403,30 @@ class _Restore:
                 self._store,
                 self._target.staging.encode(),
                 self._progress,
-                top_mode=self._top_mode(here, olds),
+                top_mode=self._top_mode(current, olds),
                 newest=self._newest,
             )
             unfinished = [old and self._without_failed(old) for old in olds if len(olds) > 1]
-            task.directory(fd, b"", [here, *unfinished], self.goal)
-            if here is None and olds == [None]:
+            task.directory(fd, b"", [current, *unfinished], self.goal)
+            if current is None and olds == [None]:
                 task.date_as_recorded(fd, self._dated_goal())
             else:
                 task.date(fd, self._dated_goal())
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
-            if not self._paths or here is None:
+            if not self._paths or current is None:
                 self._save_state(fd)
         finally:
             os.close(fd)
         self.result.old = olds[0] if olds else None
         self._count(task.outcome)
 
-    def _top_mode(self, here: TreeHash | None, olds: Roots) -> int:
+    def _top_mode(self, current: TreeHash | None, olds: Roots) -> int:
         """Returns the permissions that the target may have: no more than those that the user gave
         it since the last restore."""
-        if here is None:
+        if current is None:
             return ALL_BITS
-        mode = tree.directory_mode(self._store, here)
-        known = [tree.directory_mode(self._store, one) for one in olds if one is not None]
+        mode = tree.directory_mode(self._store, current)
+        known = [tree.directory_mode(self._store, old) for old in olds if old is not None]
         return ALL_BITS if mode in known else mode | SPECIAL_BITS
 
     def _count(self, outcome: Outcome) -> None:

@@ -53,8 +53,8 @@ class RestoreState:
             return RecordedState(self.roots[0])
         return RecordedState(self.work, self.roots[0])
 
-    def is_of(self, found: os.stat_result) -> bool:
-        return (self.device, self.inode) == (found.st_dev, found.st_ino)
+    def is_of(self, status: os.stat_result) -> bool:
+        return (self.device, self.inode) == (status.st_dev, status.st_ino)
 
 
 class RestoreStates:
@@ -83,8 +83,8 @@ class RestoreStates:
         """Returns the state of the directory at this path, if any."""
         if self._folder is None:
             return None
-        found = _read(self.path(target))
-        return found if found is not None and found.path == str(target) else None
+        state = _read(self.path(target))
+        return state if state is not None and state.path == str(target) else None
 
     def save(self, state: RestoreState, *, durable: bool = False) -> None:
         """`durable`: synced when it returns; the state of a restore under way must not be lost."""
@@ -105,8 +105,8 @@ class RestoreStates:
         """Returns the states of all directories that are there."""
         if self._folder is None or not self._folder.is_dir():
             return []
-        found = map(_read, sorted(self._folder.glob("*.json")))
-        return [state for state in found if state is not None and _exists(state)]
+        states = map(_read, sorted(self._folder.glob("*.json")))
+        return [state for state in states if state is not None and _exists(state)]
 
     def _prune(self) -> None:
         """Delete the states of directories that are gone."""

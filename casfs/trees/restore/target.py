@@ -65,11 +65,11 @@ class Target:
             raise NotFound(f"no directory {target.parent}; use --parents to make it")
         if self._store.root is not None:
             store = Path(os.path.realpath(self._store.root))
-            place = target if is_opened else real_path(target)
-            if place == store or (delete_untracked and place in store.parents):
+            real_target = target if is_opened else real_path(target)
+            if real_target == store or (delete_untracked and real_target in store.parents):
                 raise Refused(f"{target} holds the store itself; restore into another directory")
-            if place in store.parents:
-                inside = os.fsencode(store.relative_to(place))
+            if real_target in store.parents:
+                inside = os.fsencode(store.relative_to(real_target))
                 if tree.find(self._store, root, inside) is not None:
                     raise Refused(
                         f"{target}: the tree has files at {printable(inside)}, where the store"
@@ -85,10 +85,10 @@ class Target:
         """Returns the restore state of the directory that is there now."""
         state = states.find(self.path)
         try:
-            found = os.stat(self.here, follow_symlinks=self._opened is not None)
+            status = os.stat(self.here, follow_symlinks=self._opened is not None)
         except FileNotFoundError:
             return None
-        return state if state is not None and state.is_of(found) else None
+        return state if state is not None and state.is_of(status) else None
 
     def known_state(self) -> RecordedState | None:
         """Returns what a completed restore, or a checkpoint, left there."""
@@ -107,8 +107,8 @@ class Target:
 
     def is_empty(self) -> bool:
         try:
-            with os.scandir(self.here) as found:
-                return next(found, None) is None
+            with os.scandir(self.here) as entries:
+                return next(entries, None) is None
         except FileNotFoundError:
             return True
 
@@ -176,12 +176,12 @@ class Target:
     ) -> None:
         """Save which trees the directory `fd`, which is or becomes this one, may hold; `name` and
         `work`: as in RestoreState."""
-        found = os.fstat(fd)
+        status = os.fstat(fd)
         before = self._current_state(self._states)
         state = RestoreState(
             str(self.path),
-            found.st_dev,
-            inode=found.st_ino,
+            status.st_dev,
+            inode=status.st_ino,
             roots=tuple(roots),
             name=name,
             work=work,
@@ -194,18 +194,20 @@ class Target:
         is compared with, unless a restore of all of it was interrupted."""
         before = self._current_state(self._states)
         if before is None or before.roots[0] != roots[0]:
-            found = os.fstat(fd)
+            status = os.fstat(fd)
             before = RestoreState(
-                str(self.path), found.st_dev, inode=found.st_ino, roots=tuple(roots[:1])
+                str(self.path), status.st_dev, inode=status.st_ino, roots=tuple(roots[:1])
             )
         is_partial = before.state is not None
         state = replace(before, roots=tuple(roots), is_partial=is_partial)
         self._states.save(state, durable=True)
 
-    def save_undo(self, before: TreeHash, made: TreeHash) -> None:
-        """Save that an apply turned the tree `before` into one with the paths of `made`."""
-        found = os.stat(self.path)
-        state = RestoreState(str(self.path), found.st_dev, inode=found.st_ino, roots=(before, made))
+    def save_undo(self, before: TreeHash, merged: TreeHash) -> None:
+        """Save that an apply turned the tree `before` into one with the paths of `merged`."""
+        status = os.stat(self.path)
+        state = RestoreState(
+            str(self.path), status.st_dev, inode=status.st_ino, roots=(before, merged)
+        )
         self._undo.save(state)
 
     def forget(self) -> None:
@@ -233,8 +235,8 @@ def record_state(store: Store, directory: Path, state: RecordedState, name: str 
 
 
 def listed(paths: Sequence[bytes]) -> str:
-    more = f" (and {len(paths) - SHOWN_PATHS} more)" if len(paths) > SHOWN_PATHS else ""
-    return ", ".join(map(printable, paths[:SHOWN_PATHS])) + more
+    suffix = f" (and {len(paths) - SHOWN_PATHS} more)" if len(paths) > SHOWN_PATHS else ""
+    return ", ".join(map(printable, paths[:SHOWN_PATHS])) + suffix
 
 
 def absolute(target: Path) -> Path:

@@ -257,9 +257,9 @@ def _copy(source: BinaryIO, out: int) -> int:
     size = os.fstat(fd).st_size
     if _clone(fd, out):
         return size
-    for at, end in data_extents(fd, 0, size):
-        while at < end:
-            at += _copy_range(fd, out, at=at, count=end - at)
+    for offset, end in data_extents(fd, 0, size):
+        while offset < end:
+            offset += _copy_range(fd, out, offset=offset, count=end - offset)
     os.ftruncate(out, size)
     return size
 
@@ -286,13 +286,13 @@ def _clone(source: int, out: int) -> bool:
     return True
 
 
-def _copy_range(source: int, out: int, at: int, count: int) -> int:
+def _copy_range(source: int, out: int, offset: int, count: int) -> int:
     """Returns the bytes copied. sendfile crosses file systems that copy_file_range refuses to."""
     count = min(count, 1 << 30)
     try:
-        return os.copy_file_range(source, out, count, at, at)
+        return os.copy_file_range(source, out, count, offset, offset)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP):
             raise
-    os.lseek(out, at, os.SEEK_SET)
-    return os.sendfile(out, source, at, count)
+    os.lseek(out, offset, os.SEEK_SET)
+    return os.sendfile(out, source, offset, count)

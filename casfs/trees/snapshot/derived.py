@@ -53,22 +53,24 @@ class DerivedDirectories:
     def __init__(self) -> None:
         self._gitignores: dict[bytes, tuple[Patterns | None, bool]] = {}
 
-    def reason(self, path: bytes, name: bytes, at: Surroundings) -> str | None:
+    def reason(self, path: bytes, name: bytes, surroundings: Surroundings) -> str | None:
         """Returns why the directory `path` is derived, None where nothing says so."""
-        if at.inside:
-            return CACHE_TAG.decode() if _is_tagged(at.fd) else None
+        if surroundings.inside:
+            return CACHE_TAG.decode() if _is_tagged(surroundings.fd) else None
         if name in NAMES:
             return "derived files"
-        if name == b".git" and all(_exists(at.fd, name, one) for one in REPOSITORY):
+        if name == b".git" and all(
+            _exists(surroundings.fd, name, inner_name) for inner_name in REPOSITORY
+        ):
             return GIT
-        if name in VIRTUAL_ENVIRONMENTS and _exists(at.fd, name, b"pyvenv.cfg"):
+        if name in VIRTUAL_ENVIRONMENTS and _exists(surroundings.fd, name, b"pyvenv.cfg"):
             return VENV
-        made_from = _first(MADE_FROM.get(name, ()), at.names)
+        made_from = _first(MADE_FROM.get(name, ()), surroundings.names)
         if made_from is not None:
             return f"derived from {made_from}"
         if name in BUILT:
-            made_from = _first(BUILD_FILES, at.names)
-            if made_from is not None and self._is_gitignored(path, at.root):
+            made_from = _first(BUILD_FILES, surroundings.names)
+            if made_from is not None and self._is_gitignored(path, surroundings.root):
                 return f"derived from {made_from}, and in .gitignore"
         return None
 
@@ -88,10 +90,10 @@ class DerivedDirectories:
 
     def _patterns(self, directory: bytes, root: int) -> tuple[Patterns | None, bool]:
         """Returns a directory's `.gitignore`, and whether the directory is a repository's top."""
-        found = self._gitignores.get(directory)
-        if found is None:
-            found = self._gitignores[directory] = _read_gitignore(directory, root)
-        return found
+        gitignore = self._gitignores.get(directory)
+        if gitignore is None:
+            gitignore = self._gitignores[directory] = _read_gitignore(directory, root)
+        return gitignore
 
 
 def _read_gitignore(directory: bytes, root: int) -> tuple[Patterns | None, bool]:

@@ -128,10 +128,10 @@ class Encoder:
         ]
         own = properties(scanned.stat, self._options.preserve)
         node = self._batch.put_directory(directory.encode(entries, own))
-        found = self._put_times(scanned, entries, directories)
+        times_ref = self._put_times(scanned, entries, directories)
         if self._cache is not None:
-            self._cache.put(scanned.path, row.with_nodes(node, found))
-        return Encoded(node, found, is_cached=False)
+            self._cache.put(scanned.path, row.with_nodes(node, times_ref))
+        return Encoded(node, times_ref, is_cached=False)
 
     def _is_dated(self, row: CachedDirectory) -> bool:
         """A row of a directory that was restored from a record without times has none."""
@@ -148,8 +148,10 @@ class Encoder:
             for name, entry in scanned.entries.items()
             if name not in below
         }
-        last = newest_of([*modified.values(), *[one.newest for one in below.values()]])
-        hashes = {name: one.hash for name, one in below.items() if one.hash is not None}
+        last = newest_of([*modified.values(), *[times_ref.newest for times_ref in below.values()]])
+        hashes = {
+            name: times_ref.hash for name, times_ref in below.items() if times_ref.hash is not None
+        }
         return dated.put(
             self._batch,
             entries,
@@ -158,7 +160,7 @@ class Encoder:
 
     def _has_same_subdirectories(self, scanned: ScannedDirectory, row: CachedDirectory) -> bool:
         """Compares the subdirectories of an unchanged directory with its row."""
-        places = {name: place for place, name in enumerate(row.split_names())}
+        places = {name: index for index, name in enumerate(row.split_names())}
         same = len(scanned.entries) == row.stats.count(stat_cache.DIRECTORY)
         for name, entry in scanned.entries.items():
             if entry.digest != row.digest_at(places[name]):

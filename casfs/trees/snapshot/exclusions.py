@@ -62,8 +62,8 @@ def exclude_stores(
     inside = {path: kind for path, kind in stores.items() if top in path.parents}
     for path, kind in inside.items():
         report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {kind}")
-    found = {os.fsencode(path.relative_to(top)): kind for path, kind in inside.items()}
-    rules.excluded = {**rules.excluded, **found}
+    excluded = {os.fsencode(path.relative_to(top)): kind for path, kind in inside.items()}
+    rules.excluded = {**rules.excluded, **excluded}
 
 
 def refuse_unrecordable(store: Store, directory: Path) -> None:

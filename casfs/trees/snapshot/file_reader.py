@@ -132,15 +132,15 @@ class FileReader:
         try:
             for name in names:
                 try:
-                    one, data = self._file(fd, name)
+                    read_file, data = self._file(fd, name)
                 except FileNotFoundError:
                     continue
                 except SourceUnreadable as error:
                     done.append(ReadFile.unreadable(name, error.reason))
                     continue
-                done.append(one)
+                done.append(read_file)
                 if data is not None:
-                    held.append((one, data))
+                    held.append((read_file, data))
                     size += len(data)
                     if size > STAGE_BATCH_BYTES:
                         self._stage(held)
@@ -179,7 +179,7 @@ class FileReader:
         """Stages a large file, which is scanned as it is read."""
         with open(file, "rb", buffering=0, closefd=False) as source:
             try:
-                found, staged = scanned_stream(source, self._scanner, self._blobs.stage)
+                file_hits, staged = scanned_stream(source, self._scanner, self._blobs.stage)
             except OSError:  # of the source or of the store: the kernel copies, and does not say
                 _check_readable(source)
                 raise
@@ -189,7 +189,7 @@ class FileReader:
             stat=Stat.of(os.fstat(file)),
             has_xattrs=marked,
             staged=staged,
-            hits=found,
+            hits=file_hits,
         )
         info = self._blobs.info([staged.digest.hash]).get(staged.digest.hash)
         if info is not None and info.purged:
@@ -200,23 +200,27 @@ class FileReader:
 
     def _stage(self, held: list[tuple[ReadFile, bytes]]) -> None:
         """Asks the store once for all; stages only content that it does not have."""
-        unknown = {one.digest.hash for one, _ in held if not self._is_known(one.digest.hash)}
+        unknown = {
+            held_file.digest.hash
+            for held_file, _ in held
+            if not self._is_known(held_file.digest.hash)
+        }
         stored = self._blobs.info(unknown) if unknown else {}
-        for one, data in held:
-            hash = one.digest.hash
-            found = stored.get(hash)
-            one.info = None if found is None or not found.is_here else found
-            if found is not None and found.purged:
-                one.is_purged = True
+        for read_file, data in held:
+            hash = read_file.digest.hash
+            info = stored.get(hash)
+            read_file.info = None if info is None or not info.is_here else info
+            if info is not None and info.purged:
+                read_file.is_purged = True
                 continue
             if hash in unknown:
                 unknown.discard(hash)
-                if one.info is not None:
+                if read_file.info is not None:
                     continue
                 if self._packs is not None and INLINE_MAX_BYTES < len(data) < FILE_MIN_BYTES:
-                    one.hot = self._packs.add(one.digest, data)
+                    read_file.hot = self._packs.add(read_file.digest, data)
                 else:
-                    one.staged = self._stage_bytes(one.digest, data)
+                    read_file.staged = self._stage_bytes(read_file.digest, data)
 
 
 def scanned_stream(
@@ -241,10 +245,10 @@ def git_hits(head: bytes) -> Hits:
     return (Hit(kind, 1),) if kind else ()
 
 
-def hits_at(path: bytes, found: Hits) -> Hits:
+def hits_at(path: bytes, file_hits: Hits) -> Hits:
     """Returns the hits in a file at a path: `casfs.trees.git` decides about git's object files."""
-    is_git = bool(found) and found[0].kind in object_files.KINDS
-    return () if is_git and object_files.is_object_file(path) else found
+    is_git = bool(file_hits) and file_hits[0].kind in object_files.KINDS
+    return () if is_git and object_files.is_object_file(path) else file_hits
 
 
 def has_xattrs(file: int | str) -> bool:
@@ -266,7 +270,7 @@ def _check_readable(source: FileIO) -> None:
 
 
 def discard(done: Iterable[ReadFile]) -> None:
-    protocols.discard(one.staged for one in done if one.staged is not None)
+    protocols.discard(read_file.staged for read_file in done if read_file.staged is not None)
 
 
 def _read_whole(fd: int, size: int) -> bytes:
@@ -275,10 +279,10 @@ def _read_whole(fd: int, size: int) -> bytes:
     try:
         data = os.read(fd, size + 1)
         while data and len(data) != size:
-            more = os.read(fd, STREAM_MIN_BYTES)
-            if not more:
+            chunk = os.read(fd, STREAM_MIN_BYTES)
+            if not chunk:
                 break
-            data += more
+            data += chunk
     except OSError as error:
         raise SourceUnreadable(error) from None
     return data

@@ -54,7 +54,10 @@ class _Paths:
         ignore = self._rules.ignore
         if ignore.is_work(path, name):
             return False
-        above = (ignore.verdict(at, at.rpartition(b"/")[2], directory=True) for at in _above(path))
+        above = (
+            ignore.verdict(ancestor, ancestor.rpartition(b"/")[2], directory=True)
+            for ancestor in _above(path)
+        )
         verdict = next(filter(None, above), None) or ignore.verdict(path, name, directory=False)
         if verdict is not None:
             return verdict.reason == BY_SETTING or not self._rules.tracked.has(path)
@@ -62,7 +65,7 @@ class _Paths:
 
     def work_hash(self, path: bytes) -> str | None:
         """Returns the hash of the file that the work has at a path, if any."""
-        if path in self._local or any(at in self._local for at in _above(path)):
+        if path in self._local or any(ancestor in self._local for ancestor in _above(path)):
             return None
         entry = tree.find(self._store, self._full, path)
         return entry.digest.hash if isinstance(entry, File) else None

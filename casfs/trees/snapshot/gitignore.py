@@ -46,8 +46,8 @@ class Patterns:
         """Raises ValueError for an invalid pattern; without `strict` it matches nothing, as in
         git."""
         lines = text.removeprefix(BOM).split(b"\n")
-        found = [_pattern(line, strict) for line in lines]
-        self._latest_first = [pattern for pattern in reversed(found) if pattern is not None]
+        patterns = [_pattern(line, strict) for line in lines]
+        self._latest_first = [pattern for pattern in reversed(patterns) if pattern is not None]
 
     def decision(self, path: bytes, name: bytes, *, directory: bool) -> bool | None:
         """Returns whether the last pattern that matches ignores the path; None where none does.
@@ -94,69 +94,69 @@ def _translate(glob: bytes, anchored: bool) -> bytes:
     """Returns the regular expression of a glob. `*` and `?` do not match a slash."""
     special = GLOB_CHARACTERS.search(glob)
     first = special.start() if special else len(glob)  # git compares the text before it literally
-    found = []
-    at = 0
-    while at < len(glob):
-        byte = glob[at : at + 1]
+    pieces = []
+    index = 0
+    while index < len(glob):
+        byte = glob[index : index + 1]
         if byte == b"*":
-            piece, at = _stars(glob, at, anchored=anchored, first=first)
+            piece, index = _stars(glob, index, anchored=anchored, first=first)
         elif byte == b"?":
             piece = b"[^/]"
-            at = at + 1
+            index = index + 1
         elif byte == b"[":
-            piece, at = _bracket(glob, at)
+            piece, index = _bracket(glob, index)
         else:
-            at += byte == b"\\"
-            piece = re.escape(glob[at : at + 1])
-            at = at + 1
-        found.append(piece)
-    return b"".join(found)
+            index += byte == b"\\"
+            piece = re.escape(glob[index : index + 1])
+            index = index + 1
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
-def _stars(glob: bytes, at: int, anchored: bool, first: int) -> tuple[bytes, int]:
+def _stars(glob: bytes, index: int, anchored: bool, first: int) -> tuple[bytes, int]:
     """Two or more between slashes match any number of directories."""
-    end = at
+    end = index
     while glob[end : end + 1] == b"*":
         end += 1
-    begins = at == first or glob[at - 1 : at] == b"/"
-    if not anchored or end - at < 2 or not begins or glob[end : end + 1] not in (b"", b"/"):
+    begins = index == first or glob[index - 1 : index] == b"/"
+    if not anchored or end - index < 2 or not begins or glob[end : end + 1] not in (b"", b"/"):
         return b"[^/]*", end
     if end == len(glob):
         return b".*", end
     return b"(?:.*/)?", end + 1
 
 
-def _bracket(glob: bytes, at: int) -> tuple[bytes, int]:
+def _bracket(glob: bytes, index: int) -> tuple[bytes, int]:
     """A set of bytes, never with a slash in it; one that is not closed matches nothing."""
-    negated = glob[at + 1 : at + 2] in (b"!", b"^")
-    start = at = at + 1 + negated
+    negated = glob[index + 1 : index + 2] in (b"!", b"^")
+    start = index = index + 1 + negated
     items: list[bytes] = []
-    while at < len(glob) and (glob[at : at + 1] != b"]" or at == start):
-        close = glob.find(b":]", at + 2)
-        if glob[at : at + 2] == b"[:" and close > 0 and glob[at + 2 : close].isalpha():
-            known = CHARACTER_CLASSES.get(glob[at + 2 : close])
+    while index < len(glob) and (glob[index : index + 1] != b"]" or index == start):
+        close = glob.find(b":]", index + 2)
+        if glob[index : index + 2] == b"[:" and close > 0 and glob[index + 2 : close].isalpha():
+            known = CHARACTER_CLASSES.get(glob[index + 2 : close])
             if known is None:
                 return MATCHES_NOTHING, len(glob)
             items.append(known)
-            at = close + 2
+            index = close + 2
             continue
-        low, at = _member(glob, at)
-        if glob[at : at + 1] == b"-" and glob[at + 1 : at + 2] not in (b"", b"]"):
-            high, at = _member(glob, at + 1)
+        low, index = _member(glob, index)
+        if glob[index : index + 1] == b"-" and glob[index + 1 : index + 2] not in (b"", b"]"):
+            high, index = _member(glob, index + 1)
             items += [b"%s-%s" % (_hex(low), _hex(high))] if low <= high else []
         else:
             items.append(_hex(low))
-    if at >= len(glob):
+    if index >= len(glob):
         return MATCHES_NOTHING, len(glob)
     inside = b"".join(items)
     if negated:
-        return b"[^/%s]" % inside, at + 1
-    return b"(?!/)[%s]" % inside if inside else MATCHES_NOTHING, at + 1
+        return b"[^/%s]" % inside, index + 1
+    return b"(?!/)[%s]" % inside if inside else MATCHES_NOTHING, index + 1
 
 
-def _member(glob: bytes, at: int) -> tuple[bytes, int]:
-    at += glob[at : at + 1] == b"\\"
-    return glob[at : at + 1], at + 1
+def _member(glob: bytes, index: int) -> tuple[bytes, int]:
+    index += glob[index : index + 1] == b"\\"
+    return glob[index : index + 1], index + 1
 
 
 def _hex(byte: bytes) -> bytes:

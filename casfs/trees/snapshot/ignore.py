@@ -81,8 +81,8 @@ class IgnoreRules:
     ) -> Self:
         """Loads the rules of the workspace at `root`, followed by `patterns`. Raises Failed when
         they cannot be read, Invalid for an invalid pattern."""
-        for one in patterns:
-            check_pattern(one)
+        for pattern in patterns:
+            check_pattern(pattern)
         with invalid_patterns_named(root):
             own = read_patterns(root)
             return cls(
@@ -108,7 +108,7 @@ class IgnoreRules:
         return overridden or has_patterns or bool(self.excluded)
 
     def verdict(
-        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+        self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None = None
     ) -> Verdict | None:
         """Returns why an entry is excluded from the work tree, None where it is not. `path` is
         relative to the workspace, `name` its last component."""
@@ -122,9 +122,9 @@ class IgnoreRules:
             return None
         if self._private is not None and self._private.decision(path, name, directory=directory):
             return Verdict(BY_SETTING, is_local=True)
-        if not directory or self._derived is None or at is None:
+        if not directory or self._derived is None or surroundings is None:
             return None
-        reason = self._derived.reason(path, name, at)
+        reason = self._derived.reason(path, name, surroundings)
         if reason is None or (reason == GIT and self._keeps_git):
             return None
         return Verdict(reason, is_local=self._keeps_derived and reason != GIT)

@@ -49,11 +49,15 @@ class IncrementalSnapshot(Snapshot):
         self._changes = changes
         self._listed = listed
         self._linked = linked
-        self._way = {one for path in (*changes.names, *changes.below) for one in _upwards(path)}
+        self._way = {
+            directory for path in (*changes.names, *changes.below) for directory in _upwards(path)
+        }
         self.gone = set(changes.below)
         root = self.take()
         unseen = self._rows.keys() - self._cache.seen if self.gone else set()
-        self.gone = {one for one in unseen if not self.gone.isdisjoint(_upwards(one))}
+        self.gone = {
+            directory for directory in unseen if not self.gone.isdisjoint(_upwards(directory))
+        }
         self._cache.seen |= self._rows.keys() - self.gone
         return root
 

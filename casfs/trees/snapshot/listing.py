@@ -19,22 +19,24 @@ def list_directory(
 ) -> Listing | None:
     """Lists the directory `fd`, at `path` below the recorded directory `root`; returns None where
     it is left out for what it holds. Raises OSError."""
-    with os.scandir(fd) as found:
-        entries = {os.fsencode(entry.name): entry for entry in found}
+    with os.scandir(fd) as dir_entries:
+        entries = {os.fsencode(entry.name): entry for entry in dir_entries}
     if path and CACHE_TAG in entries:
-        at = Surroundings(root, fd, entries, inside=True)
+        surroundings = Surroundings(root, fd, entries, inside=True)
         name = path.rpartition(b"/")[2]
-        verdict = rules.verdict(path[1:], name, directory=True, at=at)
+        verdict = rules.verdict(path[1:], name, directory=True, surroundings=surroundings)
         if verdict is not None and not keeps(report, path[1:], verdict):
             return None
-    at = Surroundings(root, fd, entries)
+    surroundings = Surroundings(root, fd, entries)
     above = path[1:] + b"/" if path else b""
     asks_files = rules.considers_files
     left_out = []
     for name, entry in entries.items():
         directory = entry.is_dir(follow_symlinks=False)
         if directory or asks_files:
-            verdict = rules.verdict(above + name, name, directory=directory, at=at)
+            verdict = rules.verdict(
+                above + name, name, directory=directory, surroundings=surroundings
+            )
             if verdict is not None and not keeps(report, above + name, verdict):
                 left_out.append(name)
     for name in left_out:

@@ -56,25 +56,25 @@ def unix_mode(mode: int, preserve: Collection[str]) -> int | None:
 
 def preserved_names(store: Store, *roots: TreeHash) -> list[str]:
     """Returns the `preserve` option by which trees were recorded, from what their entries have."""
-    found = set()
+    names = set()
     for root in roots:
         own = tree.directory_properties(store, root) or Properties()
         if own.mtime is not None:
-            found.add("mtime")
+            names.add("mtime")
         if own.unix_mode is not None and _keeps_all_modes(store, root):
-            found.add("mode")
-    return sorted(found)
+            names.add("mode")
+    return sorted(names)
 
 
 def _keeps_all_modes(store: Store, root: TreeHash) -> bool:
     """Reads the tree up to the first entry that tells: one without a mode, or with one that
     would not be kept by default."""
-    found = _tells(tree.directory_properties(store, root), ORDINARY_DIRECTORY_MODE)
-    for _, entry in tree.walk(store, root) if found is None else ():
-        found = _entry_tells(store, entry)
-        if found is not None:
+    keeps_modes = _tells(tree.directory_properties(store, root), ORDINARY_DIRECTORY_MODE)
+    for _, entry in tree.walk(store, root) if keeps_modes is None else ():
+        keeps_modes = _entry_tells(store, entry)
+        if keeps_modes is not None:
             break
-    return found is True
+    return keeps_modes is True
 
 
 def _entry_tells(store: Store, entry: Entry) -> bool | None:

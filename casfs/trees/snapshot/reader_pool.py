@@ -81,13 +81,13 @@ class ReaderPool(Generic[Key]):
     def submit(self, batch: Sequence[tuple[Key, bytes, list[bytes]]]) -> None:
         """Ask for files: (key of the result, directory relative to the root, names)."""
         keys = [key for key, _, _ in batch]
-        asked = [(path, names) for _, path, names in batch]
-        self._pending.append((keys, self._threads.submit(self._request, asked)))
+        requests = [(path, names) for _, path, names in batch]
+        self._pending.append((keys, self._threads.submit(self._request, requests)))
 
-    def _request(self, asked: list[tuple[bytes, list[bytes]]]) -> bytes:
+    def _request(self, requests: list[tuple[bytes, list[bytes]]]) -> bytes:
         pipe = self._idle.get()
         try:
-            pipe.send_bytes(marshal.dumps(asked))
+            pipe.send_bytes(marshal.dumps(requests))
             return pipe.recv_bytes()
         except (EOFError, OSError):
             raise Failed("a reader process ended; try again") from None
@@ -123,27 +123,27 @@ class ReaderPool(Generic[Key]):
         error, batch, process, groups = marshal.loads(answer)
         for group in groups:
             self._groups[process, group[0]] = Group(*group)
-        found = [self._files(items, process) for items in batch]
+        file_lists = [self._files(items, process) for items in batch]
         if error is not None:
-            discard(one for done in found for one in done)
+            discard(read_file for done in file_lists for read_file in done)
             raise Failed(error)
-        return found
+        return file_lists
 
     def _files(self, items: list[Any], process: int) -> list[ReadFile]:
         done = []
         for name, hash, size, seen, marked, staged, info, hot, hits, purged, unread in items:
             digest = Digest(hash, size)
-            one = ReadFile(
+            read_file = ReadFile(
                 name, digest, stat=Stat(*seen), has_xattrs=marked, is_purged=purged, error=unread
             )
-            one.hits = tuple(Hit(*hit) for hit in hits)
+            read_file.hits = tuple(Hit(*hit) for hit in hits)
             if staged:
-                one.staged = Staged(digest, *staged)
+                read_file.staged = Staged(digest, *staged)
             if info:
-                one.info = BlobInfo(*info)
+                read_file.info = BlobInfo(*info)
             if hot:
                 self._members[process, hot[0]].append((digest, hot[1]))
-            done.append(one)
+            done.append(read_file)
         return done
 
     def close(self) -> None:
@@ -158,7 +158,9 @@ class ReaderPool(Generic[Key]):
         for _, future in self._pending:
             if not future.cancelled() and future.exception() is None:
                 with suppress(CasfsError):
-                    discard(one for done in self._unpacked(future.result()) for one in done)
+                    discard(
+                        read_file for done in self._unpacked(future.result()) for read_file in done
+                    )
         for group in self._groups.values():
             group.discard()
 
@@ -181,27 +183,29 @@ def main() -> None:
         while True:
             for pipe in wait(pipes):
                 assert isinstance(pipe, Connection)
-                found: list[list[ReadFile]] = []
+                file_lists: list[list[ReadFile]] = []
                 error = None
                 try:
-                    asked = marshal.loads(pipe.recv_bytes())
-                    for path, names in asked:
+                    requests = marshal.loads(pipe.recv_bytes())
+                    for path, names in requests:
                         done, error = _read_batch(reader, int(root_fd), path=path, names=names)
-                        found.append(done)
+                        file_lists.append(done)
                         staged.update(
-                            one.digest.hash for one in done if not (one.is_purged or one.error)
+                            read_file.digest.hash
+                            for read_file in done
+                            if not (read_file.is_purged or read_file.error)
                         )
                         if error is not None:
                             break
-                    if not asked:
+                    if not requests:
                         packs.complete()
-                    items = [[_packed(one) for one in done] for done in found]
+                    items = [[_packed(read_file) for read_file in done] for done in file_lists]
                     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-                    groups = [tuple(one) for one in packs.groups]
+                    groups = [tuple(group) for group in packs.groups]
                     pipe.send_bytes(marshal.dumps((error, items, os.getpid(), groups)))
                     packs.groups.clear()
                 except BaseException:
-                    discard(one for done in found for one in done)
+                    discard(read_file for done in file_lists for read_file in done)
                     raise
                 finally:  # what was sent is the parent's, which may end this process at once
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -227,12 +231,24 @@ def _read_batch(
         os.close(fd)
 
 
-def _packed(one: ReadFile) -> tuple[Any, ...]:
-    staged = one.staged and (one.staged.data, one.staged.temp)
-    info = one.info and (one.info.size, one.info.type)
-    hash = one.digest.hash
-    size = one.digest.size_bytes
-    hits = [tuple(hit) for hit in one.hits]
-    stat = tuple(one.stat)
-    marked = one.has_xattrs
-    return one.name, hash, size, stat, marked, staged, info, one.hot, hits, one.is_purged, one.error
+def _packed(read_file: ReadFile) -> tuple[Any, ...]:
+    staged = read_file.staged and (read_file.staged.data, read_file.staged.temp)
+    info = read_file.info and (read_file.info.size, read_file.info.type)
+    hash = read_file.digest.hash
+    size = read_file.digest.size_bytes
+    hits = [tuple(hit) for hit in read_file.hits]
+    stat = tuple(read_file.stat)
+    marked = read_file.has_xattrs
+    return (
+        read_file.name,
+        hash,
+        size,
+        stat,
+        marked,
+        staged,
+        info,
+        read_file.hot,
+        hits,
+        read_file.is_purged,
+        read_file.error,
+    )

@@ -119,19 +119,19 @@ class CachedDirectory(NamedTuple):
     def split_names(self) -> list[bytes]:
         return self.names.split(b"\0") if self.names else []
 
-    def digest_at(self, place: int) -> Digest:
-        hash, size = DIGEST.unpack_from(self.recorded, place * DIGEST.size)
+    def digest_at(self, index: int) -> Digest:
+        hash, size = DIGEST.unpack_from(self.recorded, index * DIGEST.size)
         return Digest(hash.hex(), size)
 
     def entries(self) -> dict[bytes, tuple[bytes, Digest]]:
         """Returns the packed stat and the digest of each entry, by name."""
-        found = {}
-        for place, (name, (hash, size)) in enumerate(
+        entries = {}
+        for index, (name, (hash, size)) in enumerate(
             zip(self.split_names(), DIGEST.iter_unpack(self.recorded), strict=True)
         ):
-            printed = self.stats[place * STAT.size : (place + 1) * STAT.size]
-            found[name] = printed, Digest(hash.hex(), size)
-        return found
+            printed = self.stats[index * STAT.size : (index + 1) * STAT.size]
+            entries[name] = printed, Digest(hash.hex(), size)
+        return entries
 
 
 @dataclass(slots=True)
@@ -192,12 +192,12 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
     last = f"/{variant}".encode()
     root = where + b"\0" + rules.fingerprint.encode() + last
     with _database(path) as database, database.read() as db:
-        found = db.execute(
+        root_counts = db.execute(
             "SELECT root, count(*) FROM dated_directories WHERE root >= ? AND root < ?"
             " GROUP BY root",
             (where + b"\0", where + b"\1"),
         ).fetchall()
-        known = {key: count for key, count in found if key.endswith(last)}
+        known = {key: count for key, count in root_counts if key.endswith(last)}
         if known and root not in known:
             root = max(known, key=lambda key: known[key])
         rows = db.execute(
@@ -261,13 +261,13 @@ def pack(
 ) -> CachedDirectory:
     """Returns the row of a directory that has no nodes yet; `below`: the times of its
     subdirectories, in order of name."""
-    packed = [DIGEST.pack(bytes.fromhex(one.hash), one.size_bytes) for one in digests]
-    found = {os.fsdecode(name): hits[name] for name in sorted(hits)}
+    packed = [DIGEST.pack(bytes.fromhex(digest.hash), digest.size_bytes) for digest in digests]
+    hits_by_name = {os.fsdecode(name): hits[name] for name in sorted(hits)}
     return CachedDirectory(
         names=b"\0".join(names),
         stats=b"".join(fingerprints),
         recorded=b"".join(packed),
-        hits=json.dumps(found).encode("ascii") if found else b"",
+        hits=json.dumps(hits_by_name).encode("ascii") if hits_by_name else b"",
         node=b"",
         size=0,
         times=NO_TIMES + pack_times(below),
@@ -276,4 +276,6 @@ def pack(
 
 
 def pack_times(times: Sequence[TimesRef]) -> bytes:
-    return b"".join(NO_TIMES if one.hash is None else bytes.fromhex(one.hash) for one in times)
+    return b"".join(
+        NO_TIMES if times_ref.hash is None else bytes.fromhex(times_ref.hash) for times_ref in times
+    )

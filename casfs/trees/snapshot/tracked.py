@@ -39,21 +39,21 @@ class TrackedPaths(IgnoreRules):
         self._directories = {b"": self._load(roots)}
 
     def verdict(
-        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+        self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None = None
     ) -> Verdict | None:
         above = path[: -len(name) - 1] if len(path) > len(name) else b""
-        if path in self.excluded or not any(name in one for one in self._entries(above)):
+        if path in self.excluded or not any(name in entries for entries in self._entries(above)):
             return Verdict("untracked")
         return None
 
     def _entries(self, path: bytes) -> list[tree.Entries]:
         """Returns what the trees have in the directory `path`."""
-        found = self._directories.get(path)
-        if found is None:
+        tree_entries = self._directories.get(path)
+        if tree_entries is None:
             above, _, name = path.rpartition(b"/")
             below = {tree.subtree(entries.get(name)) for entries in self._entries(above)}
-            found = self._directories[path] = self._load(filter(None, below))
-        return found
+            tree_entries = self._directories[path] = self._load(filter(None, below))
+        return tree_entries
 
     def _load(self, hashes: Collection[TreeHash] | Iterator[TreeHash]) -> list[tree.Entries]:
         return [tree.load(self._store, hash) for hash in hashes]
@@ -89,7 +89,7 @@ def untracked(store: Store, fd: int, roots: Collection[TreeHash]) -> Iterator[by
         for name in sorted([*directories, *files]):
             path = above + b"/" + name if above else name
             if rules.verdict(path, name, directory=name in directories):
-                directories[:] = [one for one in directories if one != name]
+                directories[:] = [directory for directory in directories if directory != name]
                 yield path
 
 
@@ -140,9 +140,9 @@ class _Memory:
                 inner = os.open(name, DIR_FLAGS, dir_fd=fd)
                 try:
                     size_below = entry.digest.size_bytes
-                    at = path + b"/" + name
+                    inner_path = path + b"/" + name
                     times = self.directory(
-                        inner, at, root=directory.subtree(entry), size=size_below
+                        inner, inner_path, root=directory.subtree(entry), size=size_below
                     )
                     below.append(times)
                 finally:

@@ -25,11 +25,13 @@ class TrackedRules(IgnoreRules):
         self._inside: dict[bytes, Verdict] = {}  # tracked directories that the rules leave out
 
     def verdict(
-        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+        self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None = None
     ) -> Verdict | None:
         verdict = self._inside.get(path.rpartition(b"/")[0])
         if verdict is None:
-            verdict = self._rules.verdict(path, name, directory=directory, at=at)
+            verdict = self._rules.verdict(
+                path, name, directory=directory, surroundings=surroundings
+            )
         if verdict is None or verdict.reason == BY_SETTING:
             return verdict
         is_tracked = tree.find(self._store, self._base.tree, path) is not None

@@ -199,9 +199,11 @@ class Snapshot:
             if below is None:
                 below = self._scan_entries(scanned, fd, entries)
             for name, seen in below:
-                found = self._scan_subdirectory(fd, path + b"/" + name, name=name, seen=seen)
-                if found is not None:
-                    scanned.entries[name] = found
+                scanned_entry = self._scan_subdirectory(
+                    fd, path + b"/" + name, name=name, seen=seen
+                )
+                if scanned_entry is not None:
+                    scanned.entries[name] = scanned_entry
         finally:
             self._may_be_local = above
             os.close(fd)
@@ -214,7 +216,7 @@ class Snapshot:
         stat in `row`, without a `ScannedEntry` for each. None for any other directory."""
         if self._options.preserve:
             return None
-        found: dict[bytes, bytes] = {}
+        packed_stats: dict[bytes, bytes] = {}
         below: dict[bytes, Stat | os.stat_result] = {}
         links: dict[bytes, bytes] = {}
         odd: list[tuple[bytes, os.stat_result]] = []
@@ -232,12 +234,12 @@ class Snapshot:
                 odd.append((name, seen))
             if kind == stat.S_IFDIR:
                 below[name] = seen
-                found[name] = stat_cache.DIRECTORY
+                packed_stats[name] = stat_cache.DIRECTORY
             else:
-                found[name] = stat_cache.pack_stat(seen)
+                packed_stats[name] = stat_cache.pack_stat(seen)
                 size += seen.st_size if kind == stat.S_IFREG else 0
-        names = sorted(found)
-        stats = [found[name] for name in names]
+        names = sorted(packed_stats)
+        stats = [packed_stats[name] for name in names]
         stats += own_fingerprint(scanned.stat, self._options, self._racy_after)
         if row.names != b"\0".join(names) or row.stats != b"".join(stats):
             return None
@@ -246,9 +248,9 @@ class Snapshot:
         for name, hits in row.split_hits().items():
             path = scanned.path + b"/" + name
             self._report.findings[path[1:]] = hits
-        if found.get(GIT_NAME, stat_cache.DIRECTORY) != stat_cache.DIRECTORY:
+        if packed_stats.get(GIT_NAME, stat_cache.DIRECTORY) != stat_cache.DIRECTORY:
             self._report.git_files.append((scanned.path + b"/" + GIT_NAME)[1:])
-        self._count(len(found) - len(below) - len(links), size)
+        self._count(len(packed_stats) - len(below) - len(links), size)
         for name, seen in odd:
             self._count_odd(scanned.path + b"/" + name, seen)
         return list(below.items())
@@ -260,23 +262,23 @@ class Snapshot:
         unread: list[bytes] = []
         below: Subdirectories = []
         for name, entry in entries.items():
-            found = self._scan_entry(fd, scanned.path + b"/" + name, name=name, entry=entry)
-            if found is None:
+            scanned_entry = self._scan_entry(fd, scanned.path + b"/" + name, name=name, entry=entry)
+            if scanned_entry is None:
                 continue
-            kind = stat.S_IFMT(found.stat.st_mode)
+            kind = stat.S_IFMT(scanned_entry.stat.st_mode)
             if kind == stat.S_IFDIR:
-                below.append((name, found.stat))
+                below.append((name, scanned_entry.stat))
                 continue
-            scanned.entries[name] = found
+            scanned.entries[name] = scanned_entry
             if kind == stat.S_IFREG:
-                self._count(1, found.stat.st_size)
+                self._count(1, scanned_entry.stat.st_size)
                 before = known.get(name)
-                if before and before[0] == stat_cache.pack_stat(found.stat):
-                    found.fingerprint, found.digest = before
-                    found.hits = known_hits.get(name, ())
-                    if found.hits:
+                if before and before[0] == stat_cache.pack_stat(scanned_entry.stat):
+                    scanned_entry.fingerprint, scanned_entry.digest = before
+                    scanned_entry.hits = known_hits.get(name, ())
+                    if scanned_entry.hits:
                         path = scanned.path + b"/" + name
-                        self._report.findings[path[1:]] = found.hits
+                        self._report.findings[path[1:]] = scanned_entry.hits
                 else:
                     unread.append(name)
         if GIT_NAME in scanned.entries:
@@ -292,9 +294,9 @@ class Snapshot:
         try:
             seen = entry.stat(follow_symlinks=False)
             kind = stat.S_IFMT(seen.st_mode)
-            found = ScannedEntry(seen, stat_cache.fingerprint(seen, self._racy_after))
+            scanned_entry = ScannedEntry(seen, stat_cache.fingerprint(seen, self._racy_after))
             if kind == stat.S_IFLNK:
-                found.target = os.readlink(name, dir_fd=fd)
+                scanned_entry.target = os.readlink(name, dir_fd=fd)
         except FileNotFoundError:
             self._vanished(path)
             return None
@@ -307,7 +309,7 @@ class Snapshot:
             return None
         if seen.st_uid != self._user or seen.st_nlink > 1 or seen.st_mode & SPECIAL_BITS:
             self._count_odd(path, seen)
-        return found
+        return scanned_entry
 
     def _count_odd(self, path: bytes, seen: os.stat_result) -> None:
         self._report.count_not_kept(seen, self._user, self._options.preserve)
@@ -326,8 +328,8 @@ class Snapshot:
         except OSError as error:
             self._leave_out_unreadable(path, error)
             return None
-        found = self._scan(inner, path, seen)
-        return None if found is None else ScannedEntry(seen, stat_cache.DIRECTORY, below=found)
+        scanned = self._scan(inner, path, seen)
+        return None if scanned is None else ScannedEntry(seen, stat_cache.DIRECTORY, below=scanned)
 
     def _count(self, files: int, size: int) -> None:
         """Raises Refused where the sum of sizes exceeds the limit."""

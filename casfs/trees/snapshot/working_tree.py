@@ -207,10 +207,10 @@ def _report_unchanged(
     """Adds to the report what was only in the local tree before and is as it was; a derived
     directory is one whatever has changed in it."""
     for path, entry in before.items():
-        now = tree.find(store, full, path)
-        if isinstance(entry, Subdirectory) and isinstance(now, Subdirectory):
+        current = tree.find(store, full, path)
+        if isinstance(entry, Subdirectory) and isinstance(current, Subdirectory):
             report.derived.setdefault(path, AS_BEFORE)
-        elif now == entry:
+        elif current == entry:
             report.private.setdefault(path, AS_BEFORE)
 
 
