@@ -57,15 +57,15 @@ class Place(NamedTuple):
 class Origin:
     """Where heads arrive from: a remote, or an import. `is_own`: a person trusts the remote;
     `replaces`: a person lets names of this store give way; `purges`: what was purged there is
-    purged here, too; `pushed`: name → `value` as it was pushed there; `others`: the names of the
-    other origins; `asks` a person whether a thread of this store moves."""
+    purged here, too; `pushed`: name → `value` as it was pushed there; `other_remotes`: the names of
+    the other origins; `asks` a person whether a thread of this store moves."""
 
     name: str
     is_own: bool = False
     replaces: bool = False
     purges: bool = False
     pushed: Mapping[str, str] = field(default_factory=dict)
-    others: Collection[str] = (IMPORT,)
+    other_remotes: Collection[str] = (IMPORT,)
     asks: Asks | None = None
 
 
@@ -141,7 +141,7 @@ class Names:
         if known:
             return not all(self._stands(*named_head) for named_head in known)
         text = _name(name)
-        if text.partition(".")[0] in origin.others:
+        if text.partition(".")[0] in origin.other_remotes:
             return True  # reads as what arrived from there
         return is_checkpoint and _means_another(self._store, text)
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 class Profile(NamedTuple):
     """`argv`: starts the agent as an ACP server on stdio; `install`: a command, or an address;
-    `more`: of the config."""
+    `extra_config`: of the config."""
 
     argv: tuple[str, ...]
     install: str
-    more: Mapping[str, Any] = MappingProxyType({})
+    extra_config: Mapping[str, Any] = MappingProxyType({})
 
     def is_installed(self, env: Mapping[str, str]) -> bool:
         """Returns whether the program is on the PATH of `env`."""

@@ -118,7 +118,7 @@ def _short_form(package: str, text: str, config: Mapping[str, Any]) -> dict[str,
     if not text.strip():
         raise Invalid(f"{package}: must be followed by its {field}")
     if package == "acp" and (profile := PROFILES.get(text.strip())):
-        return {**profile.more, **config, "argv": list(profile.argv)}
+        return {**profile.extra_config, **config, "argv": list(profile.argv)}
     if field == "argv":
         try:
             return {"argv": shlex.split(text)}

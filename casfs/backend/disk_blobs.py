@@ -53,7 +53,7 @@ class _Row(NamedTuple):
     size: int
     type: int | None
     data: bytes | None
-    place: Place | None
+    location: Place | None
 
 
 class DiskBlobs(DiskPurging):
@@ -89,14 +89,14 @@ class DiskBlobs(DiskPurging):
 
     def open(self, hash: str) -> BinaryIO:
         row = self._row(hash)
-        if row.place is not None and row.size > FILE_MIN_BYTES:
+        if row.location is not None and row.size > FILE_MIN_BYTES:
             try:
                 self._thaw(hash, row)
             except CorruptBlob:  # damaged frames of a remote are fetched again
                 row = self._row(hash)
-                if row.place is not None:
+                if row.location is not None:
                     self._thaw(hash, row)
-        elif row.data is not None or row.place is not None:
+        elif row.data is not None or row.location is not None:
             try:
                 return io.BytesIO(self._content(hash, row, follow=False))
             except Purged as purged:
@@ -112,16 +112,20 @@ class DiskBlobs(DiskPurging):
     def _check_moved(self, hash: str) -> None:
         """Raises NotFound where a missing file is still the place of a blob."""
         row = self._row(hash)
-        if row.place is None and row.data is None:
+        if row.location is None and row.data is None:
             raise NotFound(f"blob {hash}: its file is missing")
 
     def stream(self, hash: str) -> BinaryIO:
         row = self._row(hash)
-        if row.place is None or row.size <= FILE_MIN_BYTES or self._packs.is_remote(row.place[0]):
+        if (
+            row.location is None
+            or row.size <= FILE_MIN_BYTES
+            or self._packs.is_remote(row.location[0])
+        ):
             return self.open(hash)
         self.verify(hash)
         try:
-            return self._packs.stream(hash, row.place)
+            return self._packs.stream(hash, row.location)
         except NotFound:  # it was moved meanwhile
             return self.open(hash)
 
@@ -139,8 +143,8 @@ class DiskBlobs(DiskPurging):
                 if again == row:
                     raise
                 return self._content(hash, again, follow=follow)
-        if row.place is not None:
-            return self._packed(hash, row.place)
+        if row.location is not None:
+            return self._packed(hash, row.location)
         try:
             with self._objects.open(hash) as source:
                 return verified(hash, source.read())
@@ -161,16 +165,16 @@ class DiskBlobs(DiskPurging):
             return self._packs.read(hash, location)
         except (NotFound, CorruptBlob):
             row = self._row(hash)
-            if row.place != location:  # it was moved or deleted meanwhile
+            if row.location != location:  # it was moved or deleted meanwhile
                 return self._content(hash, row)
             return self._packs.read(hash, location, again=True)
 
     def _thaw(self, hash: str, row: _Row) -> None:
         """Makes a large blob of a pack a file again."""
-        location = row.place
+        location = row.location
         assert location is not None
         with self._packs.moving(hash, location):
-            if self._row(hash).place == location:  # else another process has
+            if self._row(hash).location == location:  # else another process has
                 self._place_file(hash, row.size, location)
 
     def _place_file(self, hash: str, size: int, location: Place) -> None:
@@ -196,7 +200,9 @@ class DiskBlobs(DiskPurging):
         whole, data, pack, member = row
         if pack is None and data is None and (content := self._file_content(hash, size)):
             return content
-        return self._content(hash, _Row(whole, type=None, data=data, place=pack and (pack, member)))
+        return self._content(
+            hash, _Row(whole, type=None, data=data, location=pack and (pack, member))
+        )
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
@@ -256,7 +262,7 @@ class DiskBlobs(DiskPurging):
             raise NotFound(f"no blob {hash} in this store")
         size, type, data, pack, member = row
         location = None if pack is None else (pack, member)
-        return _Row(size, type, data=self._decoded(data, type is not None), place=location)
+        return _Row(size, type, data=self._decoded(data, type is not None), location=location)
 
     # -- repair ---------------------------------------------------------------------------
 
@@ -271,17 +277,19 @@ class DiskBlobs(DiskPurging):
     def verify(self, hash: str) -> None:
         row = self._row(hash)
         try:
-            if row.place is not None:
-                if self._packs.is_remote(row.place[0]):  # `in_remote` has it
+            if row.location is not None:
+                if self._packs.is_remote(row.location[0]):  # `in_remote` has it
                     return
-                self._packs.verify(hash, row.size, row.place)
+                self._packs.verify(hash, row.size, row.location)
             elif row.data is None:
                 self._objects.verify(hash, row.size)
             elif len(verified(hash, row.data)) != row.size:
                 raise CorruptBlob(f"blob {hash}: its row is not {row.size} bytes long")
         except (NotFound, CorruptBlob):
             current_row = self._row(hash)
-            if current_row.place == row.place and (current_row.data is None) == (row.data is None):
+            if current_row.location == row.location and (current_row.data is None) == (
+                row.data is None
+            ):
                 raise
             self.verify(hash)  # it was moved meanwhile
 

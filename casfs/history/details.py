@@ -31,7 +31,7 @@ def version(store: Store, version: Version) -> dict[str, Any]:
         "agent": package,
         "model": config.get("model"),
         "message": version.message,
-        "recordedAt": version.at,
+        "recordedAt": version.recorded_at,
     }
 
 

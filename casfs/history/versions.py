@@ -45,7 +45,7 @@ class Version:
 
     root: TreeHash | None
     hash: NodeHash
-    at: int
+    recorded_at: int
     revision: str
     index: int | None = None
     role: str = ""
@@ -201,7 +201,7 @@ def _of_node(store: Store, thread_node: node.Node[Any], id: str = "") -> Place:
     return Place(
         Chain(
             store,
-            [*versions, Version(root, start.hash, at=began, revision=name % 0, index=0)],
+            [*versions, Version(root, start.hash, recorded_at=began, revision=name % 0, index=0)],
             older,
         )
     )
@@ -248,7 +248,7 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
         Version(
             candidate.root,
             candidate.hash,
-            at=candidate.created_at,
+            recorded_at=candidate.created_at,
             revision=f"{candidate.name}@{candidate.id}",
             called=None,
             message=candidate.message,
@@ -257,7 +257,9 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
         if candidate.id <= last.id and candidate.root != NO_TREE
     ]
     first = versions[-1]
-    return Place(Chain(store, versions, lambda: _recorded_by_step(store, first.root, first.at)))
+    return Place(
+        Chain(store, versions, lambda: _recorded_by_step(store, first.root, first.recorded_at))
+    )
 
 
 def _applied(store: Store, checkpoint: NodeHash) -> list[NodeHash]:

@@ -321,7 +321,7 @@ def _heads(
     lead to, as far as they are in the archive."""
     store = Store(backend)
     foreign_heads = dict(manifest.heads)
-    names = arrivals.Names(store, arrivals.Origin(IMPORT, others=()))
+    names = arrivals.Names(store, arrivals.Origin(IMPORT, other_remotes=()))
     replaced: dict[HeadName, tuple[Head, Head]] = {}
     for name, foreign in manifest.heads:
         data = nodes.get(purged.source(foreign.hash))

@@ -151,7 +151,7 @@ def _origin(store: Store, remote: Remote, replace: bool, purge: bool, asks: Asks
         replaces=replace,
         purges=purge,
         pushed=remote.state.pushed(),
-        others={config.IMPORT, *remote_names} - {remote.name},
+        other_remotes={config.IMPORT, *remote_names} - {remote.name},
         asks=asks,
     )
 

@@ -20,11 +20,12 @@ LATER = "not all nodes are in the search index yet: load this page again to go o
 
 @dataclass(frozen=True)
 class Hits:
-    """A window of hits from index `first` on, the best first; `more`: there are some after it."""
+    """A window of hits from index `first` on, the best first; `has_more`: there are some after
+    it."""
 
     hits: list[Hit]
     first: int
-    more: bool
+    has_more: bool
 
 
 def show(call: Call) -> Response:

@@ -39,15 +39,15 @@ Policy = str | Mapping[str, str]
 
 @dataclass
 class Kept:
-    """What outlasts an attempt. `answers`: (title, answer) by request; `always`: kinds; `asked`:
-    (request, title, kind) of the open question; `agent`: hash of the agent's node; `turn`: of
-    the session, where the files are those after it."""
+    """What outlasts an attempt. `answers`: (title, answer) by request; `always`: kinds;
+    `open_question`: (request, title, kind) of the open question; `agent`: hash of the agent's node;
+    `turn`: of the session, where the files are those after it."""
 
     agent: str = ""
     session: str = ""
     answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     always: list[str] = field(default_factory=list)
-    asked: tuple[str, str, str] | None = None
+    open_question: tuple[str, str, str] | None = None
     turn: int = 0
 
 
@@ -68,12 +68,12 @@ class Permissions:
             with suppress(ValueError, TypeError, KeyError):  # another agent's
                 kept_fields = json.loads(text)
                 kept = Kept(**kept_fields) if kept_fields["agent"] == context.agent else kept
-        if kept.asked is not None and context.answer is not None:
-            request, title, kind = kept.asked
+        if kept.open_question is not None and context.answer is not None:
+            request, title, kind = kept.open_question
             kept.answers[request] = title, context.answer
             if ANSWERS.get(_plain(context.answer)) == ALWAYS:
                 kept.always.append(kind)
-        kept.asked = None
+        kept.open_question = None
         self._kept = kept
         return kept
 
@@ -99,10 +99,10 @@ class Permissions:
         if key in kept.answers:
             wanted = ANSWERS.get(_plain(kept.answers[key][1]), REJECT)
         elif rule == ASK and kind not in kept.always:
-            if kept.asked is not None:  # the answer would be taken for one to this question
+            if kept.open_question is not None:  # the answer would be taken for one to this question
                 return None
             title = self._context.secrets.redact(title)[:MAX_TITLE_CHARS]
-            kept.asked = key, title, kind
+            kept.open_question = key, title, kind
             await self.save()
             raise await trio.to_thread.run_sync(self._question, title, about)
         else:

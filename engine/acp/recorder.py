@@ -51,8 +51,8 @@ CUMULATIVE = ("hermes-agent ",)  # agents whose answers count all prompts; other
 
 @dataclass
 class _Turn:
-    """`records`: its tool calls in order; `calls`: those that the agent reported, by id; `others`:
-    updates for other sessions."""
+    """`records`: its tool calls in order; `calls`: those that the agent reported, by id;
+    `other_sessions`: updates for other sessions."""
 
     input: str = ""
     begin: float = field(default_factory=time.monotonic)
@@ -63,12 +63,19 @@ class _Turn:
     plan: dict[str, Any] | None = None  # the newest, as it came
     entries: list[dict[str, str]] = field(default_factory=list)  # of it
     updates: list[Any] = field(default_factory=list)
-    others: list[Any] = field(default_factory=list)
+    other_sessions: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=lambda: [0, 0])  # input, output
     trees: dict[str, str] = field(default_factory=dict)  # members of its node
 
     def is_empty(self) -> bool:
-        held = (self.thoughts, self.said, self.records, self.plan, self.updates, self.others)
+        held = (
+            self.thoughts,
+            self.said,
+            self.records,
+            self.plan,
+            self.updates,
+            self.other_sessions,
+        )
         return not any(held) and not any(self.tokens)
 
 
@@ -116,7 +123,7 @@ class Recorder:
         """Keeps an update for another session apart. Raises OutputTooLarge."""
         self._count(size)
         async with self._lock:
-            self._turn.others.append(params)
+            self._turn.other_sessions.append(params)
 
     async def _add_update(self, params: Any) -> None:
         updates = self._turn.updates
@@ -353,7 +360,7 @@ class Recorder:
         texts = {
             "thoughts": turn.thoughts.text(),
             "updates": as_json(updates) if updates else "",
-            "otherSessions": as_json(turn.others) if turn.others else "",
+            "otherSessions": as_json(turn.other_sessions) if turn.other_sessions else "",
         }
         with self._store.batch() as batch:
             payload = {

@@ -16,7 +16,7 @@ def test_windows_are_by_index(disk_store: Store) -> None:
     for number in range(60):
         disk_store.put_node("content", {"text": f"common word {number}", "artifacts": []})
     found = [search(disk_store, "common", first=first) for first in (0, 25, 50, 75)]
-    assert [(len(one.hits), one.more) for one in found] == [
+    assert [(len(one.hits), one.has_more) for one in found] == [
         (25, True), (25, True), (10, False), (0, False),
     ]  # fmt: skip
     assert len({hit.hash for one in found for hit in one.hits}) == 60
