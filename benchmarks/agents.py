@@ -23,9 +23,10 @@ from typing import Any
 from benchmarks import acp_agent
 from benchmarks.common import machine, table
 from benchmarks.engine_daemon import daemon
-from casfs import daemon_socket, threads
-from casfs.store import Store
-from casfs.threads import ENDED, ThreadId
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, ThreadId
 from engine.workflow import registry as workflows
 from tests.support.engine import loop
 

@@ -28,10 +28,10 @@ from benchmarks.remote_peers import BUCKET, Casfs, s3_env, seaweed
 from benchmarks.workspaces_peers import CASFS, run
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError
-from casfs.nodes.directory import File
 from casfs.packs.index import read_trailer
 from casfs.packs.layout import TRAILER
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees import tree as trees
 
 FILES, MIN_BYTES, MAX_BYTES = 4000, 1025, 200_000

@@ -29,9 +29,11 @@ import trio
 
 from benchmarks.common import table
 from benchmarks.engine_peers import text
-from casfs import canonical, daemon_socket, threads
-from casfs.store import Store
-from casfs.threads import RUNNING, Thread
+from casfs import canonical
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import RUNNING, Thread
 from engine.moderator import decision
 from engine.moderator.decision import DecisionInput
 from engine.moderator.evaluator_pool import WorkerPool

@@ -15,12 +15,12 @@ from unittest import mock
 import trio
 
 from benchmarks.engine_peers import WARM_UP_STEPS, Sample, Shape, text
-from casfs import threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.create import create
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces.strategies import NATIVE
 from engine.agents import loader

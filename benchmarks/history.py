@@ -23,11 +23,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from casfs import threads
 from casfs.digest import TreeHash
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.support.thread_example import Example, make_thread
 
 FILES, LINES, TARGET = 20, 200, 0

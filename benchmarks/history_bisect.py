@@ -24,7 +24,7 @@ from benchmarks import history
 from casfs.cli.run_on_tree import tree_runner
 from casfs.history.bisect import BAD, GOOD, first_bad
 from casfs.history.versions import find
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 def timed(command: Sequence[str | Path]) -> tuple[float, float, str]:

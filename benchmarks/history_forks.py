@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from casfs import threads
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.threads import forking
 from engine.workflow import registry as workflows
 from tests.support.engine import daemon, loop, says, spawn, start_thread

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import trio
 
-from casfs import revisions
-from casfs.store import Store
+from casfs.checkpoints import revisions
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from engine.runtime.overlay_workspace import OverlayWorkspace, unmount_all
 from engine.runtime.thread_run import ThreadRun

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from casfs import daemon_socket
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from tests.support.engine import daemon, spawn, until
 
 FILES, BYTES = 100, 200  # of a directory; of a file

@@ -23,9 +23,9 @@ from casfs.checkpoints.create import Content
 from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.mount import mount_points
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 
 BATCH_CHECKPOINTS = 10_000  # checkpoints in a batch

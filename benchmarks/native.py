@@ -36,9 +36,9 @@ from benchmarks.workspaces_peers import run
 from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.checkpoints import create
 from casfs.native import images
-from casfs.nodes import directory
-from casfs.nodes.directory import File
-from casfs.store import FORMAT_FILE, Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File
+from casfs.store.store import FORMAT_FILE, Store
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState

@@ -11,7 +11,7 @@ from benchmarks.workspaces_peers import run
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState

@@ -20,7 +20,7 @@ from benchmarks import common
 from benchmarks.common import Times, add, compared, in_seconds, table
 from benchmarks.native_peers import Copy, native, stored
 from benchmarks.overlay_commit import timed as milliseconds
-from casfs.store import Store
+from casfs.store.store import Store
 
 PROJECT = Path(__file__).resolve().parent.parent
 EXCLUDED = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")

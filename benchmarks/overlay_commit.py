@@ -22,13 +22,13 @@ from pathlib import Path
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.mount import mount_points
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, registry, strategies
 from casfs.workspaces.commit import commit_workspace
-from casfs.write_batch import Batch
 
 SIZES = (1_000, 10_000, 100_000)
 FILES, FOLDERS = 50, 20  # of a directory

@@ -38,7 +38,7 @@ from benchmarks.workspaces_peers import (
     run,
 )
 from casfs.backend.protocols import INLINE_MAX_BYTES
-from casfs.store import Store
+from casfs.store.store import Store
 
 # -- the tree ---------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ def pack(work: Path, tree: Path, options: argparse.Namespace) -> None:
 
 
 WARM = """
-import sys; from pathlib import Path; from casfs.store import Store
+import sys; from pathlib import Path; from casfs.store.store import Store
 with Store.open(Path(sys.argv[1])) as store:
     store.backend.tiers.warm([hash for _, hash, info in store.blobs.iterate()])
 """

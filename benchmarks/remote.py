@@ -37,10 +37,10 @@ from benchmarks.remote_peers import (
     seaweed,
 )
 from benchmarks.workspaces_peers import CASFS, ENV, installed, run
-from casfs import threads
 from casfs.digest import NodeHash
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 
 NEW_STEPS = 10
 

@@ -31,7 +31,7 @@ from benchmarks import common, scale_floor, scale_listing, scale_peers, scale_st
 from benchmarks.common import table
 from benchmarks.engine_peers import Shape
 from benchmarks.engine_runs import run_threads
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support import postgres_server
 from tests.support.links import Link
 from tests.support.postgres_server import PostgresServer, run_postgres

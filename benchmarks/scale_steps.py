@@ -21,12 +21,12 @@ import psycopg
 
 from benchmarks.engine_peers import text
 from benchmarks.engine_runs import ROLE, WORKFLOW
-from casfs import threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.digest import Digest
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import silent
-from casfs.threads import RUNNING
+from casfs.threads import threads
+from casfs.threads.threads import RUNNING
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.runtime import daemon

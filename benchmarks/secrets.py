@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.common import table
 from casfs.scanner import scan
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 

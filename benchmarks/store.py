@@ -29,7 +29,7 @@ from casfs.backend.derived import find_missing
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash, hash_bytes, hash_stream
 from casfs.maintenance import fsck, gc
-from casfs.store import Store
+from casfs.store.store import Store
 
 BATCH = 20
 READS = 10_000

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.referrers import FILE, Referrers, remove
-from casfs.store import Store
+from casfs.store.referrers import FILE, Referrers, remove
+from casfs.store.store import Store
 
 REFS, BATCH_NODES = 10, 20_000
 QUESTIONS = 50

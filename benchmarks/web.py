@@ -24,13 +24,13 @@ from pathlib import Path
 from benchmarks.common import table
 from benchmarks.engine_peers import Shape
 from benchmarks.engine_runs import run_threads
-from casfs import threads
 from casfs.backend.derived import newest_move
 from casfs.backend.protocols import Head
 from casfs.digest import TreeHash
-from casfs.nodes.directory import File, Subdirectory, encode
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.nodes.directory import File, Subdirectory, encode
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from tests.support.browser import browser
 from tests.support.web import Web, serving
 

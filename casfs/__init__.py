@@ -45,10 +45,10 @@ if TYPE_CHECKING:
         Refused,
         Unreachable,
     )
-    from casfs.nodes.node import Node
-    from casfs.nodes.ref_collectors import Ref
     from casfs.plugins.registry import Plugin
-    from casfs.write_batch import Batch
+    from casfs.store.nodes.node import Node
+    from casfs.store.nodes.ref_collectors import Ref
+    from casfs.store.write_batch import Batch
 
 __version__ = VERSION
 __all__ = [
@@ -106,10 +106,10 @@ HOMES = {
     ),
     "casfs.api.workflows": ("Workflows",),
     "casfs.digest": ("Digest",),
-    "casfs.nodes.node": ("Node",),
-    "casfs.nodes.schema": ("Ref",),
+    "casfs.store.nodes.node": ("Node",),
+    "casfs.store.nodes.schema": ("Ref",),
     "casfs.plugins.registry": ("Plugin",),
-    "casfs.write_batch": ("Batch",),
+    "casfs.store.write_batch": ("Batch",),
 }
 
 

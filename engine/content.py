@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casfs.digest import NodeHash
-from casfs.store import Store
-from casfs.thread_summary import content_text
-from casfs.write_batch import Batch
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.threads.summary import content_text
 
 TYPE = "content"
 text = content_text

@@ -16,7 +16,7 @@ import pytest
 import trio
 from hypothesis import settings
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support import programs
 from tests.support.engine import Cli
 from tests.support.new_store import init_store

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from casfs import local_trees, tombstones
 from casfs.backend.protocols import HeadName
 from casfs.digest import Digest
 from casfs.fuse.views.vnode import Directory
-from casfs.local_trees import LocalTree
 from casfs.maintenance import fsck, gc
-from casfs.nodes import head_kinds
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store import local_trees, tombstones
+from casfs.store.local_trees import LocalTree
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from tests.support.cli import DEVELOP, lines, written
 from tests.support.engine import Cli
 from tests.support.fuse import at, names, walk

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from casfs import threads
 from casfs.errors import Conflict, Corrupt
 from casfs.maintenance import archive, fsck, gc
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.runtime import stop_thread
 from engine.threads import lifecycle, transitions
 from tests.support.archives import ID

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from casfs import graph
 from casfs.backend.protocols import Head, Swap
 from casfs.errors import Conflict, NotFound
 from casfs.maintenance import fsck, gc
-from casfs.nodes import directory
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from tests.support.helpers import LARGE, private_files
 
 SCALE = int(os.environ.get("SCALE", "1"))

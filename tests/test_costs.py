@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints.create import create
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.costs import Group, modules, system_calls
 from tests.support.engine import ONE, begin, says
 from tests.support.new_store import init_store
@@ -145,9 +145,9 @@ def planted(store: Store, directory: Path) -> dict[str, str]:
 
 
 def test_what_has_grown_is_named() -> None:
-    before = {"casfs/store.py": 50.0, "casfs/node.py": 50.0}
+    before = {"casfs/store/store.py": 50.0, "casfs/node.py": 50.0}
     assert growth("calls", before, {**before, "casfs/node.py": 52.0}) == []
     assert growth("calls", before, {**before, "casfs/node.py": 52.1, "new.py": 1.0}) == [
         "calls: 100.00 -> 103.10: casfs/node.py +2.10, new.py +1.00"
     ]
-    assert growth("calls", before, {"casfs/store.py": 99.0}) == []
+    assert growth("calls", before, {"casfs/store/store.py": 99.0}) == []

@@ -26,9 +26,9 @@ from casfs.backend.derived import start_gc
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import CasfsError, Failed
-from casfs.graph import walk
 from casfs.maintenance import archive, fsck, gc
-from casfs.store import Store
+from casfs.store.graph import walk
+from casfs.store.store import Store
 from tests.support.helpers import LARGE, blobs, private_files, put_tree, write_tree
 from tests.support.restores import restore_tree
 

@@ -12,10 +12,10 @@ from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import Backend, Head
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import Failed
-from casfs.graph import walk
 from casfs.maintenance import fsck
-from casfs.store import Store
-from casfs.write_batch import PUBLISH_BATCH_BLOBS
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.store.write_batch import PUBLISH_BATCH_BLOBS
 from tests.contracts import blobs_contract, heads_contract, journal_contract
 from tests.contracts.contract import Check
 from tests.contracts.faults import Faults

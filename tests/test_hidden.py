@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket, local_trees, threads
 from casfs.checkpoints import checkpoint
 from casfs.digest import hash_bytes
 from casfs.errors import NotFound
 from casfs.mcp.reading import Reading
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
 from casfs.trees import tree
 from casfs.trees.recorded_state import local_paths
 from engine.workflow import registry as workflows

@@ -21,25 +21,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
     schemas casfs.version
-    casfs.errors casfs.canonical casfs.digest casfs.payloads casfs.config
-    casfs.config_edit casfs.lru_cache casfs.system casfs.scanner casfs.store_mounts casfs.packs
-    casfs.object_storage
+    casfs.errors casfs.canonical casfs.digest casfs.payloads casfs.system casfs.config
+    casfs.scanner casfs.packs casfs.object_storage
     casfs.backend casfs.backend.postgres
-    casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.local_trees casfs.graph
-    casfs.referrers casfs.removals casfs.tombstones
-    casfs.threads casfs.thread_state casfs.thread_lookup casfs.thread_summary
-    casfs.attempt_details casfs.workflow_path casfs.rule_prompts
+    casfs.store.nodes casfs.store casfs.agents casfs.threads
     casfs.trees casfs.trees.diff casfs.trees.git casfs.trees.snapshot casfs.trees.restore
-    casfs.checkpoints casfs.arrivals casfs.revisions casfs.history
+    casfs.checkpoints casfs.exchange casfs.history
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
-    casfs.maintenance casfs.remotes casfs.agents casfs.prompts casfs.live_output casfs.daemon_socket
+    casfs.maintenance casfs.remotes
 """.split()
 BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
     "engine": """
-        engine engine.blocking engine.limits engine.launcher engine.containment
-        engine.processes engine.content
-        engine.yaml_values engine.output_blocks engine.output_process engine.output_parser
+        engine engine.blocking engine.processes engine.content engine.yaml_values engine.output
         engine.moderator engine.secrets engine.workflow engine.llm
         engine.acp engine.agents engine.threads engine.runtime
     """.split(),
@@ -58,8 +52,8 @@ LIBRARIES = {
     "hyperscan": "casfs.scanner.hit_finder",
     "jinja2": "casfs.web.rendering",
     "jsonata": "engine.moderator.jsonata",
-    "jsonschema": "casfs.nodes.schema",
-    "jsonschema_rs": "casfs.nodes.schema",
+    "jsonschema": "casfs.store.nodes.schema",
+    "jsonschema_rs": "casfs.store.nodes.schema",
     "markdown_it": "casfs.web.markdown",
     "mcp": "casfs.mcp",
     "nh3": "casfs.web.markdown",
@@ -72,7 +66,7 @@ LIBRARIES = {
     "rich": "casfs.cli.progress",
     "sqlite3": "casfs.backend.sqlite_connection",
     "starlette": "casfs.web",
-    "ulid": "casfs.threads",
+    "ulid": "casfs.threads.threads",
     "zstandard": "casfs.system.zstd",
     "yaml": "engine.yaml_values",
 }
@@ -81,7 +75,7 @@ LIBRARIES = {
 # which finds the same store as the command line.
 ENVIRONMENT = {
     "engine.runtime.daemon",
-    "engine.launcher",
+    "engine.processes.launcher",
     "engine.agents.loader",
     "engine.agents.program",
     "casfs.api.store",

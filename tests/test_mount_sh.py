@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket, store_mounts, threads
 from casfs.mount import registry
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket, store_mounts
+from casfs.threads import threads
 from tests.support.engine import alive
 from tests.support.programs import needs_device
 from tests.support.served import serving

@@ -13,7 +13,7 @@ def test_the_types_are_those_of_the_schemas() -> None:
 
 
 def test_a_node_of_a_named_type_has_that_payload() -> None:
-    store = ast.parse((payload_types.ROOT / "casfs/store.py").read_text("utf-8"))
+    store = ast.parse((payload_types.ROOT / "casfs/store/store.py").read_text("utf-8"))
     returned = {
         ast.unparse(node.returns)
         for node in ast.walk(store)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import casfs
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.workflow import registry as workflows
 from tests.support import doc_examples
 from tests.support.engine import daemon, rule, workflow

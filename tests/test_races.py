@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from casfs import graph
 from casfs.backend import disk_gc
 from casfs.backend.derived import repairable, start_gc
 from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import Head, targets
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.maintenance import fsck, gc
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.store import Store
 from tests.support.helpers import ABSENT, LARGE, blobs, private_files
 
 FORK = multiprocessing.get_context("fork")

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 import zstandard
 
-from casfs import daemon_socket, threads
 from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
 from casfs.fuse.views.root import root as mount_root
@@ -20,7 +19,9 @@ from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File, Link
 from casfs.mcp.reading import Reading
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from tests.support import planted_project, readings
 from tests.support.engine import Cli, daemon, loop, says

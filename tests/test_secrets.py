@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.errors import Purged
 from casfs.packs.reader import open_pack
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
 from tests.support import console_docs, containers
 from tests.support.engine import kill
 from tests.support.helpers import write_tree

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints import checkpoint, create
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.store import Store
+from casfs.threads.threads import ENDED
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.apply import apply

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.nodes.registry import builtin
+from casfs.store.nodes.registry import builtin
 from engine.moderator.conditions import BINDINGS, FUNCTIONS
 from engine.moderator.rules import REFUSED
 from engine.workflow import file

@@ -24,9 +24,9 @@ from casfs.backend.derived import last_use
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import BlobHash, NodeHash, hash_bytes
 from casfs.errors import Corrupt, NotFound
-from casfs.nodes import head_kinds
-from casfs.nodes.node import Node
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.node import Node
+from casfs.store.store import Store
 from casfs.system.clock import now_ms
 
 if TYPE_CHECKING:

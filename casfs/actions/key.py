@@ -25,7 +25,7 @@ from casfs import canonical
 from casfs.actions import outputs
 from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Invalid, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot import exclusions, stat_cache, walker
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules, Verdict

@@ -16,8 +16,8 @@ from casfs.actions.cache import HEADS
 from casfs.actions.key import Action
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import tree
 

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Refused
-from casfs.nodes import directory
-from casfs.nodes.directory import Subdirectory
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system import rmtree
 from casfs.system.locks import is_at, lock_file
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
@@ -39,7 +40,6 @@ from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.write_batch import Batch
 
 if TYPE_CHECKING:
     from casfs.trees.recorded_state import RecordedState

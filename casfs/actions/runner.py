@@ -27,10 +27,10 @@ from casfs.actions.cache import Result
 from casfs.actions.key import Action, Request, identify
 from casfs.actions.miss_reason import changed_input, explain_miss
 from casfs.backend.derived import note_use
-from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, hash_stream
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound
-from casfs.store import Store
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.store import Store
 from casfs.system import locks, processes, run_command
 from casfs.system.clock import now_ms
 from casfs.system.locks import Lock

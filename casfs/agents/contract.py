@@ -31,7 +31,7 @@ from casfs.agents.prompt import Prompt
 from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
-from casfs.store import Store
+from casfs.store.store import Store
 
 HUMAN = "human"  # causes of Waiting
 CHILD = "child"

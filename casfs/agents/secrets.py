@@ -21,14 +21,14 @@ from urllib.parse import quote
 from casfs.agents.secret_marks import SecretMarks
 from casfs.backend.protocols import Backend, Head, HeadName
 from casfs.digest import Digest, NodeDigest, NodeHash
-from casfs.nodes.registry import Registry
 from casfs.scanner import Scanner
 from casfs.scanner.hit_finder import hits
 from casfs.scanner.spellings import Span, readings
-from casfs.store import Store
+from casfs.store.nodes.head_kinds import THREADS
+from casfs.store.nodes.registry import Registry
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system.log import Log
-from casfs.threads import HEADS
-from casfs.write_batch import Batch
 
 SECRETS_VARIABLE = "CASFS_SECRETS"  # names of variables, for what a step's program puts itself
 JSON_VALUES = (str, int, list, type(None))  # others are logged as text
@@ -302,6 +302,6 @@ class _RedactingBatch(Batch):
 
     def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
         highest = max(self._secrets.marks.highest, record.get(HIGHEST_MARK, 0))
-        if name.startswith(HEADS) and highest:
+        if name.startswith(THREADS) and highest:
             record = {**record, HIGHEST_MARK: highest}
         return super().move(name, old, hash, self._in_fields(record, RECORD_TEXTS))

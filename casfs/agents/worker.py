@@ -31,7 +31,7 @@ from casfs.agents.contract import AgentContext, AgentFn, AgentResult, Call, Call
 from casfs.agents.messages import Message
 from casfs.agents.secrets import Secrets, redacting_store
 from casfs.errors import CasfsError, Failed, Invalid
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import syscalls
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -9,7 +9,7 @@ from pathlib import Path
 from casfs.actions import cache, key, runner
 from casfs.api.trees import HostPath, Warn, pass_on
 from casfs.api.values import ActionResult
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.scratch_store import ScratchStore
 
 NO_ENV: Mapping[str, str] = {}

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from casfs.api.trees import HostPath, Warn, pass_on
 from casfs.api.values import Checkpoint, from_ms
 from casfs.checkpoints import checkpoint, create
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
 
 Names: TypeAlias = list[str]  # `Checkpoints.list` hides the built-in

@@ -9,7 +9,7 @@ from casfs.api.actions import NO_ENV
 from casfs.api.trees import HostPath, Warn
 from casfs.plugins import registry, transfer
 from casfs.plugins.registry import Plugin
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 class Plugins:

@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeAlias
 
-from casfs import config, graph
-from casfs import store as trunk
+from casfs import config
 from casfs.api.actions import Actions
 from casfs.api.checkpoints import Checkpoints
 from casfs.api.plugins import Plugins
@@ -19,7 +18,9 @@ from casfs.api.workflows import Workflows
 from casfs.backend import derived
 from casfs.digest import Digest
 from casfs.errors import NotFound
-from casfs.nodes.node import Node
+from casfs.store import graph
+from casfs.store import store as trunk
+from casfs.store.nodes.node import Node
 
 Hash: TypeAlias = str | Digest
 

@@ -8,15 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from casfs import daemon_socket, thread_lookup, threads
 from casfs.api.actions import NO_ENV
 from casfs.api.trees import Tree, Trees
 from casfs.api.values import Agent, Step, Thread, from_ms
 from casfs.backend.derived import version_of
 from casfs.errors import NoDaemon
-from casfs.store import Store
-from casfs.thread_state import state
-from casfs.threads import StepNode, ThreadId
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import lookup, threads
+from casfs.threads.state import state
+from casfs.threads.threads import StepNode, ThreadId
 
 NO_AGENTS: Mapping[str, Agent] = {}
 STARTS_AGENTS = ("start", "fork", "resume")
@@ -46,11 +47,11 @@ class Threads:
 
     def get(self, id: str) -> Thread:
         """Returns one thread as it stands now."""
-        return _public(thread_lookup.find(self._store, id))
+        return _public(lookup.find(self._store, id))
 
     def steps(self, id: str, *, after: int = 0, last: int | None = None) -> Steps:
         """Returns the steps with an index above `after`, or the `last` of them, oldest first."""
-        thread = thread_lookup.find(self._store, id)
+        thread = lookup.find(self._store, id)
         return [
             self._step(node)
             for node in threads.last_steps(self._store, thread, count=last, after=after)
@@ -58,12 +59,12 @@ class Threads:
 
     def step(self, id: str, index: int) -> Step:
         """Returns the step with that index, counted from 1."""
-        return self._step(threads.step_at(self._store, thread_lookup.find(self._store, id), index))
+        return self._step(threads.step_at(self._store, lookup.find(self._store, id), index))
 
     def follow(self, id: str, *, after: int = 0, poll_s: float = 0.1) -> Iterator[Step]:
         """Yields the steps with an index above `after`, each as soon as it is recorded; returns
         when the thread is suspended or over. Blocks; looks every `poll_s` seconds."""
-        thread = thread_lookup.find(self._store, id)
+        thread = lookup.find(self._store, id)
         version_now = version_of(self._store.backend)
         while True:
             version = version_now()
@@ -178,7 +179,7 @@ class Threads:
         return self.get(full)
 
     def _id(self, text: str) -> ThreadId:
-        return thread_lookup.find(self._store, text).id
+        return lookup.find(self._store, text).id
 
     def _root(self) -> Path:
         if self._store.root is None:

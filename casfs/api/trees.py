@@ -9,11 +9,11 @@ from typing import BinaryIO, TypeAlias, cast
 
 from casfs.api.values import Change, Checkpoint, Entry, Restored, Step
 from casfs.checkpoints.create import create_before_restore
+from casfs.checkpoints.revisions import resolve, resolve_tree
 from casfs.digest import Digest, TreeHash
 from casfs.errors import NotFound
-from casfs.nodes import directory
-from casfs.revisions import resolve, resolve_tree
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState

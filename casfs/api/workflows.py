@@ -9,8 +9,8 @@ from typing import Any
 from casfs.api.trees import HostPath, Warn, pass_on
 from casfs.api.values import Agent, Workflow
 from casfs.errors import Failed, Invalid
-from casfs.store import Store
-from casfs.workflow_path import END
+from casfs.store.store import Store
+from casfs.threads.workflow_path import END
 
 
 class Workflows:

@@ -22,11 +22,11 @@ from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import IS_FILE, rows_in
 from casfs.digest import BlobHash, Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Conflict, Corrupt, CorruptBlob, NotFound
-from casfs.lru_cache import LruCache
 from casfs.packs.layout import MAX_FRAME_BYTES
 from casfs.packs.reader import PackReader, open_pack
 from casfs.system import interruption
 from casfs.system.files import file_fault, fsync, writing
+from casfs.system.lru_cache import LruCache
 
 OPEN_PACKS = 128  # whose descriptors and indexes a process keeps
 SUFFIX = ".pack"

@@ -226,7 +226,8 @@ class Blobs(Protocol):
         """Returns the metadata of each stored hash; others are absent from the answer."""
 
     def local_among(self, hashes: Collection[str]) -> set[str]:
-        """Returns those that are marked: only local trees reach them (`casfs.local_trees`)."""
+        """Returns those that are marked: only local trees reach them
+        (`casfs.store.local_trees`)."""
 
     def unmark_local(self, hashes: Collection[str]) -> None:
         """Takes the marks of these away: work has them, too."""

@@ -15,7 +15,7 @@ from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend
 from casfs.digest import BlobHash, Digest, is_hash
-from casfs.lru_cache import LruCache
+from casfs.system.lru_cache import LruCache
 
 PURGED = "purged/"  # prefix of the heads that are tombstones
 CHECK_INTERVAL_S = 0.02

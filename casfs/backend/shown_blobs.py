@@ -14,7 +14,7 @@ from casfs.backend import capabilities, derived
 from casfs.backend.protocols import Blob, BlobInfo, Blobs, Staged, Total
 from casfs.backend.sqlite_statements import BATCH_ROWS
 from casfs.errors import NotFound
-from casfs.lru_cache import LruCache
+from casfs.system.lru_cache import LruCache
 
 MAX_SEEN = 100_000  # hashes
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
 from casfs.errors import Conflict, Corrupt, Invalid, NotFound
-from casfs.nodes import head_kinds
-from casfs.nodes.head_kinds import RESERVED_NAMES
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.head_kinds import RESERVED_NAMES
+from casfs.store.store import Store
 from casfs.system import moments
 from casfs.system.clock import moment_id
 from casfs.trees import recorded_state

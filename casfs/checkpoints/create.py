@@ -18,8 +18,9 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint, overwritten
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.digest import NodeHash, TreeHash
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system.clock import moment_id, now_ms
 from casfs.system.paths import printable, real_path
 from casfs.trees import recorded_state, tree
@@ -28,7 +29,6 @@ from casfs.trees.restore import applied_steps
 from casfs.trees.restore.target import Target, record_state
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.write_batch import Batch
 
 SHOWN_PARTS = 2  # of a path in a message
 MAX_CHANGED_PATHS = 1000  # that a checkpoint node names

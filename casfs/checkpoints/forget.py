@@ -1,4 +1,5 @@
-"""Removes checkpoints: by name, or all but those that a policy keeps. `casfs.removals` undoes it.
+"""Removes checkpoints: by name, or all but those that a policy keeps. `casfs.store.removals` undoes
+it.
 
 The policy is restic's: `last` keeps the newest n; `hourly`, `daily`, `weekly`, `monthly` and
 `yearly` keep the newest of each of the last n such periods that have a checkpoint, by local time. A
@@ -11,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from casfs import removals
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import NO_TREE, Checkpoint
 from casfs.errors import NotFound
-from casfs.store import Store
+from casfs.store import removals
+from casfs.store.store import Store
 
 PERIODS = {  # of a policy: what is equal for all moments of one period
     "last": "%Y%m%dT%H%M%S.%f",

@@ -14,7 +14,7 @@ from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.paths import real_path
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 

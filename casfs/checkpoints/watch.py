@@ -21,7 +21,7 @@ from casfs.checkpoints import checkpoint, create, forget
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.errors import CasfsError, Failed, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import directory_events, mounts
 from casfs.system.clock import now_ms
 from casfs.system.directory_events import Event, EventSource, Key

@@ -9,7 +9,7 @@ from typing import Any
 
 from casfs.checkpoints import checkpoint
 from casfs.errors import NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.files import replacing, writing
 
 FILE = "watches.json"

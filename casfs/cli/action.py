@@ -19,7 +19,7 @@ from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.cli.table import Age, Hash, echo_table
 from casfs.errors import CasfsError, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.clock import rfc3339
 from casfs.system.safe_text import escape
 from casfs.trees.scratch_store import ScratchStore

@@ -83,7 +83,7 @@ def _run(folder: Path, binding: Any, task: str, timeout: float) -> dict[str, Any
     from casfs.api.store import Store
     from casfs.testing import run_agent
     from engine.agents import loader, program
-    from engine.output_parser import extract, role_schema
+    from engine.output.parser import extract, role_schema
     from engine.secrets import redaction
 
     package = loader.resolve(binding.name, binding.version, binding.config)

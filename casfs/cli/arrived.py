@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from casfs.removals import label
-from casfs.store import Store
+from casfs.store.removals import label
+from casfs.store.store import Store
 
 MAX_LINES = 50  # of one group; `--json` has all
 

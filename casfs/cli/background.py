@@ -17,8 +17,8 @@ from pathlib import Path
 
 import click
 
-from casfs import daemon_socket
 from casfs.errors import CasfsError
+from casfs.system import daemon_socket
 
 READY = "ready"
 STARTING_S = 10.0  # for a daemon that another command starts

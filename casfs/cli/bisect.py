@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from casfs import prompts, thread_lookup
 from casfs.cli.common import json_option, open_store
 from casfs.cli.diff_output import print_patch
 from casfs.cli.history import heads
@@ -22,8 +21,9 @@ from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.history import details, versions
 from casfs.history.bisect import BAD, FLAKY, GOOD, SKIPPED, first_bad
 from casfs.history.versions import Place
-from casfs.store import Store
-from casfs.thread_summary import content_text
+from casfs.store.store import Store
+from casfs.threads import lookup, prompts
+from casfs.threads.summary import content_text
 from casfs.trees.diff import unified_diff
 
 MAX_TEXT_CHARS = 2000
@@ -58,7 +58,7 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **options: Any) -> int
     """
     with open_store(ctx) as store:
         if ctx.parent and ctx.parent.info_name == "thread":
-            id = thread_lookup.find(store, id).id
+            id = lookup.find(store, id).id
         ends = options["good"], options["bad"] or id
         good, bad = (f"{id}@{end}" if end and end.isdecimal() else end for end in ends)
         repeat = options["repeat"]
@@ -134,7 +134,7 @@ def _found(store: Store, position: Place) -> Row:
     with suppress(CasfsError):
         step = store.node(version.hash, "thread-step")
         row["output"] = content_text(store, step.payload["content"])[-MAX_TEXT_CHARS:]
-        thread = thread_lookup.find(store, version.revision.rpartition("@")[0])
+        thread = lookup.find(store, version.revision.rpartition("@")[0])
         row["prompt"] = prompts.of_step(store, thread, step).text[-MAX_TEXT_CHARS:]
     return row
 

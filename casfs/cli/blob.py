@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from casfs import graph, local_trees
 from casfs.backend.derived import find_missing
+from casfs.checkpoints.revisions import resolve_blob
 from casfs.cli import on_disk
 from casfs.cli.common import json_option, open_store, step_secrets, with_local_option
 from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound, Usage
-from casfs.referrers import Referrers
-from casfs.revisions import resolve_blob
+from casfs.store import graph, local_trees
+from casfs.store.referrers import Referrers
 
 if TYPE_CHECKING:
     from casfs.agents.secrets import Secrets
-    from casfs.store import Store
+    from casfs.store.store import Store
 
 READ_CHUNK_BYTES = 1 << 20
 

@@ -17,7 +17,7 @@ from casfs.errors import Failed, Invalid, NotFound, Refused
 
 if TYPE_CHECKING:
     from casfs.agents.secrets import Secrets
-    from casfs.store import Store
+    from casfs.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 STDIO = "-"  # stdin as an input's name, stdout as an output's
@@ -59,7 +59,7 @@ def store_root(ctx: click.Context) -> Path:
 @contextmanager
 def open_store(ctx: click.Context, with_local: bool = True) -> Iterator[Store]:
     """`with_local`: what only local trees reach is there, too."""
-    from casfs.store import Store
+    from casfs.store.store import Store
 
     with Store.open(store_root(ctx)) as store:
         yield store.shown(with_local=with_local)
@@ -67,7 +67,7 @@ def open_store(ctx: click.Context, with_local: bool = True) -> Iterator[Store]:
 
 def check_store(root: Path) -> None:
     """Opens and closes the store. Raises as opening it does."""
-    from casfs.store import Store
+    from casfs.store.store import Store
 
     Store.open(root).close()
 

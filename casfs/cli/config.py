@@ -109,7 +109,7 @@ def edit(ctx: click.Context, user: bool) -> None:
 
 
 def _change(ctx: click.Context, name: str, value: Any, user: bool, as_json: bool) -> None:
-    from casfs.config_edit import with_setting
+    from casfs.system.config_edit import with_setting
 
     path = _path(ctx, user)
     try:

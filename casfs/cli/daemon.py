@@ -107,7 +107,7 @@ def stop(ctx: click.Context, every: bool, as_json: bool) -> None:
     casfs daemon stop
     casfs daemon stop --all
     """
-    from casfs import daemon_socket
+    from casfs.system import daemon_socket
 
     if every:
         ended = daemon_socket.stop_all(os.environ)
@@ -130,7 +130,7 @@ def restart(ctx: click.Context, as_json: bool) -> None:
     \b
     casfs daemon restart
     """
-    from casfs import daemon_socket
+    from casfs.system import daemon_socket
 
     _check(root := store_root(ctx))
     old = daemon_socket.stop(root) if daemon_socket.runs(root) else None
@@ -148,7 +148,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     \b
     casfs daemon status
     """
-    from casfs import daemon_socket
+    from casfs.system import daemon_socket
 
     check_store(root := store_root(ctx))
     daemon_status = daemon_socket.status(root)

@@ -14,13 +14,13 @@ from casfs.errors import CasfsError
 from casfs.system.log import Log, to_file
 
 if TYPE_CHECKING:
-    from casfs.store import Store
+    from casfs.store.store import Store
     from engine.runtime.workspace import Workspaces
 
 
 def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
-    from casfs import daemon_socket
-    from engine import containment
+    from casfs.system import daemon_socket
+    from engine.processes import containment
     from engine.runtime.daemon import serve
 
     values = config.values(root, os.environ)

@@ -67,7 +67,7 @@ class _Demo:
         echo("To write a workflow of your own: casfs workflow new mine")
 
     def _start(self) -> None:
-        from casfs import daemon_socket, store_mounts
+        from casfs.system import daemon_socket, store_mounts
 
         self._shell("casfs init")
         if not daemon_socket.runs(self._root):

@@ -16,7 +16,7 @@ from casfs.cli.output import warn
 from casfs.cli.terminal import color_option, pager
 from casfs.digest import TreeHash
 from casfs.errors import Usage
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import recorded_state
 from casfs.trees import tree as trees
 from casfs.trees.diff import renames

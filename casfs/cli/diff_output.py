@@ -9,8 +9,8 @@ from typing import Any
 
 from casfs.cli.output import echo, echo_json, write_line
 from casfs.cli.terminal import colours, columns, on_terminal, paint
-from casfs.nodes.directory import Entry, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.system.safe_text import escape
 from casfs.trees import tree as trees
 from casfs.trees.diff.stat import PathStat

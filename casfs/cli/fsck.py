@@ -15,7 +15,7 @@ from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line
 from casfs.cli.progress import progress
 from casfs.errors import CasfsError, Failed, NotFound, Usage
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import FSCK_LOG, to_file
 
 if TYPE_CHECKING:

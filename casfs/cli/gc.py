@@ -15,7 +15,7 @@ from casfs.cli.progress import progress
 from casfs.cli.purge import purge_blobs, targets
 from casfs.cli.sizes import SizeOption
 from casfs.errors import NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import reserve
 
 

@@ -15,8 +15,8 @@ from casfs.cli.common import STDIO, json_option, open_store
 from casfs.cli.output import echo_lines, warn
 from casfs.cli.progress import progress
 from casfs.errors import Invalid
-from casfs.removals import label
-from casfs.store import Store
+from casfs.store.removals import label
+from casfs.store.store import Store
 
 if TYPE_CHECKING:
     from casfs.maintenance.grep import Found
@@ -114,7 +114,7 @@ def find_places(store: Store, findings: Found) -> list[Place]:
 
 def reaches_remote(store: Store, hash: str) -> bool:
     """Returns whether a ref of a remote leads to a blob, as of the last contact with it."""
-    from casfs.referrers import Referrers
+    from casfs.store.referrers import Referrers
 
     refs = set(_refs_of_remotes(store).values())
     if not refs:

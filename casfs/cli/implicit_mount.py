@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from casfs import daemon_socket, store_mounts
 from casfs.cli import background
 from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.mount import mount_points
-from casfs.store import Store
-from casfs.system import locks
+from casfs.store.store import Store
+from casfs.system import daemon_socket, locks, store_mounts
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator

@@ -10,7 +10,7 @@ from casfs import config
 from casfs.cli.common import json_option, server_options, store_root
 from casfs.cli.output import echo_result
 from casfs.errors import Usage
-from casfs.store import FORMAT, Store
+from casfs.store.store import FORMAT, Store
 from casfs.system import reserve
 
 

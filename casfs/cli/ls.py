@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from casfs.checkpoints.revisions import entries
 from casfs.cli.common import json_option, open_store, with_local_option
 from casfs.cli.output import echo_lines
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.revisions import entries
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.trees.tree import entry_json
 
 Row = tuple[bytes, Entry]  # path, entry

@@ -6,9 +6,9 @@ import os
 
 import click
 
-from casfs import daemon_socket
 from casfs.cli.common import json_option, step_secrets, store_root
 from casfs.cli.output import echo_result
+from casfs.system import daemon_socket
 
 SECRETS_VARIABLE = "CASFS_SECRETS"  # of a step's program, see `casfs.agents.secrets`
 

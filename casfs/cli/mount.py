@@ -121,9 +121,9 @@ def _made(point: Path) -> Iterator[None]:
 def _options(
     root: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
 ) -> MountOptions:
-    from casfs import store_mounts
     from casfs.mount import mount_points
     from casfs.mount.worker import MountOptions
+    from casfs.system import store_mounts
 
     if not mounted:
         check_store(root)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from casfs.checkpoints.revisions import resolve_entry
 from casfs.cli.output import warn
 from casfs.digest import hash_stream
 from casfs.errors import CasfsError, NotFound
 from casfs.history.versions import Place, find
-from casfs.nodes.directory import File
-from casfs.revisions import resolve_entry
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees.restore.target import Target, absolute
 
 

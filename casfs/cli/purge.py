@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from casfs import daemon_socket
+from casfs.checkpoints.revisions import resolve_entry, split
 from casfs.cli.common import json_option, open_store
 from casfs.cli.grep import Place, find_places, reaches_remote, read_text, search_store
 from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, warn
 from casfs.cli.removal import listed
 from casfs.errors import NoDaemon, NotFound, Refused, Usage
 from casfs.mount import registry
-from casfs.nodes.directory import File
-from casfs.removals import label
-from casfs.revisions import resolve_entry, split
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.removals import label
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from casfs.system.clock import rfc3339
 
 if TYPE_CHECKING:
     from casfs.maintenance.git_copies import GitCopies
-    from casfs.tombstones import Tombstone
+    from casfs.store.tombstones import Tombstone
 
 
 REMOTES_HAVE_IT = "remotes have it until the next `casfs push` and `casfs remote gc`"
@@ -99,7 +99,7 @@ def _purge_text(
     from casfs.maintenance import purge as purging
     from casfs.maintenance.needle import MIN_CHARS, Needle
     from casfs.maintenance.redact import redact
-    from casfs.tombstones import purgeable
+    from casfs.store.tombstones import purgeable
 
     text = read_text()
     if len(text) < MIN_CHARS:
@@ -188,8 +188,8 @@ def purge_blobs(
     where something has one, and not `force`."""
     from casfs.maintenance import git_copies
     from casfs.maintenance import purge as purging
+    from casfs.store.tombstones import Tombstone
     from casfs.system.clock import now_ms
-    from casfs.tombstones import Tombstone
 
     tombstones: list[Tombstone] = []
     values: list[dict[str, Any]] = []
@@ -285,14 +285,14 @@ def _line(tombstone: Tombstone) -> str:
 
 
 def _list(store: Store, as_json: bool) -> None:
-    from casfs import tombstones
+    from casfs.store import tombstones
 
     purged = list(tombstones.listing(store))
     echo_lines(as_json, [_value(tombstone) for tombstone in purged], map(_line, purged))
 
 
 def _allow(store: Store, text: str, as_json: bool) -> None:
-    from casfs import tombstones
+    from casfs.store import tombstones
 
     tombstone = tombstones.remove(store, store.expand(text))
     line = f"{tombstone.hash} may be stored again; until then it cannot be read"

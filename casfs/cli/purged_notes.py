@@ -9,10 +9,10 @@ import click
 
 from casfs.cli.output import escape_line
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system.clock import rfc3339
 from casfs.system.paths import printable
-from casfs.tombstones import Tombstone
 from casfs.trees import tree
 
 MAX_LINES = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casfs.cli.output import warn
-from casfs.store import Store
+from casfs.store.store import Store
 
 MAX_PLACES = 5  # each is a walk up the graph
 

@@ -24,7 +24,7 @@ from casfs.cli.progress import progress
 from casfs.cli.purged_paths import warn_purged
 from casfs.cli.terminal import is_asked
 from casfs.errors import Refused, Usage
-from casfs.removals import label
+from casfs.store.removals import label
 from casfs.system.paths import printable
 from casfs.system.sizes import readable
 
@@ -158,7 +158,7 @@ def clone(
     casfs clone s3://backups/me ./again --lazy
     """
     from casfs.remotes import remote as remotes
-    from casfs.store import Store
+    from casfs.store.store import Store
     from engine.workflow import shipped
 
     root = Path(directory).absolute()
@@ -176,7 +176,7 @@ def _check_target(root: Path, settings: Any) -> None:
     """Raises Refused for a directory with anything but a clone of the same remote, begun or done:
     `clone` makes the store, then notes the remote, then pulls."""
     from casfs.remotes import remote as remotes
-    from casfs.store import Store
+    from casfs.store.store import Store
 
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return

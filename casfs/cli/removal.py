@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from casfs import removals
 from casfs.backend.protocols import Head, HeadName
 from casfs.cli.output import echo_result
-from casfs.store import Store
+from casfs.store import removals
+from casfs.store.store import Store
 
 MAX_NAMES = 3  # in a line
 

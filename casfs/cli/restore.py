@@ -12,6 +12,7 @@ import click
 
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.checkpoints.create import create_before_restore
+from casfs.checkpoints.revisions import resolve
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_lines, echo_result, say_incomplete, warn
@@ -19,7 +20,6 @@ from casfs.cli.progress import progress
 from casfs.cli.purged_notes import print_missing
 from casfs.cli.snapshot_options import MAX_NAMED_PATHS, named
 from casfs.errors import Usage
-from casfs.revisions import resolve
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore as restore_tree

@@ -15,8 +15,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from casfs import config, daemon_socket, thread_lookup, threads
+from casfs import config
 from casfs.agents import HUMAN
+from casfs.checkpoints.revisions import state_if_any, step_state
 from casfs.cli.background import start_daemon
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.diff import DiffFormat, print_state_diff
@@ -30,12 +31,13 @@ from casfs.cli.thread.status_colours import coloured
 from casfs.cli.thread.wait import check_result, watch
 from casfs.cli.trust import trust_workflow
 from casfs.errors import Conflict, NotFound, Refused, Usage
-from casfs.revisions import state_if_any, step_state
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from casfs.system.safe_text import escape
-from casfs.thread_state import state
-from casfs.thread_summary import content_text, head_fields
-from casfs.threads import SUSPENDED, Thread
+from casfs.threads import lookup, threads
+from casfs.threads.state import state
+from casfs.threads.summary import content_text, head_fields
+from casfs.threads.threads import SUSPENDED, Thread
 from casfs.trees import tree
 from casfs.trees.recorded_state import with_private
 from casfs.trees.scratch_store import ScratchStore
@@ -57,7 +59,7 @@ OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  #
     "--continue",
     "thread",
     is_flag=False,
-    flag_value=thread_lookup.LAST,
+    flag_value=lookup.LAST,
     metavar="ID",
     help="Come back to it.",
 )
@@ -101,7 +103,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
                 ctx, directory, patterns, allow_secret=fields["allow_secret"]
             )
         else:
-            id = thread_lookup.find(store, again).id
+            id = lookup.find(store, again).id
             if options.pop("yes"):
                 start.trust_thread(ctx, id)
         start_daemon(root)

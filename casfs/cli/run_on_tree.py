@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from casfs.cli import implicit_mount
 from casfs.cli.output import warn
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import locks
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState

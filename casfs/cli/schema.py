@@ -14,7 +14,7 @@ from casfs.cli.output_schemas import output_schema
 from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
 from casfs.errors import Conflict, Invalid, Refused, Usage
-from casfs.nodes import registry
+from casfs.store.nodes import registry
 
 WORKFLOW_FILE = "workflow-file"  # not a type of nodes: what `workflow add` reads
 

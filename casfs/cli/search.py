@@ -40,17 +40,17 @@ def search(
     casfs search "the retry" --type content
     casfs search "the retry" site/index.html
     """
-    from casfs import thread_lookup
     from casfs.cli.on_disk import find_place
     from casfs.history.log import log
     from casfs.maintenance.search import Index
+    from casfs.threads import lookup
 
     with (
         open_store(ctx) as store,
         progress("indexing", "blobs") as update,
         Index(store, update) as index,
     ):
-        id = thread_lookup.find(store, thread).id if thread else None
+        id = lookup.find(store, thread).id if thread else None
         matches = index.search(
             text, type=type, thread=id, limit=limit if path is None else MAX_HITS
         )

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from casfs.cli.output import echo_result, say_incomplete, warn
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.system.safe_text import escape
 from casfs.trees.git.index import TrackedFiles

@@ -18,7 +18,7 @@ from casfs.cli.daemon import daemon_lines
 from casfs.cli.json_values import record, times
 from casfs.cli.output import echo, echo_json, echo_lines, warn
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.sizes import readable
 from casfs.version import VERSION
 
@@ -79,8 +79,8 @@ def _directory_status(
 
 
 def _store_status(ctx: click.Context, as_json: bool) -> None:
-    from casfs import daemon_socket, store_mounts
     from casfs.mount import registry
+    from casfs.system import daemon_socket, store_mounts
 
     with open_store(ctx) as store:
         assert store.root is not None

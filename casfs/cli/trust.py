@@ -9,7 +9,7 @@ import click
 from casfs.cli.output import echo_line
 from casfs.cli.terminal import is_asked, pager
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 def ask_for_trust(name: str, lines: Sequence[str], yes: bool) -> None:

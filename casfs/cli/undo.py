@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from casfs import removals
 from casfs.checkpoints import checkpoint, overwritten
 from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.overwritten import Overwritten
@@ -19,8 +18,9 @@ from casfs.cli.removal import listed
 from casfs.cli.restore import print_aside, print_failed
 from casfs.cli.table import Moment, echo_table
 from casfs.errors import Usage
-from casfs.removals import Removal
-from casfs.store import Store
+from casfs.store import removals
+from casfs.store.removals import Removal
+from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore

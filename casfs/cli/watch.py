@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from casfs import daemon_socket
 from casfs.checkpoints import checkpoint, watch_list
 from casfs.cli.background import start_daemon
 from casfs.cli.common import (
@@ -24,6 +23,7 @@ from casfs.cli.output import echo_result
 from casfs.cli.sizes import AgeOption
 from casfs.cli.table import echo_table
 from casfs.errors import NotFound, Usage
+from casfs.system import daemon_socket
 from casfs.trees.snapshot import exclusions
 
 

@@ -23,8 +23,8 @@ from itertools import islice
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.history.versions import Chain, Place, Version, content
-from casfs.nodes.directory import Entry, File, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
 from casfs.system import interruption
 from casfs.system.paths import printable
 from casfs.trees import tree

@@ -11,8 +11,8 @@ from typing import Any
 from casfs.errors import CasfsError
 from casfs.history.blame import Line
 from casfs.history.versions import Version
-from casfs.store import Store
-from casfs.thread_summary import content_text
+from casfs.store.store import Store
+from casfs.threads.summary import content_text
 
 
 def version(store: Store, version: Version) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from casfs.digest import TreeHash
 from casfs.history.blame import find_renamed
 from casfs.history.versions import Chain, Place, Version
-from casfs.nodes.directory import File
+from casfs.store.nodes.directory import File
 from casfs.system import interruption
 from casfs.trees import tree
 from casfs.trees.tree import Change

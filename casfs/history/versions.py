@@ -18,18 +18,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from casfs import local_trees, revisions, threads
-from casfs.checkpoints import checkpoint
+from casfs.checkpoints import checkpoint, revisions
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
+from casfs.checkpoints.revisions import Revision
 from casfs.digest import NodeHash, TimesHash, TreeDigest, TreeHash
 from casfs.errors import Corrupt, NotFound
-from casfs.nodes import directory, node
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.revisions import Revision
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.nodes import directory, node
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.system import interruption
-from casfs.thread_state import created_ms
-from casfs.threads import Thread, ThreadId
+from casfs.threads import threads
+from casfs.threads.state import created_ms
+from casfs.threads.threads import Thread, ThreadId
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.directory_cache import as_read
@@ -287,7 +288,7 @@ def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place
         created_ms(thread.id) >= before for thread in threads.list_threads(store)
     ):
         return None
-    from casfs.referrers import Referrers
+    from casfs.store.referrers import Referrers
 
     with Referrers(store) as index:
         steps = [

@@ -27,12 +27,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from casfs import arrivals, canonical, graph, local_trees, removals, tombstones
+from casfs import canonical
 from casfs.backend.derived import open_stream
 from casfs.backend.protocols import Backend, Head, HeadName, targets
 from casfs.config import IMPORT
 from casfs.digest import Digest, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
+from casfs.exchange import arrivals
+from casfs.exchange.portable_heads import is_future, mismatch, without_processes
 from casfs.maintenance import archive_purged
 from casfs.maintenance.archive_manifest import (
     END,
@@ -44,13 +46,13 @@ from casfs.maintenance.archive_manifest import (
     parse_manifest,
 )
 from casfs.maintenance.archive_members import Member, members
-from casfs.maintenance.head_kinds import is_future, mismatch, without_processes
 from casfs.maintenance.import_dry_run import DryRunBackend
-from casfs.nodes import node
-from casfs.nodes.registry import Registry
-from casfs.store import Store
+from casfs.store import graph, local_trees, removals, tombstones
+from casfs.store.nodes import node
+from casfs.store.nodes.registry import Registry
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system import zstd
-from casfs.write_batch import Batch
 
 FORM = tarfile.GNU_FORMAT
 MAX_END_BYTES = 1 << 16
@@ -317,8 +319,8 @@ def _heads(
     nodes: dict[str, bytes],
     done: Imported,
 ) -> None:
-    """Creates or moves the manifest's heads, as `casfs.arrivals` says. `nodes`: the nodes that they
-    lead to, as far as they are in the archive."""
+    """Creates or moves the manifest's heads, as `casfs.exchange.arrivals` says. `nodes`: the nodes
+    that they lead to, as far as they are in the archive."""
     store = Store(backend)
     foreign_heads = dict(manifest.heads)
     names = arrivals.Names(store, arrivals.Origin(IMPORT, other_remotes=()))

@@ -9,10 +9,10 @@ from casfs import canonical
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import Hasher, is_hash
 from casfs.errors import Corrupt, Invalid
+from casfs.exchange.portable_heads import parse_foreign_head
 from casfs.maintenance.archive_members import Member
 from casfs.maintenance.archive_purged import is_tombstone, parse_tombstone
-from casfs.maintenance.head_kinds import parse_foreign_head
-from casfs.tombstones import Tombstone
+from casfs.store.tombstones import Tombstone
 
 FORMAT = "casfs export 1"
 MANIFEST = "manifest.json"

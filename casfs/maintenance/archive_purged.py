@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from casfs import graph, tombstones
 from casfs.backend.protocols import Head
 from casfs.backend.purged_contents import PURGED
 from casfs.digest import BlobHash, NodeHash, is_hash
 from casfs.errors import Corrupt, Invalid
-from casfs.nodes import head_kinds
-from casfs.store import Store
-from casfs.tombstones import Tombstone
-from casfs.write_batch import Batch
+from casfs.store import graph, tombstones
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
+from casfs.store.write_batch import Batch
 
 
 def reached(store: Store, roots: Iterable[str], *, with_local: bool) -> list[Tombstone]:

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from casfs import canonical, tombstones
+from casfs import canonical
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, BlobInfo
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound, Purged
-from casfs.nodes import node
-from casfs.nodes.node import CHECKS, Node, check_targets
-from casfs.store import Store
+from casfs.store import tombstones
+from casfs.store.nodes import node
+from casfs.store.nodes.node import CHECKS, Node, check_targets
+from casfs.store.store import Store
 
 LOST_TYPE = "lost type"
 NO_TOMBSTONE = "no tombstone"

@@ -16,7 +16,7 @@ from casfs.backend.protocols import Total, targets
 from casfs.errors import Refused
 from casfs.maintenance.gc import Marker, Progress
 from casfs.native import images
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.workspaces import registry
 
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from casfs import local_trees, referrers, tombstones
 from casfs.backend.derived import in_remote, repairable
 from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, Total, targets
 from casfs.errors import CasfsError
+from casfs.exchange.portable_heads import allowed_types, mismatch
 from casfs.maintenance.blob_check import (
     LOST_TYPE,
     NO_TOMBSTONE,
@@ -30,13 +30,13 @@ from casfs.maintenance.blob_check import (
     has_type,
     lost_type,
 )
-from casfs.maintenance.head_kinds import allowed_types, mismatch
 from casfs.native import images
-from casfs.nodes import head_kinds
-from casfs.nodes.ref_collectors import Ref
-from casfs.store import Store
+from casfs.store import local_trees, referrers, tombstones
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.ref_collectors import Ref
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
-from casfs.tombstones import Tombstone
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
 NOT_PURGED = "not purged"

@@ -7,8 +7,8 @@ that was touched within the grace period, since its head may not be written yet.
 *Cache* heads (action results, plugin trees, checkpoints past a retention that the user set)
 are roots like the others until a limit is given: then the least recently used are evicted
 until the rest fits. Eviction costs a recomputation, never data. Images of trees are not roots:
-they are deleted with their tree, or to meet a limit. What a person removed (`casfs.removals`) is
-a root for the grace period; then its heads are deleted.
+they are deleted with their tree, or to meet a limit. What a person removed (`casfs.store.removals`)
+is a root for the grace period; then its heads are deleted.
 
 A tree mount has a head too; where a crash or a reboot has ended the mount, a run drops that
 head first.
@@ -25,15 +25,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from casfs import graph, local_trees, referrers, removals, tombstones
 from casfs.backend.capabilities import Compressing, GcRun, Tiered
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid
 from casfs.native import images
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.store import graph, local_trees, referrers, removals, tombstones
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
 from casfs.system import interruption
 from casfs.workspaces import lifecycle
 

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance.needle import Needle
-from casfs.nodes import directory, node
-from casfs.nodes.directory import Entry, File
-from casfs.nodes.registry import head_name
-from casfs.store import Store
+from casfs.store.nodes import directory, node
+from casfs.store.nodes.directory import Entry, File
+from casfs.store.nodes.registry import head_name
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system import interruption
 from casfs.system.clock import now_ms
-from casfs.tombstones import Tombstone
 from casfs.trees.git.objects import (
     BESIDE_PACKS,
     BLOB,

@@ -17,8 +17,8 @@ from casfs.backend.derived import open_stream
 from casfs.backend.protocols import META, BlobInfo, HeadName
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance.needle import Needle
-from casfs.nodes import node
-from casfs.store import Store
+from casfs.store.nodes import node
+from casfs.store.store import Store
 from casfs.system import interruption
 
 BATCH_BLOBS = 500

@@ -24,10 +24,10 @@ from casfs.backend.protocols import (
 )
 from casfs.digest import hash_stream
 from casfs.errors import Corrupt, Refused
-from casfs.maintenance.head_kinds import allowed_types
-from casfs.nodes import head_kinds
-from casfs.nodes.registry import Registry
-from casfs.tombstones import Markable
+from casfs.exchange.portable_heads import allowed_types
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.registry import Registry
+from casfs.store.tombstones import Markable
 
 
 class DryRunBackend:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from casfs import thread_lookup, threads
-from casfs.arrivals import WORKFLOWS
 from casfs.backend.derived import count_by_type, of_types
 from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.checkpoints import checkpoint
+from casfs.checkpoints.revisions import resolve_tree
 from casfs.digest import is_hash
 from casfs.errors import Conflict, Invalid, NotFound, Refused
-from casfs.maintenance.head_kinds import is_portable
-from casfs.nodes import head_kinds
-from casfs.nodes.registry import HEADS as SCHEMAS
-from casfs.revisions import resolve_tree
-from casfs.store import Store
+from casfs.exchange.arrivals import WORKFLOWS
+from casfs.exchange.portable_heads import is_portable
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.registry import HEADS as SCHEMAS
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
 
 
 def roots(
@@ -67,7 +67,7 @@ def _matching_heads(store: Store, text: str) -> Iterator[tuple[HeadName, Head]]:
                 names.append(find(store, text))
             except (NotFound, Invalid):
                 continue
-            if text == thread_lookup.LAST:
+            if text == lookup.LAST:
                 break
     for name in names:
         head = store.heads.get(name)
@@ -76,7 +76,7 @@ def _matching_heads(store: Store, text: str) -> Iterator[tuple[HeadName, Head]]:
 
 
 def _thread_head(store: Store, text: str) -> HeadName:
-    return thread_lookup.find(store, text).name
+    return lookup.find(store, text).name
 
 
 def _checkpoint_head(store: Store, text: str) -> HeadName:

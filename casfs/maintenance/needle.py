@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from casfs.digest import CHUNK, is_hash
 from casfs.errors import Invalid
 from casfs.maintenance import text_patterns
-from casfs.tombstones import MARK
+from casfs.store.tombstones import MARK
 
 FRAGMENT_BYTES = 12  # of a text: as much of it counts as a part
 MIN_CHARS = 4  # of a text to be purged: a shorter one is everywhere

@@ -3,23 +3,23 @@
 For what must not stay: a secret, a personal record. All that refers to a blob stays as it is, its
 hashes too; readers get its substitute, or Purged where there is none, which fsck does not call a
 fault. Dropped with it are derived copies: images of trees, and what the stat cache says of its
-files. Its tombstone (`casfs.tombstones`) refuses the same bytes from then on.
+files. Its tombstone (`casfs.store.tombstones`) refuses the same bytes from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from casfs import local_trees, tombstones
 from casfs.backend.protocols import Total, targets
 from casfs.backend.sqlite_connection import remove_derived
 from casfs.errors import NotFound, Refused
 from casfs.maintenance import purged_patches
 from casfs.native import images
-from casfs.referrers import Referrers
-from casfs.store import Store
+from casfs.store import local_trees, tombstones
+from casfs.store.referrers import Referrers
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
-from casfs.tombstones import Tombstone
 from casfs.trees.snapshot import stat_cache
 
 SEARCH_INDEX = "search.db"

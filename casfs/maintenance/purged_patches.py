@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from casfs import tombstones
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
-from casfs.nodes.directory import Entry, File
-from casfs.referrers import Referrers
-from casfs.store import Store
+from casfs.store import tombstones
+from casfs.store.nodes.directory import Entry, File
+from casfs.store.referrers import Referrers
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
-from casfs.threads import StepNode
-from casfs.tombstones import Tombstone
+from casfs.threads.threads import StepNode
 from casfs.trees import tree
 from casfs.trees.diff import renames, unified_diff
 

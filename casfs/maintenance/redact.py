@@ -12,22 +12,24 @@ import io
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from casfs import arrivals, threads, tombstones
 from casfs.backend.capabilities import Compressing
 from casfs.backend.derived import open_stream
 from casfs.backend.pack_files import PieceStream
 from casfs.backend.protocols import Head, HeadName
 from casfs.backend.row_compression import DICTIONARIES
 from casfs.backend.sqlite_connection import remove_derived
-from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import CasfsError, Failed, Invalid, Refused
+from casfs.exchange import arrivals
 from casfs.maintenance import grep, purge
 from casfs.maintenance.grep import Found, FoundBlob, FoundFile
 from casfs.maintenance.needle import Needle
-from casfs.nodes import node
-from casfs.store import Store
+from casfs.store import tombstones
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.nodes import node
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
-from casfs.tombstones import Tombstone
+from casfs.threads import threads
 
 INDEXES = ("index.db", "edges.db")
 OVERWRITTEN = ("log", "live output")  # kinds of files whose writers may be running

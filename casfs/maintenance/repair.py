@@ -22,7 +22,7 @@ from casfs.digest import Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance.blob_check import detect_type
 from casfs.maintenance.fsck import Report
-from casfs.store import Store
+from casfs.store.store import Store
 
 Content = tuple[bytes | Path, str | None]  # bytes or a file, hash of the type
 Found = list[tuple[str, Callable[[], Content]]]  # hash, and how to load it

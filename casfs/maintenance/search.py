@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from casfs import threads
 from casfs.backend.protocols import META, BlobInfo
 from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.maintenance import search_threads
-from casfs.nodes.node import Node
-from casfs.store import Store
+from casfs.store.nodes.node import Node
+from casfs.store.store import Store
 from casfs.system import interruption
-from casfs.threads import StepNode, Thread, ThreadId
+from casfs.threads import threads
+from casfs.threads.threads import StepNode, Thread, ThreadId
 
 SCHEMA = (
     """

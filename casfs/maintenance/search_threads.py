@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from casfs import threads
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import HeadName
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.errors import NotFound
-from casfs.store import Store
-from casfs.threads import Thread, ThreadId
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread, ThreadId
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS starts (thread TEXT PRIMARY KEY, start TEXT NOT NULL) WITHOUT ROWID;

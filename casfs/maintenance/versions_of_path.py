@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from casfs import local_trees
 from casfs.backend.derived import count_by_type, of_types
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
-from casfs.nodes import head_kinds
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees import tree
 
 HOLDERS = {  # types of nodes, and the fields that lead to a tree

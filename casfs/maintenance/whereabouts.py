@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from casfs import local_trees, threads, tombstones
 from casfs.backend.protocols import targets
 from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
-from casfs.nodes import directory, head_kinds
-from casfs.nodes.directory import File, Subdirectory
-from casfs.referrers import Referrers
-from casfs.removals import label
-from casfs.store import Store
+from casfs.store import local_trees, tombstones
+from casfs.store.nodes import directory, head_kinds
+from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.referrers import Referrers
+from casfs.store.removals import label
+from casfs.store.store import Store
+from casfs.threads import threads
 from casfs.trees import recorded_state
 
 MAX_PATHS = 20  # of one blob in one tree

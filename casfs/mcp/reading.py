@@ -14,22 +14,22 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import Field
 
-from casfs import attempt_details, prompts, revisions, thread_lookup, threads
 from casfs.agents.secrets import NO_SECRETS, Secrets
-from casfs.checkpoints import checkpoint
+from casfs.checkpoints import checkpoint, revisions
 from casfs.errors import Invalid, Refused
 from casfs.history import blame as blames
 from casfs.history import details, versions
 from casfs.history.log import log as changes
 from casfs.maintenance.search import Index
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.system import interruption
 from casfs.system.clock import times
 from casfs.system.paths import open_top
-from casfs.thread_state import STATES, state
-from casfs.thread_summary import content_text, first_line, listing
-from casfs.threads import StepNode, Thread
+from casfs.threads import attempt_details, lookup, prompts, threads
+from casfs.threads.state import STATES, state
+from casfs.threads.summary import content_text, first_line, listing
+from casfs.threads.threads import StepNode, Thread
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
 
@@ -79,7 +79,7 @@ class Reading:
     ) -> Value:
         """Full-text search over what threads said and put: nodes with all words of `text`, the best
         first, with the thread and step that shows each. `type`: of nodes, such as content."""
-        id = thread_lookup.find(self.store, thread).id if thread else None
+        id = lookup.find(self.store, thread).id if thread else None
         with Index(self.store) as index:
             hits = index.search(text, type=type or None, thread=id, limit=MAX_HITS)
             return rows("hits", map(asdict, hits), first=offset, limit=limit)
@@ -248,7 +248,7 @@ class Reading:
         """Returns the thread that a call names, or this server's own."""
         if not (thread or self.thread):
             raise Invalid("thread: name one; this server was not started by a step of a thread")
-        return thread_lookup.find(self.store, thread or self.thread)
+        return lookup.find(self.store, thread or self.thread)
 
 
 def rows(name: str, all_rows: Iterable[Value], first: int, limit: int) -> Value:

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from casfs import daemon_socket, revisions
 from casfs.agents import notation
-from casfs.checkpoints import create
+from casfs.checkpoints import create, revisions
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
+from casfs.system import daemon_socket
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, open_beneath
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState

@@ -23,8 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import Failed
-from casfs.store_mounts import TYPE
 from casfs.system import mounts
+from casfs.system.store_mounts import TYPE
 
 DEVICE = Path("/dev/fuse")
 FUSE_CONF = Path("/etc/fuse.conf")

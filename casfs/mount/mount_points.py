@@ -14,8 +14,8 @@ from pathlib import Path
 
 from casfs.errors import Failed, NotFound, Refused
 from casfs.mount import attach, registry, users
-from casfs.store_mounts import TYPE, source
 from casfs.system import mounts
+from casfs.system.store_mounts import TYPE, source
 
 MAX_USERS_NAMED = 8  # in the message about a busy mount
 

@@ -39,7 +39,7 @@ from casfs.mount.registry import MountState, MountStateFile
 from casfs.mount.transports import TRANSPORTS, MountTransport
 from casfs.mount.worker import AUTO, BUILTIN, LIBFUSE, MountOptions
 from casfs.mount.worker_handle import ENDED_FROM_OUTSIDE, UNMOUNTED, UNSUPPORTED, WorkerProcess
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import Log, silent
 from casfs.system.processes import start_time
 from casfs.system.signals import Signals, blocked

@@ -23,10 +23,10 @@ from casfs.errors import Failed
 from casfs.fuse.inode_table import InodeTable
 from casfs.mount import attach, worker
 from casfs.mount.worker import BUILTIN, LIBFUSE, MountOptions
-from casfs.store_mounts import TYPE
 from casfs.system import mounts
 from casfs.system.extras import install_line
 from casfs.system.log import Log
+from casfs.system.store_mounts import TYPE
 
 INSTALL_PYFUSE3 = f"{install_line('pyfuse3')} (needs a C compiler and libfuse3-dev)"
 

@@ -31,7 +31,7 @@ from casfs.fuse.views.root import root as make_root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import Log
 
 BUILTIN = "builtin"

@@ -22,9 +22,9 @@ from casfs.errors import Corrupt, Invalid, NotFound, Refused
 from casfs.native import object_protection
 from casfs.native.erofs import devices
 from casfs.native.erofs.model import Attr, Directory, Extent, File, Node, Symlink, Whiteout
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, Properties, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, Properties, Subdirectory
+from casfs.store.store import Store
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedDirectory, DatedTree
 

@@ -55,8 +55,8 @@ from casfs.native.erofs.model import Directory
 from casfs.native.erofs.writer import write
 from casfs.native.image_tree import METACOPY, YEAR_2000, Cold, ImageTree
 from casfs.native.object_protection import PACK_SUFFIX
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.files import replacing
 from casfs.trees import tree

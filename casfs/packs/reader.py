@@ -9,9 +9,9 @@ from pathlib import Path
 
 from casfs.digest import Hasher
 from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound
-from casfs.lru_cache import LruCache
 from casfs.packs.index import PackIndex, read_trailer
 from casfs.packs.layout import MAX_FRAME_BYTES, RAW, TRAILER, Frame
+from casfs.system.lru_cache import LruCache
 from casfs.system.paths import FILE_FLAGS
 from casfs.system.zstd import Dictionary
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
 
 HEADS = "plugins/"
 

@@ -27,16 +27,16 @@ from urllib.parse import urlsplit, urlunsplit
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Corrupt, Failed, Invalid, NotFound
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system import tarballs, zstd
 from casfs.trees import tree
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import mode_properties
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.write_batch import Batch
 
 GIT_FOLDER = b".git"
 WITHOUT_GIT = IgnoreRules(GIT_FOLDER + b"/")

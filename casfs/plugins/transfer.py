@@ -17,10 +17,10 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import NAME
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound, Refused
-from casfs.nodes import head_kinds
 from casfs.plugins import sources
 from casfs.plugins.registry import Plugin, find, get, head_name, of_head
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState

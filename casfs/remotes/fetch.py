@@ -17,9 +17,6 @@ from casfs.backend.pack_files import PieceStream
 from casfs.backend.protocols import FILE_MIN_BYTES, MAX_NODE_BYTES, META, Staged
 from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, Invalid, NotFound
-from casfs.lru_cache import LruCache
-from casfs.nodes import node
-from casfs.nodes.ref_collectors import Ref
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.packs.layout import Member
@@ -27,9 +24,12 @@ from casfs.remotes import purged
 from casfs.remotes.log import NODES
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, Place
-from casfs.store import Store
-from casfs.tombstones import Tombstone
-from casfs.write_batch import Batch
+from casfs.store.nodes import node
+from casfs.store.nodes.ref_collectors import Ref
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
+from casfs.store.write_batch import Batch
+from casfs.system.lru_cache import LruCache
 
 NODES_AT_ONCE = 256
 STAGED_AT_ONCE = 64  # blobs

@@ -17,10 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from casfs import graph
 from casfs.backend.protocols import targets
 from casfs.errors import Conflict, Corrupt, NotFound
-from casfs.local_trees import HEADS as LOCAL_TREES
 from casfs.object_storage.retrying import parallel
 from casfs.packs.layout import SALT_BYTES
 from casfs.remotes import log, log_redaction, purged
@@ -30,7 +28,9 @@ from casfs.remotes.push_plan import Item, Plan
 from casfs.remotes.remote import MAX_TRIES, Remote
 from casfs.remotes.state import LIVE, ORPHANED, PENDING
 from casfs.remotes.view import GRACE, RemoteBlobs, opened, strays
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.local_trees import HEADS as LOCAL_TREES
+from casfs.store.store import Store
 
 MAX_GARBAGE = 0.5  # share of the bytes of a pack, from which its rest is copied
 Reached = dict[str, set[int]]  # members, by pack

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from casfs import arrivals, local_trees, threads
-from casfs.arrivals import WORKFLOWS
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.errors import Conflict, Invalid, NotFound
+from casfs.exchange import arrivals
+from casfs.exchange.arrivals import WORKFLOWS
+from casfs.exchange.portable_heads import is_future, parse_foreign_head, without_processes
 from casfs.maintenance import names
-from casfs.maintenance.head_kinds import is_future, parse_foreign_head, without_processes
-from casfs.nodes import head_kinds
-from casfs.removals import label
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.nodes import head_kinds
+from casfs.store.removals import label
+from casfs.store.store import Store
+from casfs.threads import threads
 
 RUNNING = "it was running in another store when it was pushed from there"
-UNKNOWN = "unknown"  # causes, see `casfs.threads`
+UNKNOWN = "unknown"  # causes, see `casfs.threads.threads`
 CALLER = "caller"
 MIN_PART_CHARS = 4
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, TypeAlias
 from casfs import canonical
 from casfs.backend.protocols import MAX_RECORD_BYTES
 from casfs.errors import Corrupt, Failed, Invalid
-from casfs.nodes.schema import Schema
+from casfs.store.nodes.schema import Schema
 from casfs.system.zstd import Dictionary
 
 FORMAT = "casfs remote 1"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import partial
 
 from casfs import canonical
-from casfs.arrivals import REDACTED_AT
 from casfs.backend.purged_contents import PURGED
 from casfs.digest import hash_bytes
 from casfs.errors import Corrupt, NotFound
+from casfs.exchange.arrivals import REDACTED_AT
 from casfs.object_storage.retrying import parallel
 from casfs.remotes import log
 from casfs.remotes.log import Entry

@@ -2,8 +2,8 @@
 
 A remote is hostile: each member is verified against its hash, each node against its schema and its
 references, each ref as an import verifies a head. First blobs are stored, then nodes after their
-references; then the heads move, all or none, as `casfs.arrivals` says. What is stored is not
-fetched again by another pull.
+references; then the heads move, all or none, as `casfs.exchange.arrivals` says. What is stored is
+not fetched again by another pull.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from casfs import arrivals, config, local_trees, removals, threads, tombstones
-from casfs.arrivals import Asks, Names, Origin, Place
+from casfs import config
 from casfs.backend.capabilities import SharedByMachines
 from casfs.backend.protocols import Head, HeadName, targets
 from casfs.checkpoints import checkpoint
 from casfs.errors import Conflict, Corrupt, Invalid, Refused
-from casfs.maintenance.head_kinds import allowed_types, mismatch, without_processes
+from casfs.exchange import arrivals
+from casfs.exchange.arrivals import Asks, Names, Origin, Place
+from casfs.exchange.portable_heads import allowed_types, mismatch, without_processes
 from casfs.maintenance.purge import purge_all
 from casfs.remotes import heads, purged
 from casfs.remotes.fetch import Begin, Missing
 from casfs.remotes.remote import Remote
-from casfs.store import Store
+from casfs.store import local_trees, removals, tombstones
+from casfs.store.store import Store
+from casfs.threads import threads
 
 
 @dataclass(slots=True)

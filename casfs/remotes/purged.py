@@ -10,21 +10,21 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from casfs import local_trees, tombstones
 from casfs.backend.protocols import Head
 from casfs.backend.purged_contents import PURGED
-from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import Corrupt, NotFound
 from casfs.maintenance.purge import purge_all
-from casfs.nodes import head_kinds
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.packs.reader import read_index
 from casfs.remotes.log import Pack, pack_key
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, ORPHANED, PENDING
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store import local_trees, tombstones
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 
 Tombstones = Mapping[str, Tombstone]  # by the hash of what was purged
 

@@ -17,11 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from casfs import arrivals, tombstones
 from casfs.backend import derived
 from casfs.backend.protocols import Head, HeadName, targets
 from casfs.errors import Conflict
-from casfs.nodes.registry import HEADS as SCHEMAS
+from casfs.exchange import arrivals
 from casfs.object_storage.retrying import parallel
 from casfs.packs.layout import TRAILER
 from casfs.packs.reader import read_index
@@ -31,8 +30,10 @@ from casfs.remotes.log import BLOBS, NODES, Entry, Pack, pack_key
 from casfs.remotes.push_plan import Item, Plan
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE
-from casfs.removals import label
-from casfs.store import Store
+from casfs.store import tombstones
+from casfs.store.nodes.registry import HEADS as SCHEMAS
+from casfs.store.removals import label
+from casfs.store.store import Store
 
 PLAIN_BYTES = {NODES: 192 << 20, BLOBS: 64 << 20}  # of a pack, before compression
 HELD_BYTES = 8 << 20  # a smaller pack is made in memory

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from casfs import graph, local_trees
 from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.packs.index import PackIndex
 from casfs.remotes import purged
 from casfs.remotes.log import BLOBS, NODES, pack_key
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, PENDING
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store import graph, local_trees
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 
 PENDING_S = 12 * 3600  # a stray pack may be deleted after a week
 

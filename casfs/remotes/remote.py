@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from casfs import canonical, config
-from casfs.config_edit import with_table
 from casfs.errors import Conflict, Corrupt, Invalid, NotFound, Refused
 from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.location import open_storage
@@ -20,6 +19,7 @@ from casfs.packs.layout import MAX_INDEX_BYTES, TRAILER
 from casfs.remotes import log
 from casfs.remotes.log import Entry, Pack
 from casfs.remotes.state import FILE, State
+from casfs.system.config_edit import with_table
 from casfs.system.files import replacing, writing
 
 DIRECTORY = "remotes"  # of a store: a directory for each remote
@@ -31,7 +31,7 @@ MAX_TRIES = 50
 
 class Settings(NamedTuple):
     """`[remotes.NAME]` in the store's config.toml. Credentials are elsewhere. `trusted`: what it
-    brings may run, as it is one's own (`casfs.arrivals`)."""
+    brings may run, as it is one's own (`casfs.exchange.arrivals`)."""
 
     url: str
     endpoint: str | None = None

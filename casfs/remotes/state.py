@@ -10,7 +10,8 @@ remotes/NAME/state.db
                 `state`: live, orphaned since which entry, or pending: uploaded from here since
                 which second, and in no entry yet
     members     hash → pack and number there, of packs whose index is here
-    pushed      name → what it stood for here when it was last pushed (`casfs.arrivals.value`)
+    pushed      name → what it stood for here when it was last pushed
+    (`casfs.exchange.arrivals.value`)
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from casfs import revisions
 from casfs.backend.protocols import Head
+from casfs.checkpoints import revisions
 from casfs.errors import NotFound
-from casfs.nodes.directory import File
 from casfs.scanner import Scanner
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees import recorded_state
 from casfs.trees.git.object_files import is_object_file
 from casfs.trees.git.private_objects import StayingObjects, staying_objects

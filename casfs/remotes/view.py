@@ -17,14 +17,14 @@ from casfs.backend.lazy_packs import LazyPack, LazyRemote
 from casfs.backend.pack_files import PieceStream
 from casfs.backend.protocols import Blob, BlobInfo, Head, HeadName, Move
 from casfs.errors import Corrupt, NotFound, Purged
-from casfs.lru_cache import LruCache
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.remotes import log, purged
 from casfs.remotes.log import NODES, Entry, pack_key
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, ORPHANED, PENDING, Place
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system.lru_cache import LruCache
 
 OPEN_PACKS = 64
 MIRROR_BYTES = 1 << 30

@@ -13,7 +13,7 @@ from casfs.agents import AgentContext, AgentFn, AgentResult, Call, Called, Promp
 from casfs.api.store import Store
 from casfs.backend.derived import find_missing
 from casfs.errors import Failed, Invalid
-from casfs.nodes.schema import Schema
+from casfs.store.nodes.schema import Schema
 
 TASK = "Do it."
 

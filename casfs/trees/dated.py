@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from casfs.digest import TimesHash, TreeHash
 from casfs.errors import Corrupt, NotFound
-from casfs.nodes import times
-from casfs.nodes.directory import NANOS_PER_S, Entry, Properties, Subdirectory
-from casfs.nodes.times import UNKNOWN, Names, Times, TimesRef
-from casfs.store import Store
+from casfs.store.nodes import times
+from casfs.store.nodes.directory import NANOS_PER_S, Entry, Properties, Subdirectory
+from casfs.store.nodes.times import UNKNOWN, Names, Times, TimesRef
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
 from casfs.trees.directory_cache import loaded
 from casfs.trees.tree import split_path
-from casfs.write_batch import Batch
 
 TIMES_MARK = "@"
 

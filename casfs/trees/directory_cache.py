@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, Invalid
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Properties
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Properties
+from casfs.store.store import Store
 
 Entries = dict[bytes, Entry]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from casfs.digest import TreeDigest, TreeHash
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees import tree
-from casfs.write_batch import Batch
 
 
 def with_entries(

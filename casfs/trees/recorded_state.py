@@ -3,7 +3,7 @@
 `tree` is the work: what is shown, compared, applied and shared. `local` is the whole directory as
 it is here: the work with private files and, of a thread, derived directories. It only makes the
 work run here, so nothing but the store that recorded it has it, and no node names it: it is the
-local tree of the node (`casfs.local_trees`).
+local tree of the node (`casfs.store.local_trees`).
 
 Beside each stand its times. No comparison and no key of a cache has them: equal work is equal
 whenever it was made.
@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from casfs import local_trees
 from casfs.digest import BlobHash, NodeDigest, NodeHash, TimesHash, TreeHash
-from casfs.local_trees import LocalTree
-from casfs.nodes.directory import Entry, File, Subdirectory
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.local_trees import LocalTree
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
-from casfs.write_batch import Batch
 
 LOCAL = "local"
 TIMES = "times"

@@ -18,8 +18,8 @@ from casfs.backend.derived import open_stream
 from casfs.backend.protocols import Blob, BlobInfo, Blobs, Heads, Staged, Swap
 from casfs.digest import CHUNK, BlobHash, Digest, Hasher, TreeHash, hash_bytes
 from casfs.errors import Conflict, NotFound, Refused
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.system.paths import FILE_FLAGS
 from casfs.trees import tree
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from casfs.backend.derived import open_stream
 from casfs.digest import CHUNK, TreeDigest, TreeHash
 from casfs.errors import Corrupt
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.trees import tree
 
 PERMISSIONS = 0o777  # no setuid bits

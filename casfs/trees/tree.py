@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from casfs import tombstones
 from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Invalid, NotFound
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store import tombstones
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system.paths import printable
-from casfs.tombstones import Tombstone
 from casfs.trees.directory_cache import Entries as Entries
 from casfs.trees.directory_cache import directory_properties as directory_properties
 from casfs.trees.directory_cache import load as load

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from casfs import daemon_socket
 from casfs.agents import notation
 from casfs.errors import Invalid, Refused
+from casfs.system import daemon_socket
 from casfs.web.site import Call, is_number
 
 

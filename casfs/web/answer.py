@@ -13,12 +13,13 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from casfs import canonical, thread_lookup, threads
+from casfs import canonical
 from casfs.errors import CasfsError, Conflict, Invalid, NoDaemon
-from casfs.nodes.schema import Schema
-from casfs.store import Store
-from casfs.thread_state import says
-from casfs.threads import SUSPENDED, Thread
+from casfs.store.nodes.schema import Schema
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
+from casfs.threads.state import says
+from casfs.threads.threads import SUSPENDED, Thread
 from casfs.trees.diff import unified_diff
 from casfs.web import patch, texts
 from casfs.web.actions import ask
@@ -65,13 +66,13 @@ class Question:
 
 
 def show(call: Call) -> Response:
-    return _page(call, question(call.store, thread_lookup.find(call.store, call.path["id"])))
+    return _page(call, question(call.store, lookup.find(call.store, call.path["id"])))
 
 
 def send(call: Call) -> Response:
     """Sends the answer to the daemon; shows the form again with the fault of one that does not
     fit."""
-    open_question = question(call.store, thread_lookup.find(call.store, call.path["id"]))
+    open_question = question(call.store, lookup.find(call.store, call.path["id"]))
     filled = [
         replace(field, value=call.form.get(PREFIX + field.name, ""))
         for field in open_question.fields

@@ -8,12 +8,12 @@ from operator import attrgetter
 
 from starlette.responses import Response
 
-from casfs import live_output, threads
 from casfs.errors import CasfsError
-from casfs.store import Store
-from casfs.thread_state import QUEUED, STATES
-from casfs.thread_summary import content_text
-from casfs.threads import BROKEN, RUNNING, ThreadId
+from casfs.store.store import Store
+from casfs.threads import live_output, threads
+from casfs.threads.state import QUEUED, STATES
+from casfs.threads.summary import content_text
+from casfs.threads.threads import BROKEN, RUNNING, ThreadId
 from casfs.web.site import Call
 from casfs.web.thread_table import ENDED, NEEDS, Row, ThreadTable
 

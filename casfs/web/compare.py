@@ -11,11 +11,11 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from casfs.checkpoints import checkpoint
+from casfs.checkpoints.revisions import Revision, resolve
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
-from casfs.nodes.directory import Entry, Symlink
-from casfs.revisions import Revision, resolve
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, Symlink
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import lines as line_diff
 from casfs.trees.diff import renames, unified_diff

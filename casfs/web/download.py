@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from casfs.digest import CHUNK, TreeHash
 from casfs.errors import NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.zstd import compress_pieces
 from casfs.trees import tarball
 from casfs.web.events import until_disconnect

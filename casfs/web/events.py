@@ -36,12 +36,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from casfs import daemon_socket, local_trees
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Move
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from casfs.web.site import Site, is_number
 
 POLL_S = 0.025  # reading the store's version takes microseconds

@@ -8,13 +8,13 @@ from itertools import islice, pairwise
 
 from starlette.responses import Response
 
-from casfs import thread_lookup, threads
 from casfs.digest import TreeDigest, TreeHash
 from casfs.history.blame import blame
 from casfs.history.versions import find
-from casfs.nodes.directory import Entry, Subdirectory
-from casfs.store import Store
-from casfs.threads import Thread, ThreadId
+from casfs.store.nodes.directory import Entry, Subdirectory
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
+from casfs.threads.threads import Thread, ThreadId
 from casfs.trees import tree
 from casfs.trees.tree import Change
 from casfs.web.compare import CHANGED, KINDS, MAX_LINES, kind_of
@@ -47,7 +47,7 @@ class History:
 
 
 def show(call: Call) -> Response:
-    thread = thread_lookup.find(call.store, call.path["id"])
+    thread = lookup.find(call.store, call.path["id"])
     path = b"/".join(tree.split_path(call.octets("path")))
     model = history(call.store, thread, path=path, upto=call.index("upto") or None)
     lines = None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from casfs.workflow_path import END, START
+from casfs.threads.workflow_path import END, START
 
 BOX_HEIGHT = 34
 LAYER_HEIGHT = 84

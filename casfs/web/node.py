@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from casfs import graph
+from casfs.checkpoints.revisions import TREE_FIELDS
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, NotFound
 from casfs.maintenance import gc
-from casfs.nodes.directory import File, Symlink
-from casfs.referrers import Referrers
-from casfs.revisions import TREE_FIELDS
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.nodes.directory import File, Symlink
+from casfs.store.referrers import Referrers
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.web import private_files, texts
 from casfs.web.site import Call, time_limit

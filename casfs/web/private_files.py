@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from casfs.checkpoints.revisions import TREE_FIELDS
 from casfs.errors import CasfsError
-from casfs.nodes.node import Node
-from casfs.revisions import TREE_FIELDS
-from casfs.store import Store
+from casfs.store.nodes.node import Node
+from casfs.store.store import Store
 from casfs.trees import recorded_state
 from casfs.trees.git.object_files import is_object_file
 

@@ -7,9 +7,9 @@ from itertools import islice
 
 from starlette.responses import Response
 
-from casfs import thread_lookup
 from casfs.maintenance.search import Hit, Index
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import lookup
 from casfs.web.site import Call, time_limit
 
 PAGE = 25
@@ -44,7 +44,7 @@ def show(call: Call) -> Response:
 def search(store: Store, text: str, type: str = "", thread: str = "", first: int = 0) -> Hits:
     """Returns the nodes that have all words of `text`; `type`, `thread`: of these alone. Raises
     Refused while the index is being made, NotFound, Conflict (the thread)."""
-    id = thread_lookup.find(store, thread).id if thread else None
+    id = lookup.find(store, thread).id if thread else None
     first = min(first, MAX_HITS)
     with Index(store) as index, time_limit(LIMIT_S, LATER):
         hits = index.search(text, type=type or None, thread=id, limit=first + PAGE + 1)

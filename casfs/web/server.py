@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from casfs.backend.derived import follow
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import to_file
 from casfs.web import access, app, connections
 from casfs.web.events import Follower

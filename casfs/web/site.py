@@ -15,14 +15,15 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from casfs import daemon_socket, errors
+from casfs import errors
 from casfs.backend.derived import newest_move
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Invalid, Refused
-from casfs.lru_cache import LruCache
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from casfs.system.interruption import interruptible
 from casfs.system.log import Log, silent
+from casfs.system.lru_cache import LruCache
 from casfs.web.rendering import Rendering
 from casfs.web.shared_answers import SharedAnswers
 from casfs.web.thread_table import ThreadTable

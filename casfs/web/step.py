@@ -9,10 +9,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from casfs import attempt_details, live_output, prompts, thread_lookup, threads
 from casfs.errors import CasfsError
-from casfs.store import Store
-from casfs.threads import StepNode, Thread
+from casfs.store.store import Store
+from casfs.threads import attempt_details, live_output, lookup, prompts, threads
+from casfs.threads.threads import StepNode, Thread
 from casfs.web import patch, private_files, texts
 from casfs.web.patch import FilePatch
 from casfs.web.site import Call
@@ -60,7 +60,7 @@ class Pending:
 
 def show(call: Call) -> Response:
     store = call.store
-    thread = thread_lookup.find(call.store, call.path["id"])
+    thread = lookup.find(call.store, call.path["id"])
     index = number(call.path["index"])
     total = threads.length(store, thread)
     intent: Mapping[str, Any] = thread.pending or {}

@@ -9,13 +9,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from casfs import daemon_socket, store_mounts
 from casfs.backend.derived import room_by_type, total_stored
 from casfs.backend.protocols import Total
 from casfs.checkpoints import watch_list
 from casfs.errors import CasfsError, Corrupt
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket, store_mounts
 from casfs.system.log import FSCK_LOG, last_event
 from casfs.version import VERSION
 from casfs.web.site import Call, time_limit

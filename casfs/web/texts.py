@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs.errors import CasfsError
-from casfs.store import Store
-from casfs.thread_summary import content_text
+from casfs.store.store import Store
+from casfs.threads.summary import content_text
 
 MAX_CHARS = 16_384  # that a page shows of one text
 

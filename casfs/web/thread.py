@@ -9,18 +9,18 @@ from typing import Any
 
 from starlette.responses import Response
 
-from casfs import thread_lookup, threads
 from casfs.backend.protocols import HeadName
 from casfs.errors import CasfsError
-from casfs.store import Store
-from casfs.thread_summary import detail_tokens, first_line
-from casfs.threads import StepNode, Thread
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
+from casfs.threads.summary import detail_tokens, first_line
+from casfs.threads.threads import StepNode, Thread
+from casfs.threads.workflow_path import START, edges_taken
 from casfs.web import texts
 from casfs.web.graph_layout import Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
 from casfs.web.thread_table import Row, ThreadTable, row_of
-from casfs.workflow_path import START, edges_taken
 
 WINDOW = 50  # steps
 MAX_WINDOW = 200
@@ -86,7 +86,7 @@ class Page:
 def show(call: Call) -> Response:
     count = min(max(call.index("count", WINDOW), 1), MAX_WINDOW)
     first = call.index("from") or None
-    thread = thread_lookup.find(call.store, call.path["id"])
+    thread = lookup.find(call.store, call.path["id"])
     model = page(call.store, call.site.threads, thread=thread, first=first, count=count)
     return call.page("thread.html", page=model, row=model.row, wanted=first, count=count)
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import trio
 
-from casfs import threads
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError
-from casfs.lru_cache import LruCache
-from casfs.store import Store
-from casfs.thread_state import QUEUED
-from casfs.thread_summary import head_fields, task_line
-from casfs.threads import BROKEN, HEADS, RUNNING, SUSPENDED, Thread, ThreadId, of_head
+from casfs.store.store import Store
+from casfs.system.lru_cache import LruCache
+from casfs.threads import threads
+from casfs.threads.state import QUEUED
+from casfs.threads.summary import head_fields, task_line
+from casfs.threads.threads import BROKEN, HEADS, RUNNING, SUSPENDED, Thread, ThreadId, of_head
 
 RELOAD_MOVES = 1000  # from there on reading all heads again is quicker
 MAX_TASKS = 200_000  # that are kept

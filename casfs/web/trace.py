@@ -13,10 +13,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from casfs import attempt_details, thread_lookup, threads
 from casfs.errors import CasfsError, NotFound
-from casfs.nodes.node import Node
-from casfs.store import Store
+from casfs.store.nodes.node import Node
+from casfs.store.store import Store
+from casfs.threads import attempt_details, lookup, threads
 from casfs.web import texts
 from casfs.web.site import Call, is_number
 from casfs.web.texts import Text
@@ -98,7 +98,7 @@ class Trace:
 
 def show(call: Call) -> Response:
     """Shows the trace of a step, or of the failed attempt with that number."""
-    thread = thread_lookup.find(call.store, call.path["id"])
+    thread = lookup.find(call.store, call.path["id"])
     index = number(call.path["index"])
     attempt = call.index("attempt")
     if attempt:

@@ -11,21 +11,21 @@ from typing import Any
 
 from starlette.responses import Response
 
-from casfs import thread_lookup, threads
-from casfs.arrivals import WORKFLOWS
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError, NotFound
-from casfs.lru_cache import LruCache
-from casfs.nodes import head_kinds
-from casfs.store import Store
-from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
+from casfs.exchange.arrivals import WORKFLOWS
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.system.lru_cache import LruCache
+from casfs.threads import lookup, threads
+from casfs.threads.state import FAILED, STOPPED, SUCCEEDED
+from casfs.threads.workflow_path import START, edges_taken
 from casfs.web import actions, texts
 from casfs.web.graph_layout import MAX_RULES, Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
 from casfs.web.thread import agent_name
 from casfs.web.thread_table import ENDED, Row
-from casfs.workflow_path import START, edges_taken
 
 LIMIT_S = 0.3  # for reading paths of threads; the next load goes on
 MAX_STEPS = 200  # of a thread, the newest
@@ -111,7 +111,7 @@ def show(call: Call) -> Response:
 
 def decisions(call: Call, thread: str, workflow: str) -> Any:
     """Returns the rows of `casfs thread replay` with this workflow, which the daemon makes."""
-    id = thread_lookup.find(call.store, thread).id
+    id = lookup.find(call.store, thread).id
     return actions.ask(call, "replay", id=id, workflow=workflow)["rows"]
 
 

@@ -15,7 +15,8 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_from_base
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees import tree
 from casfs.trees.git.index import GIT
 from casfs.trees.recorded_state import FIELDS, RecordedState
@@ -27,7 +28,6 @@ from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
 from casfs.workspaces import overlay_mount, overlay_snapshot, placeholder, registry
 from casfs.workspaces.registry import Workspace
-from casfs.write_batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

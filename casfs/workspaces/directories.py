@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from casfs.digest import TreeHash
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreStates
 from casfs.workspaces import registry

@@ -24,12 +24,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs import threads
 from casfs.errors import Failed
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.system import rmtree
-from casfs.threads import Thread
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from casfs.trees import tree
 from casfs.trees.snapshot.ignore import IGNORE_FILE, MAX_IGNORE_BYTES
 

@@ -39,7 +39,7 @@ from pathlib import Path
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.native import images, object_protection
 from casfs.native.erofs import devices
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers

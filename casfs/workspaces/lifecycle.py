@@ -26,8 +26,8 @@ from pathlib import Path
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.errors import Conflict, Failed, NotFound, Refused
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import tree
 

@@ -22,12 +22,13 @@ from pathlib import Path
 
 from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound, Refused
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.nodes.times import UNKNOWN, Times, TimesRef, newest_of
 from casfs.scanner import Scanner
 from casfs.scanner.private_names import private_names
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes.times import UNKNOWN, Times, TimesRef, newest_of
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system import interruption
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory, open_top, printable
 from casfs.trees import dated, tree
@@ -42,7 +43,6 @@ from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
 from casfs.workspaces import overlay_markers
 from casfs.workspaces.overlay_markers import WHITEOUT_PREFIX, MarkerFormat
-from casfs.write_batch import Batch
 
 IGNORE_NAME = IGNORE_FILE.encode()
 OBJECT_PATH = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")

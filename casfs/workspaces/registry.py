@@ -34,8 +34,8 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash, hash_bytes
 from casfs.errors import Corrupt, Failed, Invalid, NotFound, Refused
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.clock import now_ms
 from casfs.system.locks import lock_file

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from casfs.errors import Failed, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import overlay_markers, overlay_mount
 from casfs.workspaces.overlay_markers import MarkerFormat

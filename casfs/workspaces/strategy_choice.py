@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import Refused
-from casfs.store import FORMAT_FILE, Store
+from casfs.store.store import FORMAT_FILE, Store
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import FUSE_OVERLAYFS
 from casfs.workspaces.strategies import FUSE, NAMESPACE, NATIVE, OVERLAY, STRATEGIES, Strategy

@@ -24,7 +24,7 @@ from casfs.version import VERSION
 from engine.acp import protocol
 from engine.acp.host import CANCELLED, Host
 from engine.acp.recorder import Recorder
-from engine.processes import RUN_VARIABLE, OutputTooLarge, end_process, open_process
+from engine.processes.subprocesses import RUN_VARIABLE, OutputTooLarge, end_process, open_process
 
 HANDSHAKE_S = 120.0  # an agent may install itself at its first start
 CANCEL_GRACE_S = 3.0

@@ -28,7 +28,7 @@ from engine.acp.tool_calls import READ, WRITE, FileRequest
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings
 from engine.llm.tools import TOOLS, Toolbox
-from engine.processes import end_process, open_process
+from engine.processes.subprocesses import end_process, open_process
 
 MAX_TERMINALS = 32
 CANCELLED = {"outcome": "cancelled"}

@@ -22,8 +22,8 @@ import trio
 from casfs.agents import AgentContext
 from casfs.digest import Digest
 from casfs.errors import Invalid
-from casfs.live_output import LiveOutput
 from casfs.system import surrogates
+from casfs.threads.live_output import LiveOutput
 from casfs.trees import recorded_state
 from engine import content
 from engine.acp import protocol
@@ -38,7 +38,7 @@ from engine.acp.tool_calls import (
     as_json,
     ms_since,
 )
-from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
+from engine.processes.subprocesses import MAX_OUTPUT_BYTES, OutputTooLarge
 
 ENDED = ("completed", "failed")
 SHOWN = ("title", "kind", "status")  # of a tool call that runs

@@ -15,7 +15,7 @@ import trio
 
 from casfs.system import processes
 from casfs.system.processes import DRAIN_TIMEOUT_S
-from engine.processes import Process
+from engine.processes.subprocesses import Process
 
 MAX_OUTPUT_BYTES = 1 << 20
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from casfs.agents import AgentContext
+from casfs.store.write_batch import Batch
 from casfs.system import surrogates
-from casfs.write_batch import Batch
 from engine import content
 from engine.acp import protocol
 from engine.acp.terminal import Terminal

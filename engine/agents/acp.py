@@ -18,12 +18,12 @@ from typing import Any
 
 import trio
 
-from casfs import attempt_details, live_output
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import rmtree
+from casfs.threads import attempt_details, live_output
 from engine import content
 from engine.acp import protocol
 from engine.acp.client import Client, Launch
@@ -33,7 +33,7 @@ from engine.acp.recorder import Recorder
 from engine.agents import program
 from engine.agents.react import SANDBOX_PROPERTIES, sandbox_settings
 from engine.llm.tools import truncate
-from engine.processes import ProcessResult, TimedOut
+from engine.processes.subprocesses import ProcessResult, TimedOut
 
 RULE = {"enum": [ALLOW, ASK, DENY]}
 KEY_NAMES = "(?i)(key|token|secret|passw(or)?d|credentials?)$"

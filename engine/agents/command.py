@@ -14,11 +14,11 @@ from typing import Any
 
 import trio
 
-from casfs import live_output
 from casfs.agents import HUMAN, AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from casfs.threads import live_output
 from engine import content
 from engine.agents import program
-from engine.processes import ProcessResult
+from engine.processes.subprocesses import ProcessResult
 
 package_descriptor = {
     "name": "command",

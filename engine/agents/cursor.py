@@ -21,10 +21,10 @@ import trio
 
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from casfs.digest import Digest
-from casfs.write_batch import Batch
+from casfs.store.write_batch import Batch
 from engine import content
 from engine.agents import program
-from engine.processes import ProcessResult
+from engine.processes.subprocesses import ProcessResult
 
 package_descriptor = {
     "name": "cursor",

@@ -20,11 +20,11 @@ from casfs.agents import AgentFn, notation
 from casfs.agents.acp_profiles import PROFILES
 from casfs.agents.notation import AgentSpec
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
-from casfs.nodes.schema import Schema
+from casfs.store.nodes.schema import Schema
 from casfs.system import run_command
 from casfs.version import VERSION
 from engine.agents import worker_client
-from engine.limits import faults as limit_faults
+from engine.processes.limits import faults as limit_faults
 from engine.secrets.config_marks import AGENT, ENV, EXPRESSION, VARIABLE, marked_values
 from engine.secrets.redaction import variables
 

@@ -2,7 +2,7 @@
 record of the result.
 
 Every program carries the token of its step's intent, so that all processes that it starts are
-found again (`engine.processes`).
+found again (`engine.processes.subprocesses`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from casfs.agents import AgentContext, AgentFailed
 from casfs.agents.secrets import SECRETS_VARIABLE
 from casfs.digest import Digest
 from casfs.errors import Refused
+from casfs.store.write_batch import Batch
 from casfs.system import rmtree
-from casfs.write_batch import Batch
-from engine.processes import RUN_VARIABLE, ProcessResult, TimedOut, run
+from engine.processes.subprocesses import RUN_VARIABLE, ProcessResult, TimedOut, run
 
 DEFAULT_TIMEOUT_S = 3600.0
 MAX_PROMPT_BYTES = 120_000  # the kernel takes 128 KiB for one argument

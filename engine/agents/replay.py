@@ -13,11 +13,12 @@ from typing import Any
 
 import trio
 
-from casfs import revisions, thread_lookup, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
+from casfs.checkpoints import revisions
 from casfs.digest import Digest
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
 
 package_descriptor = {
     "name": "replay",
@@ -66,5 +67,5 @@ def _replay(context: AgentContext, thread: str, role: str) -> AgentResult:
 
 def _steps(store: Store, thread: str, role: str) -> list[str]:
     """Returns the hashes of a role's steps, oldest first (memoised by `threads.steps`)."""
-    recorded_thread = thread_lookup.find(store, thread)
+    recorded_thread = lookup.find(store, thread)
     return [step.hash for step in threads.steps(store, recorded_thread) if step.role == role]

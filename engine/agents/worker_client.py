@@ -20,16 +20,16 @@ from typing import Any
 
 import trio
 
-from casfs import live_output
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Call, Waiting, messages
 from casfs.agents.json_rpc import Peer
 from casfs.agents.messages import Message
 from casfs.errors import CasfsError, Invalid
 from casfs.system import processes
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S
+from casfs.threads import live_output
 from engine.agents import program
 from engine.blocking import blocking
-from engine.processes import ProcessResult, end_process, open_process
+from engine.processes.subprocesses import ProcessResult, end_process, open_process
 
 ARGV = (sys.executable, "-u", "-P", "-m", "casfs.agents.worker")
 END_TIMEOUT_S = 10.0  # for an agent's exit stack

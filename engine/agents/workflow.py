@@ -22,15 +22,15 @@ from typing import Any, cast
 
 import trio
 
-from casfs import threads
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Call, Called
 from casfs.digest import Digest, TreeHash
 from casfs.errors import Invalid
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from casfs.trees import tree
 from engine.moderator.decision import DecisionInput
 from engine.moderator.evaluator_pool import WorkerPool
-from engine.output_parser import extract, role_schema
+from engine.output.parser import extract, role_schema
 from engine.secrets.config_marks import EXPRESSION
 
 NESTED_AGENT = {

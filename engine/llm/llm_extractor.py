@@ -14,14 +14,14 @@ from functools import partial
 
 from casfs.agents import AgentContext
 from casfs.errors import CasfsError, Failed
-from casfs.nodes.schema import Schema
+from casfs.store.nodes.schema import Schema
 from casfs.system.log import Log, silent
 from engine.blocking import blocking
 from engine.llm import client, response_schema
 from engine.llm.client import Endpoint, Message
 from engine.llm.react_session import put_turn
 from engine.llm.tools import truncate
-from engine.output_parser import Extracted, parse_exact
+from engine.output.parser import Extracted, parse_exact
 
 SYSTEM = (
     "You are given a report. Find the facts that are asked for in it, and answer with one JSON "

@@ -19,10 +19,10 @@ from typing import Any
 
 import trio
 
-from casfs import live_output
 from casfs.agents import AgentContext, AgentResult
 from casfs.errors import CasfsError, Failed, Invalid
-from casfs.live_output import LiveOutput
+from casfs.threads import live_output
+from casfs.threads.live_output import LiveOutput
 from engine.llm import client, response_schema, tools
 from engine.llm.client import Endpoint
 from engine.llm.react_session import ReactSession

@@ -20,7 +20,7 @@ import trio
 from casfs.agents import AgentContext, AgentFailed, AgentResult
 from casfs.digest import Digest
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import recorded_state
 from engine import content
 from engine.llm.client import Message

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from casfs.nodes.schema_dialect import HASH_PATTERN, map_subschemas
+from casfs.store.nodes.schema_dialect import HASH_PATTERN, map_subschemas
 
 CASFS_ROOT_KEYWORDS = ("name", "$id", "$schema")
 MAX_THOUGHT_CHARS = 500

@@ -28,7 +28,7 @@ import trio
 
 from casfs.errors import Refused
 from casfs.system.processes import RUN_VARIABLE, threads_of_user
-from engine.launcher import launched
+from engine.processes.launcher import launched
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store")
 ETC = (

@@ -18,11 +18,12 @@ import trio
 
 from casfs.agents import AgentContext
 from casfs.errors import CasfsError, Failed, Invalid, NotFound
-from casfs.nodes.schema import Schema
-from engine import content, processes
+from casfs.store.nodes.schema import Schema
+from engine import content
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings
 from engine.llm.workspace_files import WorkspaceFiles
+from engine.processes import subprocesses
 
 MAX_RESULT_CHARS = 32_000
 MAX_FILE_BYTES = 4 << 20
@@ -199,7 +200,7 @@ async def _run_command(toolbox: Toolbox, arguments: Arguments) -> str:
     argv, env = await sandbox.sandboxed_command(
         arguments["command"], context.workspace, run=context.run, env=context.env, settings=settings
     )
-    outcome = await processes.run(
+    outcome = await subprocesses.run(
         argv,
         b"",
         cwd=context.workspace,

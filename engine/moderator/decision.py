@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict
 
 from casfs.errors import Invalid
-from casfs.workflow_path import END, START
+from casfs.threads.workflow_path import END, START
 
 COMPLETED = 0
 NO_RULE = 1

@@ -31,9 +31,9 @@ import trio
 
 from casfs.errors import Failed, Invalid
 from casfs.system.log import Log, silent
-from engine import processes
 from engine.moderator import evaluator_messages
 from engine.moderator.decision import DecisionInput
+from engine.processes import subprocesses
 
 WORKER_MEMORY_BYTES = 512 << 20  # address space
 EXPRESSION_CPU_S = 1.0
@@ -69,7 +69,7 @@ class _SentHistory:
 
 
 class _WorkerProcess:
-    def __init__(self, process: processes.Process) -> None:
+    def __init__(self, process: subprocesses.Process) -> None:
         self._process = process
         self._sent: OrderedDict[str, _SentHistory] = OrderedDict()  # least recently used first
         self._size = 0  # bytes of all of them
@@ -84,7 +84,7 @@ class _WorkerProcess:
             f"from {evaluator_messages.WORKER_MODULE} import main; main()",
         ]
         try:
-            process = processes.open_process(
+            process = subprocesses.open_process(
                 [*argv, str(memory), str(seconds)],
                 token=None,
                 stdin=subprocess.PIPE,

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from casfs.nodes.registry import builtin
-from casfs.workflow_path import START
+from casfs.store.nodes.registry import builtin
+from casfs.threads.workflow_path import START
 from engine.moderator import schema_paths, syntax
 from engine.moderator.conditions import BINDINGS
 from engine.moderator.syntax import Path

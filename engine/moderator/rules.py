@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from casfs import rule_prompts
 from casfs.errors import Invalid
-from casfs.workflow_path import END, START
+from casfs.threads import rule_prompts
+from casfs.threads.workflow_path import END, START
 from engine.moderator import jsonata, name_checks, syntax
 from engine.moderator.conditions import BINDINGS, FUNCTIONS, RESULT_NAMES
 from engine.moderator.coverage import cover_all

@@ -15,13 +15,14 @@ from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError
 from casfs.payloads import Intent
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import Log
-from casfs.threads import Thread
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import FIELDS, TIMES, RecordedState
-from engine import content, processes
+from engine import content
 from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
+from engine.processes import subprocesses
 from engine.runtime.calls import ThreadCalls, ThreadRunner
 from engine.runtime.step_cache import StepInputs
 from engine.runtime.thread_config import ThreadConfig
@@ -120,7 +121,7 @@ class AgentContextBuilder:
         )
 
     async def _report_process(self, pid: int) -> None:
-        await self._update_intent(pid=pid, pidStart=processes.start_time(pid))
+        await self._update_intent(pid=pid, pidStart=subprocesses.start_time(pid))
 
     async def _update_intent(self, **fields: Any) -> None:
         def update(current: Thread) -> Thread:

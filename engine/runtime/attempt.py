@@ -23,15 +23,15 @@ from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
 from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid, NotFound
-from casfs.nodes.schema import Schema
 from casfs.payloads import Spent
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.nodes.schema import Schema
+from casfs.store.store import Store
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
-from engine import containment
 from engine.blocking import blocking
-from engine.output_parser import DanglingRef, Extracted, extract, is_quick
-from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
+from engine.output.parser import DanglingRef, Extracted, extract, is_quick
+from engine.processes import containment
+from engine.processes.subprocesses import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
 from engine.runtime.thread_head import PAUSE_S, ThreadHead, unreachable
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import correct

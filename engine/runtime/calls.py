@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from casfs import revisions, threads
 from casfs.agents import CHILD, Call, Called, Waiting
+from casfs.checkpoints import revisions
 from casfs.errors import CasfsError, Failed
-from casfs.store import Store
-from casfs.thread_state import says
-from casfs.threads import RUNNING, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.state import says
+from casfs.threads.threads import RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
 from engine.content import text

@@ -20,7 +20,7 @@ import outcome
 import trio
 
 from casfs.backend.derived import publish_group
-from casfs.write_batch import Batch
+from casfs.store.write_batch import Batch
 
 GROUP_MAX_STEPS = 16
 GROUP_MAX_S = 0.005  # after which no further step is prepared for a group

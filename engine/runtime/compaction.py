@@ -16,11 +16,11 @@ from casfs.agents.messages import describe
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
-from casfs.store import Store
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.threads.threads import ThreadId
 from engine import content
 from engine.blocking import blocking
-from engine.output_parser import extract, role_schema
+from engine.output.parser import extract, role_schema
 from engine.runtime.attempt import AttemptFailed, detail_tokens, result_tokens
 from engine.runtime.thread_config import load_agent
 from engine.secrets import redaction

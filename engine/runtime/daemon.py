@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from casfs import canonical, daemon_socket, live_output
+from casfs import canonical
 from casfs.errors import CasfsError, NotFound
-from casfs.store import FORMAT_FILE, Store
-from casfs.system import reserve
+from casfs.store.store import FORMAT_FILE, Store
+from casfs.system import daemon_socket, reserve
 from casfs.system.log import Log
-from engine import containment
+from casfs.threads import live_output
 from engine.moderator.evaluator_pool import WorkerPool
+from engine.processes import containment
 from engine.runtime import overlay_workspace
 from engine.runtime.daemon_requests import DaemonApi, VariablesLacking
 from engine.runtime.supervisor import Supervisor

@@ -17,20 +17,22 @@ from typing import Any, Literal
 
 import trio
 
-from casfs import revisions, threads
 from casfs.agents.notation import AgentSpec
+from casfs.checkpoints import revisions
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_of_state
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Conflict, Refused
-from casfs.nodes import directory
-from casfs.store import Store
-from casfs.threads import RUNNING, Thread, ThreadId
+from casfs.store.nodes import directory
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import RUNNING, Thread, ThreadId
 from casfs.trees.recorded_state import RecordedState
-from engine import containment, content
+from engine import content
 from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
 from engine.moderator.evaluator_pool import WorkerPool
+from engine.processes import containment
 from engine.runtime import compaction, stop_thread
 from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor

@@ -13,9 +13,9 @@ from typing import Any
 
 import trio
 
-from casfs import daemon_socket
 from casfs.errors import CasfsError, Refused
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from casfs.system.log import silent
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime.daemon_requests import Answer, DaemonApi

@@ -16,13 +16,13 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from casfs import threads
 from casfs.backend.capabilities import Lease, Leases
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError, Conflict
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import Log
-from casfs.threads import RUNNING, ThreadId
+from casfs.threads import threads
+from casfs.threads.threads import RUNNING, ThreadId
 from engine.threads.call_stack import is_awaited
 
 CHECK_S = 0.5  # between two looks at what other machines did to the threads

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from casfs.errors import CasfsError, Failed
 from casfs.native import images
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
 from casfs.trees.dated import DatedTree

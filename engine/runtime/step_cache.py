@@ -28,18 +28,18 @@ from casfs.actions.miss_reason import explain_miss
 from casfs.agents import AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.backend.derived import note_use
-from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import Digest, hash_bytes
 from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
-from casfs.nodes.schema import Schema
-from casfs.store import Store
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.nodes.schema import Schema
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system.log import Log
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
-from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
-from engine.output_parser import extract
+from engine.output.parser import extract
 from engine.runtime.attempt import StepResult
 from engine.workflow.registry import Role
 

@@ -14,18 +14,19 @@ from typing import Any
 
 import trio
 
-from casfs import canonical, threads
+from casfs import canonical
 from casfs.agents.secrets import put_work
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system import interruption
 from casfs.system.clock import now_ms
 from casfs.system.log import Log
 from casfs.system.paths import printable
-from casfs.threads import Thread
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import TIMES, RecordedState
-from casfs.write_batch import Batch
 from engine import content
 from engine.blocking import blocking
 from engine.moderator.decision import Decision

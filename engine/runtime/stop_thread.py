@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from casfs import daemon_socket, threads
 from casfs.backend.capabilities import Leasing
-from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import Conflict
-from casfs.store import Store
-from casfs.thread_state import says
-from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.state import says
+from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from casfs.workspaces import ignored_files
 from engine.runtime import overlay_workspace
 from engine.runtime.thread_head import end_orphans

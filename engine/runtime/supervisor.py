@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from casfs import threads
 from casfs.agents.cancellation import reraise_cancellation
 from casfs.backend.capabilities import Lease, Leasing
-from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import CasfsError, Conflict
-from casfs.store import Store
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.store import Store
 from casfs.system.log import Log
-from casfs.thread_state import QUEUED, state
-from casfs.threads import RUNNING, Thread, ThreadId
+from casfs.threads import threads
+from casfs.threads.state import QUEUED, state
+from casfs.threads.threads import RUNNING, Thread, ThreadId
 from engine.blocking import blocking
 from engine.moderator.decision import Evaluator
 from engine.runtime import stop_thread

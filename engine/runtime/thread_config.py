@@ -10,22 +10,23 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from casfs import prompts, revisions, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.agents.secret_marks import SecretMarks
+from casfs.checkpoints import revisions
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.payloads import Intent
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.threads import prompts, rule_prompts, threads
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
-from casfs.write_batch import Batch
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.blocking import blocking
 from engine.content import text
-from engine.output_parser import role_schema
+from engine.output.parser import role_schema
 from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
 from engine.threads import call_stack

@@ -1,4 +1,4 @@
-"""The serialised mover of a running thread's head, and its orphaned processes.
+"""The serialised mover of a running thread's head, and its orphaned subprocesses.
 
 A run moves the head from several tasks: its own, and those of the agent, which report
 processes, turns and calls. Each move starts from what the last one left, or the run would be in
@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 import trio
 
 from casfs.errors import CasfsError, Conflict, Unreachable
-from casfs.threads import Thread
-from engine import processes
+from casfs.threads.threads import Thread
 from engine.blocking import blocking
+from engine.processes import subprocesses
 from engine.runtime.commit_queue import CommitQueue, Committable
 
 
@@ -105,4 +105,4 @@ def end_orphans(thread: Thread) -> None:
     """Ends the processes of the pending step that a killed daemon left."""
     intent = thread.pending
     if intent is not None:
-        processes.end_orphans(intent["run"], intent["pid"], intent["pidStart"])
+        subprocesses.end_orphans(intent["run"], intent["pid"], intent["pidStart"])

@@ -24,9 +24,9 @@ from casfs.agents.secrets import Secrets
 from casfs.errors import CasfsError
 from casfs.payloads import Intent
 from casfs.scanner.private_values import MIN_LINE_CHARS
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import Log, silent
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import ignored_files
 from engine.blocking import blocking

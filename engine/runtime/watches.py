@@ -19,7 +19,7 @@ from casfs.checkpoints import watch_list
 from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.errors import Failed, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.system.paths import printable
 from engine.blocking import blocking

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from casfs import threads
 from casfs.digest import NodeHash
 from casfs.errors import Failed, NotFound, Refused
 from casfs.scanner import Scanner
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import rmtree
-from casfs.threads import Thread, ThreadId
+from casfs.threads import threads
+from casfs.threads.threads import Thread, ThreadId
 from casfs.trees import recorded_state
 from casfs.trees.git.index import TrackedFiles
 from casfs.trees.git.recorded_index import RecordedTrackedFiles

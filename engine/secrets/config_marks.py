@@ -9,7 +9,8 @@ A missed mark would be recorded in clear or checked too late. So every keyword t
 part of the config is followed, each branch of `oneOf` or `if` whether it holds or not; and a
 property that the config leaves out counts with its default. False positives do no harm.
 
-The schema is one that `casfs.nodes.schema` accepts: no `$ref` leads out of it, or in a circle.
+The schema is one that `casfs.store.nodes.schema` accepts: no `$ref` leads out of it, or in a
+circle.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from casfs.nodes.schema_dialect import IN_PLACE, ref_target, subschemas
+from casfs.store.nodes.schema_dialect import IN_PLACE, ref_target, subschemas
 
 ENV = "env"
 VARIABLE = "variable"

@@ -10,7 +10,7 @@ from typing import Any
 
 from casfs import canonical
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot import policy
 
 

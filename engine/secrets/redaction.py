@@ -24,11 +24,11 @@ from casfs.agents.secret_marks import SecretMarks
 from casfs.agents.secrets import Secrets, redacting_store, secrets_of
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
-from casfs.nodes.directory import File
 from casfs.scanner import Scanner, scan
 from casfs.scanner.private_names import is_private
 from casfs.scanner.private_values import private_values
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState

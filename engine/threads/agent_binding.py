@@ -15,9 +15,9 @@ from casfs.agents import notation
 from casfs.agents.notation import AgentSpec
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
-from casfs.store import Store
-from casfs.threads import Thread
-from casfs.write_batch import Batch
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.threads.threads import Thread
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.secrets import redaction

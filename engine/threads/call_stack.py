@@ -6,12 +6,12 @@ Suspend, resume and cancel find by these what they apply to together. Read-only.
 
 from __future__ import annotations
 
-from casfs import threads
 from casfs.agents import CHILD
 from casfs.backend.capabilities import Leasing
 from casfs.errors import NotFound
-from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread, ThreadId
 from engine.threads import record
 from engine.threads.record import BUDGET, CALLER
 

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
-from casfs import revisions, threads
 from casfs.agents.secrets import HIGHEST_MARK
+from casfs.checkpoints import revisions
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound, Refused
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from casfs.workspaces import ignored_files
-from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
 from engine.threads import agent_binding, naming, record, trust

@@ -3,7 +3,7 @@ through it.
 
 Roles are boxes, rules are arrows with their conditions. A role that was played shows the count,
 an arrow that was taken is thick; the running role is coloured. Two rules
-between the same roles are one arrow (`casfs.workflow_path`).
+between the same roles are one arrow (`casfs.threads.workflow_path`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from casfs.workflow_path import END, START, condition_label, edges_taken
+from casfs.threads.workflow_path import END, START, condition_label, edges_taken
 from engine.workflow.registry import Workflow
 
 ESCAPES = {"&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "#": "&#35;"}

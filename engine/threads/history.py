@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from casfs import prompts, revisions, threads
 from casfs.agents.prompt import EarlierStep
+from casfs.checkpoints import revisions
 from casfs.digest import NodeHash
-from casfs.store import Store
-from casfs.threads import StepNode, Thread
+from casfs.store.store import Store
+from casfs.threads import prompts, threads
+from casfs.threads.threads import StepNode, Thread
 from casfs.trees.recorded_state import RecordedState
 
 CHARS_PER_TOKEN = 4  # an estimate; the server's count is known only afterwards

@@ -12,20 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import canonical, removals, threads
+from casfs import canonical
 from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
-from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid
-from casfs.nodes import head_kinds
-from casfs.store import Store
-from casfs.thread_state import says
-from casfs.threads import BROKEN, CANCELLED, ENDED, Thread
+from casfs.store import removals
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.threads import threads
+from casfs.threads.state import says
+from casfs.threads.threads import BROKEN, CANCELLED, ENDED, Thread
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import ignored_files
-from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
 from engine.agents.loader import Package
@@ -160,7 +162,7 @@ def call(
 
 
 def remove(store: Store, thread: Thread) -> None:
-    """Removes the head of a finished thread, as `casfs.removals`. Raises Conflict."""
+    """Removes the head of a finished thread, as `casfs.store.removals`. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED, BROKEN):
         raise Conflict(f"thread {thread.id} {says(thread)}; `casfs thread cancel` ends it")
     if call_stack.is_awaited(store, thread):

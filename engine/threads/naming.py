@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from casfs import threads
 from casfs.digest import is_hash
 from casfs.errors import Conflict, Invalid
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.threads import threads
 
 LOCK = threading.Lock()
 

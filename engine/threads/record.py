@@ -1,4 +1,4 @@
-"""The form and the limits of a thread's record (`casfs.threads` describes its fields).
+"""The form and the limits of a thread's record (`casfs.threads.threads` describes its fields).
 
 A record has at most 4 KiB, whatever agents put out and however often they fail. So its lists keep
 only their newest members, and its texts are truncated by bytes; what is dropped here is stored
@@ -17,7 +17,7 @@ from typing import Any, cast
 from casfs.digest import NodeHash
 from casfs.payloads import Intent, Spent, ThreadId, ThreadRecord, ThreadStart
 from casfs.system.clock import now_ms
-from casfs.threads import RUNNING
+from casfs.threads.threads import RUNNING
 from casfs.trees.recorded_state import FIELDS, RecordedState
 
 MAX_REASON_BYTES = 600  # as JSON
@@ -153,7 +153,7 @@ def lost_attempts(intent: Intent) -> int:
 
 def with_turn(intent: Intent, turn: str, keep: Callable[[Sequence[str]], str]) -> Intent:
     """Returns the intent with one more turn. Where the list is full, `keep` puts a node that
-    holds the earlier ones (`casfs.threads.turns`)."""
+    holds the earlier ones (`casfs.threads.threads.turns`)."""
     turn_fields = {"turns": [*intent["turns"], turn], "turnCount": intent["turnCount"] + 1}
     if len(intent["turns"]) == MAX_TURNS:
         turn_fields |= {"turns": [turn], "earlier": keep(all_turns(intent))}

@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import threads
 from casfs.digest import NodeHash
 from casfs.errors import Invalid
-from casfs.store import Store
-from casfs.threads import Thread
-from casfs.workflow_path import END, START
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread
+from casfs.threads.workflow_path import END, START
 from engine.content import text
 from engine.moderator import decision as moderator
 from engine.moderator.decision import Decision, Evaluator, Next, RuleFailed
-from engine.output_parser import extract, role_schema
+from engine.output.parser import extract, role_schema
 from engine.workflow import registry as workflows
 from engine.workflow.registry import Workflow
 

@@ -23,9 +23,9 @@ from casfs.agents.notation import AgentSpec
 from casfs.canonical import member
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Invalid, NotFound, Refused
-from casfs.store import MIN_PREFIX_CHARS, Store
+from casfs.store.store import MIN_PREFIX_CHARS, Store
+from casfs.threads.workflow_path import START
 from casfs.trees import tree
-from casfs.workflow_path import START
 from engine.agents import loader, program
 from engine.threads.agent_binding import Binding, option
 from engine.workflow import registry as workflows

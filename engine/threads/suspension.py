@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from casfs import threads
 from casfs.agents import HUMAN
-from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import Conflict
-from casfs.store import Store
-from casfs.thread_state import says
-from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.threads import threads
+from casfs.threads.state import says
+from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from casfs.trees.recorded_state import FIELDS, RecordedState
-from casfs.write_batch import Batch
 from engine import content
 from engine.agents import human
-from engine.output_parser import extract, role_schema
+from engine.output.parser import extract, role_schema
 from engine.threads import agent_binding, call_stack, record, trust
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import BUDGET, CALLER, FAILURE, ROUNDS, TIMEOUT, UNKNOWN

@@ -3,7 +3,7 @@
 
 Each function is one transaction: nodes and the head that leads to them are published together,
 so a thread is at any instant exactly what its head says. A head that another writer has moved is
-a Conflict and never overwritten (`casfs.threads` describes the record).
+a Conflict and never overwritten (`casfs.threads.threads` describes the record).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from casfs import threads
 from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.payloads import Intent
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system.clock import now_ms
-from casfs.thread_state import says
-from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.threads import threads
+from casfs.threads.state import says
+from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
-from casfs.write_batch import Batch
 from engine import content
 from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import call_stack, record

@@ -1,17 +1,18 @@
 """Threads from elsewhere: none runs before a person has seen which agents it has.
 
-`casfs.arrivals` says which: those that a pull or an import has brought or moved. The functions of
-this package that set a thread running, or fork it, call `check`.
+`casfs.exchange.arrivals` says which: those that a pull or an import has brought or moved. The
+functions of this package that set a thread running, or fork it, call `check`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from casfs import arrivals, threads
 from casfs.errors import Refused
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.exchange import arrivals
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from engine.threads import call_stack
 from engine.workflow import registry as workflows
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import rule_prompts
 from casfs.canonical import member
 from casfs.errors import Invalid
-from casfs.nodes.schema import Schema
-from casfs.workflow_path import END, START
-from engine import limits
+from casfs.store.nodes.schema import Schema
+from casfs.threads import rule_prompts
+from casfs.threads.workflow_path import END, START
+from engine.processes import limits
 
 WORKFLOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

@@ -5,7 +5,7 @@ again is idempotent, and adding a changed one moves the head while threads that 
 keep theirs. `definition` returns exactly the form that `add` reads. The head's record may hold
 `agents`, a thread-agents node with the default agents, and `builtin`, for a workflow that casfs
 itself has put there (`engine.workflow.shipped`); one from elsewhere is marked as
-`casfs.arrivals` says.
+`casfs.exchange.arrivals` says.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from casfs import arrivals, canonical
+from casfs import canonical
 from casfs.agents.notation import AgentSpec
 from casfs.backend.protocols import Head, HeadName
-from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound, Refused
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.exchange import arrivals
+from casfs.store.conflict_retry import retry_on_conflict
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system.safe_text import escape
-from casfs.write_batch import Batch
 from engine.moderator.decision import Rule
 from engine.workflow.definition import CheckReport, check
 

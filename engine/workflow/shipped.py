@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.files import replacing
 from engine.workflow import file, registry
 from engine.workflow.file import WorkflowFile

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.actions import PROJECT, Bench
 from tests.support.helpers import write_tree
 

@@ -15,7 +15,7 @@ from casfs.actions.runner import Outcome
 from casfs.backend.derived import total_stored
 from casfs.errors import Failed, NotFound, Refused
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import syscalls
 from tests.support.actions import PATH, Bench
 from tests.support.engine import alive

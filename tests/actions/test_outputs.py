@@ -11,7 +11,7 @@ import pytest
 
 from casfs.actions import outputs
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.dated import DatedTree
 from tests.support.helpers import put_tree, write_tree
 
@@ -19,7 +19,7 @@ HALF = """
 import os, sys
 from pathlib import Path
 from casfs.actions import outputs
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.dated import DatedTree
 store, root, tree = sys.argv[1:]
 with Store.open(Path(store)) as found, outputs.staged(found, DatedTree(tree), Path(root), ["out"]):

@@ -21,7 +21,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from casfs.actions import key, runner
-from casfs.store import Store
+from casfs.store.store import Store
 
 store, root, script = sys.argv[1:]
 tell = lambda line: print(line, flush=True)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.agents import notation
 from casfs.digest import TreeHash
-from casfs.nodes.directory import File
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from casfs.trees import tree
 from engine import content
 from engine.workflow import registry as workflows

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.threads import ENDED, SUSPENDED
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED
 from engine.workflow import shipped
 from tests.agents_real.conftest import FULLY, Play
 from tests.support import console_docs

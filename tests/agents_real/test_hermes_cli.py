@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from casfs.threads import ENDED
+from casfs.threads.threads import ENDED
 from tests.agents_real.conftest import BEFORE, REPORT, Play
 from tests.support.agent_model import INPUT, OUTPUT, script
 from tests.support.engine import daemon, steps

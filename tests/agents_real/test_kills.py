@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.threads import ENDED, SUSPENDED
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED
 from tests.agents_real.conftest import BEFORE, FULLY, REPORT, Play
 from tests.support.agent_model import script
 from tests.support.engine import alive, daemon, kill, steps, until

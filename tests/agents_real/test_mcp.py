@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casfs.maintenance import names
-from casfs.threads import ENDED
+from casfs.threads.threads import ENDED
 from tests.agents_real.conftest import REPORT, Play
 from tests.agents_real.test_threads import calls
 from tests.support.agent_model import script

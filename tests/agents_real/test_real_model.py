@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs.graph import walk
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.threads.threads import ENDED
 from tests.agents_real.conftest import Play, ready
 from tests.support import agent_model, programs, real_agents, real_model
 from tests.support.engine import daemon, steps

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket
-from casfs.threads import ENDED, SUSPENDED
+from casfs.system import daemon_socket
+from casfs.threads.threads import ENDED, SUSPENDED
 from tests.agents_real.conftest import BEFORE, FULLY, REPORT, Play
 from tests.support.agent_model import INPUT, OUTPUT, script
 from tests.support.engine import daemon, steps

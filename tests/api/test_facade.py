@@ -95,8 +95,8 @@ casfs.nothing
 SWAPPED = """
 from casfs.backend.protocols import HeadName
 from casfs.digest import BlobHash, NodeHash, TreeHash
-from casfs.store import Store
-from casfs.threads import ThreadId, head_name
+from casfs.store.store import Store
+from casfs.threads.threads import ThreadId, head_name
 from casfs.trees import tree
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import casfs
-from casfs.store import Store as Trunk
+from casfs.store.store import Store as Trunk
 from tests.support.helpers import ABSENT, LARGE
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import casfs
-from casfs.store import Store as Trunk
+from casfs.store.store import Store as Trunk
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, daemon, says, shell
 from tests.support.thread_example import STARTED, make_thread

@@ -24,7 +24,7 @@ from casfs.cli.output_schemas import output_schema
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Refused
 from casfs.maintenance import fsck, gc
-from casfs.store import FORMAT, Store
+from casfs.store.store import FORMAT, Store
 from tests.support.helpers import set_head
 from tests.support.new_store import init_store
 

@@ -12,7 +12,7 @@ from casfs.backend.derived import count_by_type, total_stored
 from casfs.backend.protocols import DamagedHead, Head, Swap
 from casfs.errors import Conflict, Corrupt
 from casfs.maintenance import fsck, gc
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import set_head
 from tests.support.maintenance import reopened, sql
 from tests.support.new_store import init_store

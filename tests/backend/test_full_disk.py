@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.journal import JournalReader
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from tests.support.engine import spawn
 from tests.support.helpers import LARGE
@@ -24,7 +24,7 @@ IMAGE_BYTES = 12 << 20
 PUTS = """
 import os, sys
 from pathlib import Path
-from casfs.store import Store
+from casfs.store.store import Store
 with Store.open(Path(sys.argv[1])) as store:
     while True:
         store.put(os.urandom(900))

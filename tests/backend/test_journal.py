@@ -10,7 +10,7 @@ from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, MOVES_PER_READ, Move
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import move
 
 

@@ -20,7 +20,7 @@ from casfs.backend.protocols import INLINE_MAX_BYTES, Staged, discard
 from casfs.backend.staging import CLAIM_GRACE_S
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Failed, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import LARGE, private_files
 
 

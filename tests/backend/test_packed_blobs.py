@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from casfs import tombstones
 from casfs.backend.disk import DiskBackend
 from casfs.backend.frame_mirror import mirror_path
 from casfs.backend.hot_packs import MIN_BLOBS
@@ -18,8 +17,9 @@ from casfs.digest import Digest
 from casfs.errors import CorruptBlob, NotFound, Purged
 from casfs.maintenance import fsck, gc, purge
 from casfs.packs.writer import PackWriter
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store import tombstones
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from tests.support.helpers import private_files, set_head
 from tests.support.lazy import make_pack
 from tests.support.new_store import init_store

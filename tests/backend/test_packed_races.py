@@ -15,7 +15,7 @@ from casfs.backend.hot_packs import MIN_BLOBS
 from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import fsck, gc
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.new_store import init_store
 
 ROUNDS = 12

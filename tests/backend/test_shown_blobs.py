@@ -7,8 +7,8 @@ import pytest
 from casfs.backend.shown_blobs import ShownBlobs
 from casfs.digest import hash_bytes
 from casfs.errors import NotFound
-from casfs.referrers import Referrers
-from casfs.store import Store
+from casfs.store.referrers import Referrers
+from casfs.store.store import Store
 from tests.support.helpers import put_tree
 
 PRIVATE = b"TOKEN=hunter2\n"

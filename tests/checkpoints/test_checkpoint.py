@@ -14,7 +14,7 @@ from casfs.checkpoints import create as recording
 from casfs.checkpoints.checkpoint import HEADS
 from casfs.checkpoints.create import MAX_CHANGED_PATHS
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import LARGE, Link, Program, blobs, put_tree, read_tree, write_tree
 from tests.support.new_store import init_store
 from tests.support.restores import restore_tree
@@ -170,7 +170,7 @@ import os, sys
 from pathlib import Path
 from casfs.checkpoints import create
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 store = Store.memory()
 if os.getuid() == 0:
     os.setgroups([])

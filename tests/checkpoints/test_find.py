@@ -9,7 +9,7 @@ import pytest
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.maintenance import CREATED, put_checkpoint
 
 HOUR = 3_600_000

@@ -19,7 +19,7 @@ from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Link
 from casfs.maintenance import archive
 from casfs.mcp.writing import Writing
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from tests.support import planted

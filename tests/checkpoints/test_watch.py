@@ -24,7 +24,7 @@ from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.digest import TreeHash
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import directory_events, mounts
 from casfs.system.directory_events import Event, EventSource, Fanotify
 from casfs.trees import tree

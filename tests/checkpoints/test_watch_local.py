@@ -11,7 +11,7 @@ import pytest
 from casfs.checkpoints import checkpoint, create
 from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from tests.checkpoints.test_watch import METHODS, settle

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import (
     Cli,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.derived import repairable
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.cli import ID, lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import ABSENT, LARGE, blobs, set_head

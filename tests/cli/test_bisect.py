@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import strategies, strategy_choice

@@ -32,7 +32,7 @@ def filled(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     source = write_tree(tmp_path / "source", {"f": b"1"})
     for name in ("work", "work", "web"):
         cli("checkpoint", "create", name, source)
-    from casfs.store import Store
+    from casfs.store.store import Store
 
     with Store.open(cli.root) as store:
         make_thread(store, THREAD, name="mend")

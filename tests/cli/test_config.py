@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs.config_edit import with_setting
 from casfs.errors import Refused
+from casfs.system.config_edit import with_setting
 from tests.support.engine import Cli
 
 TEXT = """# mine

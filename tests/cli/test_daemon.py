@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from casfs import daemon_socket
+from casfs.system import daemon_socket
 from casfs.version import VERSION
 from engine.runtime.daemon import STORE_GONE_INTERVAL_S
 from tests.support.engine import Cli, alive, daemon, spawn

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from casfs.cli.diff_output import change_json
 from casfs.digest import TreeDigest, TreeHash
-from casfs.nodes.directory import File, Properties, Subdirectory, encode
-from casfs.store import Store
+from casfs.store.nodes.directory import File, Properties, Subdirectory, encode
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import lines as textdiff
 from casfs.trees.diff import stat

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from casfs.backend.derived import total_stored
 from casfs.digest import hash_bytes
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.cli import LARGE_HASH, lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE, write_tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casfs.backend.derived import repairable, start_gc, total_stored
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.cli import lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import ABSENT, LARGE, blobs, set_head

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import Cli
 from tests.support.helpers import Program, put_tree, write_tree
 from tests.support.thread_example import Example, make_thread

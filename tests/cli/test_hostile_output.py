@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from casfs.cli import output
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import safe_text
 from tests.support.engine import Cli, begin, carry_on, says, spawn, workflow
 from tests.support.engine import rule as edge

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.derived import in_remote
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import Cli
 from tests.support.native import ensure_image
 from tests.support.programs import needs_device

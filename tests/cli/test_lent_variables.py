@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from engine.agents import loader
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says

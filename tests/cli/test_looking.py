@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from casfs.digest import hash_bytes
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.workspaces import strategies
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says

@@ -10,7 +10,7 @@ from casfs.cli import daemon_process
 from casfs.cli.sizes import parse_age
 from casfs.config import SETTINGS
 from casfs.errors import Invalid
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.cli import lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import read_tree, write_tree

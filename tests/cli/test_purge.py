@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from casfs import local_trees, tombstones
 from casfs.backend.derived import repairable
 from casfs.digest import TreeHash, hash_bytes
 from casfs.errors import NotFound, Purged
 from casfs.maintenance import purge
-from casfs.store import Store
+from casfs.store import local_trees, tombstones
+from casfs.store.store import Store
 from casfs.system.clock import now_ms, rfc3339
 from casfs.trees.diff import unified_diff
 from tests.support.cli import lines, value

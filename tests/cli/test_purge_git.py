@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.runtime.workspace import Workspace
 from tests.support import readings
 from tests.support.engine import Cli

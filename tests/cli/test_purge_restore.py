@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.cli import lines
 from tests.support.engine import Cli
 from tests.support.helpers import put_tree, read_tree, write_tree

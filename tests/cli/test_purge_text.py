@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from casfs import prompts, threads, tombstones
 from casfs.backend.disk import DiskBackend
 from casfs.backend.recompression import MIN_NODES
 from casfs.digest import hash_bytes
 from casfs.errors import Failed
 from casfs.maintenance import cold, gc
 from casfs.maintenance.search import Index
-from casfs.store import Store
+from casfs.store import tombstones
+from casfs.store.store import Store
+from casfs.store.tombstones import MARK
 from casfs.system.log import to_file
-from casfs.tombstones import MARK
+from casfs.threads import prompts, threads
 from tests.cli.test_purge import traces
 from tests.support.cli import lines, value
 from tests.support.engine import Cli

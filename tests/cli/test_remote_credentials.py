@@ -14,7 +14,7 @@ import pytest
 from casfs.digest import NodeHash
 from casfs.object_storage.location import open_storage
 from casfs.remotes.log import decode
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.fault_proxy import FaultProxy, Status
 from tests.support.s3_servers import CREDENTIALS, KEY_ID, SECRET, S3Server
 

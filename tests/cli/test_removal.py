@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from casfs import removals
 from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.checkpoints import checkpoint
 from casfs.maintenance import fsck
-from casfs.store import Store
+from casfs.store import removals
+from casfs.store.store import Store
 from casfs.system import clock
 from tests.support.cli import lines, value, written
 from tests.support.engine import ONE, Cli, begin, says

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
 from tests.support.acp import Script

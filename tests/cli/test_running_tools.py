@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from casfs import daemon_socket, live_output
 from casfs.agents.secrets import Secrets
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import live_output
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script
 from tests.support.engine import DEADLINE, ONE, Cli, daemon, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casfs.backend.derived import total_stored
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.cli import ID, lines, value
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import Cli
 from tests.support.helpers import write_tree
 from tests.support.maintenance import age, fill

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from casfs import thread_lookup, threads
 from casfs.backend.protocols import Head, HeadName
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
 from casfs.trees.recorded_state import RecordedState
 from engine.moderator.decision import Next
 from engine.threads import lifecycle, transitions
@@ -288,5 +288,5 @@ def test_a_limited_list_reads_what_it_shows(cli: Cli, monkeypatch: pytest.Monkey
     for part in ("odd", shown["id"][-12:]):
         read.clear()
         with Store.open(cli.root) as store:
-            assert thread_lookup.find(store, part).id == shown["id"]
+            assert lookup.find(store, part).id == shown["id"]
         assert len(read) == 1, part

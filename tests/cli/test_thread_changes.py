@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says
 from tests.support.helpers import read_tree, write_tree

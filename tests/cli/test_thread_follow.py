@@ -13,8 +13,8 @@ from typing import IO
 
 import trio
 
-from casfs import threads
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     DEADLINE,

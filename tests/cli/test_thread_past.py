@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import threads
 from casfs.agents.prompt import EarlierStep
 from casfs.errors import Conflict, NotFound
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
-from casfs.workflow_path import END
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
+from casfs.threads.workflow_path import END
 from engine.runtime import compaction
 from engine.threads import graph, history, lifecycle, transitions
 from engine.threads.agent_binding import Binding

@@ -12,7 +12,7 @@ import pytest
 
 from casfs import canonical
 from casfs.checkpoints import checkpoint
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     STATUS,

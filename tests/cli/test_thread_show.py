@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from casfs import threads
 from casfs.backend.protocols import Head, Swap
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.clock import rfc3339
-from casfs.thread_state import created_ms
+from casfs.threads import threads
+from casfs.threads.state import created_ms
 from tests.support.cli import run_thread
 from tests.support.engine import (
     ONE,

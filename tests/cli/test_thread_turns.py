@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import ONE, Cli, daemon
 from tests.support.model_server import served, text, tool_calls
 from tests.support.thread_example import make_thread

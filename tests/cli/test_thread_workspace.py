@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from casfs import thread_lookup
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import lookup
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says, steps
 
@@ -21,7 +21,7 @@ def run(cli: Cli, opened: Store, *options: str, count: int = 2) -> list[dict[str
         made = cli(
             *("thread", "start", "sample", "--input", "x", "--agent", agent, "--wait"), *options
         ).word
-    return steps(opened, thread_lookup.find(opened, made))
+    return steps(opened, lookup.find(opened, made))
 
 
 def test_a_thread_without_a_workspace_option_records_its_files(cli: Cli, opened: Store) -> None:

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from casfs import threads
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.support.cli import run_thread, written
 from tests.support.engine import (
     ONE,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs import threads
 from casfs.agents.notation import AgentSpec
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
 from tests.support.engine import Cli, daemon, loop, rule, shell

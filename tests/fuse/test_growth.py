@@ -19,7 +19,7 @@ from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import silent
 from tests.support.fuse import at
 from tests.support.helpers import put_tree

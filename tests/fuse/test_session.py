@@ -12,7 +12,7 @@ from casfs.fuse.session import Session
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 def test_a_failure_is_logged_once_an_interval(

@@ -21,10 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from casfs import threads
-from casfs.graph import walk
-from casfs.store import Store
-from casfs.threads import ENDED, Thread
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, Thread
 from tests.support.engine import steps
 
 LARGE, MARKS = "large", "marks"

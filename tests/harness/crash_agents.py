@@ -24,8 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from casfs.store import Store
-from casfs.threads import Thread, ThreadId
+from casfs.store.store import Store
+from casfs.threads.threads import Thread, ThreadId
 from engine.threads.agent_binding import Binding
 from tests.harness.crash_engine import OneRun, Tally, ThreadCheck
 from tests.harness.turns_agent import TURNS

@@ -39,12 +39,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from casfs import threads
-from casfs.graph import walk
-from casfs.store import Store
+from casfs.store.graph import walk
+from casfs.store.store import Store
 from casfs.system import processes
 from casfs.system.log import silent
-from casfs.threads import ENDED, RUNNING, Thread, ThreadId
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, RUNNING, Thread, ThreadId
 from casfs.trees.recorded_state import RecordedState
 from engine.runtime import commit_queue, daemon
 from engine.threads import lifecycle, record

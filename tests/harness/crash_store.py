@@ -48,11 +48,12 @@ from casfs.backend.derived import repairable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from casfs import graph, threads, tombstones
 from casfs.digest import Digest
 from casfs.errors import NotFound, Purged
 from casfs.maintenance import fsck, gc
-from casfs.store import Store
+from casfs.store import graph, tombstones
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.harness.crash_writers import KINDS, Setup, Writer
 
 FORK = multiprocessing.get_context("fork")

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs import threads, tombstones, write_batch
 from casfs.backend import disk_gc, hot_packs, tiers, wal_checkpoints
 from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import Head, HeadName, Swap
@@ -38,12 +37,14 @@ from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import cold, gc, grep, purge
 from casfs.maintenance.needle import Needle
 from casfs.maintenance.redact import redact
-from casfs.nodes import directory
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store import tombstones, write_batch
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
-from casfs.threads import Thread
-from casfs.tombstones import Tombstone
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from engine.moderator.decision import End, Next
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding

@@ -35,13 +35,13 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from casfs import graph, write_batch
 from casfs.backend.postgres import gc as shared_gc
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.protocols import targets
 from casfs.errors import Conflict, NotFound, Unreachable
 from casfs.maintenance import fsck, gc
-from casfs.store import Store
+from casfs.store import graph, write_batch
+from casfs.store.store import Store
 from tests.harness.crash_store import FORK, Account, report
 from tests.harness.crash_writers import Setup, Writer, put
 from tests.support.links import Link

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from casfs.checkpoints import create
 from casfs.mount.registry import wait_until
 from casfs.mount.supervisor import replace_program
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.served import Mount, serving
 
 CACHES = Path("/proc/sys/vm/drop_caches")

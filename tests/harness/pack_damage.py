@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from casfs.backend.disk import DiskBackend
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.packs import contents, freeze, packs, put_all
 
 READS_OF_A_DAMAGE = 100

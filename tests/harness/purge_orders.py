@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support import readings
 from tests.support.remotes import remote_bytes
 

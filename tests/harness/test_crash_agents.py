@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.threads.threads import ThreadId
 from engine import content
 from tests.harness.crash_agents import TurnsCheck, titles
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.threads import ThreadId
+from casfs.threads.threads import ThreadId
 from tests.harness.crash_engine import LENGTH, ThreadCheck
 
 TOOL = Path(__file__).parent / "crash_engine.py"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.protocols import Head, Swap
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.harness.crash_store import Account, plant, verify
 
 TOOL = Path(__file__).parent / "crash_store.py"

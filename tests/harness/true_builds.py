@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.apply import apply

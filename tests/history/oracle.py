@@ -13,12 +13,12 @@ from itertools import takewhile
 from random import Random
 from typing import Any
 
-from casfs import threads
 from casfs.backend.protocols import Head
 from casfs.history.blame import blame
 from casfs.history.versions import find
-from casfs.store import Store
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ThreadId
 from tests.support.helpers import put_tree
 from tests.support.thread_example import Example, make_thread
 

@@ -14,7 +14,7 @@ from casfs.history.blame import removal
 from casfs.history.log import log
 from casfs.history.versions import find
 from casfs.maintenance.gc import collect
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
 from casfs.trees.restore.apply import apply

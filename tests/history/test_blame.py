@@ -13,7 +13,7 @@ from casfs.history import details
 from casfs.history.blame import blame, removal
 from casfs.history.log import log
 from casfs.history.versions import find
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.history.oracle import start
 from tests.support.helpers import put_tree
 from tests.support.thread_example import Example, make_thread

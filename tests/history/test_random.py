@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from casfs.history.blame import blame
 from casfs.history.versions import find
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.history.oracle import Line, World, as_tree, call, check, fork, matched, start
 from tests.support.helpers import put_tree
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.archives import ID
 from tests.support.damage import (
     TREE,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from casfs import graph, threads
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
@@ -15,7 +14,9 @@ from casfs.digest import hash_bytes
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.maintenance import archive, fsck, names
 from casfs.maintenance.blob_check import detect_type
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.support.archives import ID, members, refused, state
 from tests.support.helpers import ABSENT, LARGE, blobs, put_tree, set_head
 from tests.support.maintenance import NOTE, SECOND, content, export, fill, put_checkpoint

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from casfs.maintenance import archive
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.archives import ID, members, refused, sealed
 from tests.support.helpers import set_head
 from tests.support.maintenance import SECOND, export, put_checkpoint

@@ -12,7 +12,7 @@ import zstandard
 
 from casfs.errors import Corrupt
 from casfs.maintenance import archive
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.archives import refused
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from casfs import tombstones
 from casfs.digest import hash_bytes
 from casfs.errors import Corrupt
 from casfs.maintenance import archive, fsck, gc, grep
 from casfs.maintenance.needle import Needle
 from casfs.maintenance.purge import purge, purge_all
 from casfs.maintenance.redact import redact as redact_text
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store import tombstones
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from tests.support.archives import ID, build, members, sealed
 from tests.support.helpers import blobs
 from tests.support.maintenance import age, content, ended, export, put_checkpoint

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from casfs import threads
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, Invalid, NotFound
 from casfs.maintenance import archive, fsck
 from casfs.maintenance.import_dry_run import DryRunBackend
-from casfs.nodes import node
-from casfs.nodes.node import encode
-from casfs.store import Store
+from casfs.store.nodes import node
+from casfs.store.nodes.node import encode
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.support.archives import ID, build, members, refused, sealed, state
 from tests.support.helpers import ABSENT, LARGE, set_head
 from tests.support.maintenance import content, ended, export

@@ -14,7 +14,7 @@ from casfs.backend.protocols import FILE_MIN_BYTES, HeadName
 from casfs.digest import CHUNK, Digest
 from casfs.errors import Conflict, CorruptBlob, NotFound, Refused
 from casfs.maintenance import cold, fsck, gc
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tarball
 from tests.support.helpers import LARGE, put_tree, set_head
 from tests.support.maintenance import age, export, reopened, sql

@@ -15,8 +15,8 @@ from casfs.digest import hash_bytes
 from casfs.errors import NotFound
 from casfs.maintenance import fsck, repair
 from casfs.maintenance.blob_check import detect_type
-from casfs.nodes.node import encode
-from casfs.store import Store
+from casfs.store.nodes.node import encode
+from casfs.store.store import Store
 from tests.support.damage import (
     LARGE_HASH,
     SMALL_HASH,

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from casfs import graph, threads
 from casfs.backend.derived import repairable, start_gc, total_stored
 from casfs.backend.protocols import Swap, targets
 from casfs.errors import Conflict, Corrupt, Invalid
 from casfs.maintenance import gc
 from casfs.maintenance.gc import GRACE_S, Limits, collect, why
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.support.helpers import ABSENT, LARGE, blobs, put_tree, set_head
 from tests.support.maintenance import (
     NOTE,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from casfs import graph, local_trees
 from casfs.backend.protocols import Swap
 from casfs.digest import hash_bytes
 from casfs.maintenance import archive, fsck, gc
-from casfs.referrers import Referrers
-from casfs.store import Store
+from casfs.store import graph, local_trees
+from casfs.store.referrers import Referrers
+from casfs.store.store import Store
 from tests.support.archives import members
 from tests.support.damage import Victim
 from tests.support.helpers import blobs

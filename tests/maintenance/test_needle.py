@@ -13,7 +13,7 @@ import pytest
 
 from casfs.digest import CHUNK
 from casfs.maintenance.needle import Needle
-from casfs.tombstones import MARK
+from casfs.store.tombstones import MARK
 
 WORD = 'hunter2-"quoted"/ünï😀code\\4711'
 KEY = "-----BEGIN X KEY-----\nMIIEvQ+abc/defghijklm\n\nnopqrstuvwxyz0123\n}\n-----END X KEY-----"

@@ -11,7 +11,7 @@ from casfs.digest import Digest
 from casfs.errors import CorruptBlob
 from casfs.maintenance import fsck, repair
 from casfs.packs.reader import open_pack
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.harness.pack_damage import Harness
 from tests.support.helpers import put_tree
 from tests.support.maintenance import put_checkpoint, reopened, sql

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from casfs import tombstones
 from casfs.backend import tiers
 from casfs.backend.protocols import HeadName, Swap
 from casfs.digest import Digest
 from casfs.errors import Corrupt, Purged
 from casfs.maintenance import cold, fsck, gc, purge
 from casfs.packs.reader import open_pack
-from casfs.store import Store
+from casfs.store import tombstones
+from casfs.store.store import Store
 from tests.support.maintenance import OLD, age, sql
 from tests.support.packs import (
     COUNT,

@@ -14,8 +14,8 @@ import pytest
 from casfs.backend.protocols import Staged
 from casfs.digest import Digest
 from casfs.maintenance import fsck
-from casfs.nodes.node import encode
-from casfs.store import Store
+from casfs.store.nodes.node import encode
+from casfs.store.store import Store
 from tests.support.helpers import LARGE, set_head
 from tests.support.maintenance import put_checkpoint, reopened, sql
 from tests.support.new_store import init_store

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from casfs import graph
 from casfs.digest import hash_bytes
 from casfs.errors import Failed, NotFound
 from casfs.maintenance import archive, fsck, repair
 from casfs.maintenance.blob_check import Fault
 from casfs.maintenance.fsck import Report
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.store import Store
 from tests.support.damage import (
     LARGE_HASH,
     SMALL_HASH,

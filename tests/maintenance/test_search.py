@@ -17,7 +17,7 @@ from casfs.errors import Failed
 from casfs.maintenance import search as search_module
 from casfs.maintenance.gc import collect
 from casfs.maintenance.search import Hit, Index
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import ABSENT, put_tree
 from tests.support.maintenance import NOTE, SECOND, age, content, ended, fork, reopened, sql
 from tests.support.thread_example import Example, make_thread

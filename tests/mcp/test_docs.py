@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from casfs.mcp import reading, writing
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support import doc_examples
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/mcp.md"

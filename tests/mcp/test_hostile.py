@@ -12,7 +12,7 @@ import trio
 
 from casfs.mcp import reading, server
 from casfs.mcp.reading import Reading
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import interruption
 from tests.support.damage import flipped, rewrite
 from tests.support.helpers import put_tree, set_head

@@ -6,10 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-from casfs import daemon_socket, threads
-from casfs.store import Store
-from casfs.thread_summary import content_text
-from casfs.threads import ENDED, SUSPENDED, ThreadId
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.summary import content_text
+from casfs.threads.threads import ENDED, SUSPENDED, ThreadId
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script
 from tests.support.engine import ONE, daemon, rule, shell, until, workflow

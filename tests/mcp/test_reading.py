@@ -10,7 +10,7 @@ import pytest
 from casfs.checkpoints.create import create_of_state
 from casfs.mcp.reading import TOOLS, Reading
 from casfs.mcp.writing import Writing
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState
 from tests.support.helpers import put_tree

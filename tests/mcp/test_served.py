@@ -17,7 +17,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import Cli
 from tests.support.helpers import put_tree
 from tests.support.mcp import CASFS, Agent, serving, spoken

@@ -19,7 +19,7 @@ import pytest
 from casfs.backend.sqlite_connection import Database
 from casfs.checkpoints import checkpoint
 from casfs.mcp.writing import Writing
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import paths
 from casfs.trees.tree import walk
 from tests.support.helpers import put_tree

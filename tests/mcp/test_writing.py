@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from casfs import threads
 from casfs.agents.secrets import Secrets
 from casfs.mcp.writing import Writing
-from casfs.store import Store
-from casfs.thread_state import state
-from casfs.thread_summary import content_text
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.state import state
+from casfs.threads.summary import content_text
+from casfs.threads.threads import ThreadId
 from engine.workflow import registry as workflows
 from tests.support.engine import STATUS, daemon, loop, shell, until
 from tests.support.helpers import put_tree

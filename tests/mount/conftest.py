@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
-from casfs.store_mounts import mounted
+from casfs.store.store import Store
 from casfs.system import mounts
+from casfs.system.store_mounts import mounted
 from tests.support.engine import Cli
 from tests.support.lasting import another, lasting
 from tests.support.served import BY_EACH, Mount, serving

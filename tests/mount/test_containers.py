@@ -16,7 +16,7 @@ import pytest
 import casfs
 from casfs.checkpoints import create
 from casfs.mount.mount_points import unmount
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.workspaces import placeholder
 from tests.support.containers import (
     APPLETS,

@@ -16,8 +16,8 @@ import pytest
 from casfs.checkpoints import create
 from casfs.checkpoints.create import Content
 from casfs.digest import Digest
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Subdirectory
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Subdirectory
 from casfs.trees.recorded_state import RecordedState
 from tests.support.lasting import CACHES, ROOT_ONLY, inodes
 from tests.support.served import Mount

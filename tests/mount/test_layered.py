@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.errors import CasfsError, Failed
 from casfs.mount import registry
 from casfs.mount.mount_points import unmount
 from casfs.native import images
-from casfs.store import Store
-from casfs.store_mounts import mounted
-from casfs.system import mounts, rmtree
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.system import daemon_socket, mounts, rmtree
+from casfs.system.store_mounts import mounted
+from casfs.threads import threads
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import stat_cache
 from casfs.workspaces import overlay_snapshot, strategies
-from casfs.write_batch import Batch
 from engine.runtime import overlay_workspace
 from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.workflow import registry as workflows

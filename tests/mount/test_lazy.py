@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from casfs.mount.registry import wait_until
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import Cli
 from tests.support.fault_proxy import FaultProxy
 from tests.support.s3_servers import S3Server

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from casfs import threads
 from casfs.backend.protocols import Head
 from casfs.digest import Digest
 from casfs.mount.registry import wait_until
-from casfs.threads import new_id
+from casfs.threads import threads
+from casfs.threads.threads import new_id
 from tests.support.helpers import set_head
 from tests.support.lasting import record
 from tests.support.served import Mount

@@ -17,7 +17,7 @@ import pytest
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints import create as recording
 from casfs.digest import Digest
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from tests.support.lasting import drop_caches

@@ -10,8 +10,8 @@ import pytest
 
 from casfs.actions import cache
 from casfs.digest import NodeHash
-from casfs.store import Store
-from casfs.threads import steps
+from casfs.store.store import Store
+from casfs.threads.threads import steps
 from tests.support.actions import PROJECT, Bench
 from tests.support.engine import ONE, begin, carry_on, says
 from tests.support.helpers import put_tree, set_head, write_tree

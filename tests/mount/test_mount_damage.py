@@ -16,7 +16,7 @@ import pytest
 
 from casfs.checkpoints import checkpoint
 from casfs.digest import Digest
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.lasting import ROOT_ONLY, drop_caches, fill, object_of, record
 from tests.support.served import Mount
 

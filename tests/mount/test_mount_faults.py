@@ -16,7 +16,7 @@ from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError
 from casfs.fuse.session import MAX_NAME_BYTES
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from tests.support.lasting import ROOT_ONLY, fill, record
 from tests.support.new_store import init_store

@@ -10,10 +10,10 @@ import pytest
 
 from casfs.errors import NotFound, Refused
 from casfs.mount.mount_points import check, unmount
-from casfs.store import Store
-from casfs.store_mounts import mounted
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.processes import start_time
+from casfs.system.store_mounts import mounted
 from tests.support.mount_users import USES, user
 from tests.support.new_store import init_store
 from tests.support.programs import needs_device

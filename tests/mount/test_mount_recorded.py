@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from casfs.checkpoints import create
-from casfs.store_mounts import TYPE
+from casfs.system.store_mounts import TYPE
 from casfs.trees.snapshot import exclusions
 from tests.support.helpers import put_tree, write_tree
 from tests.support.served import Mount

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from casfs import arrivals, threads
 from casfs.backend.protocols import Head, Swap
+from casfs.exchange import arrivals
 from casfs.maintenance import archive
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.support.maintenance import export, fill
 from tests.support.new_store import init_store
 from tests.support.programs import needs_device

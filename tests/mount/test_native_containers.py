@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints import create
-from casfs.store import Store
-from casfs.store_mounts import mounted
+from casfs.store.store import Store
+from casfs.system.store_mounts import mounted
 from tests.mount.test_containers import (
     BUILT,
     PROJECT,

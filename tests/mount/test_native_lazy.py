@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from casfs import thread_lookup
 from casfs.cli import implicit_mount
 from casfs.digest import TreeHash, hash_bytes
 from casfs.mount import registry
 from casfs.mount.registry import wait_until
 from casfs.native import images
-from casfs.store import Store
-from casfs.store_mounts import mounted
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.processes import start_time
+from casfs.system.store_mounts import mounted
+from casfs.threads import lookup
 from casfs.trees import tree
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says, steps
@@ -209,7 +209,7 @@ def test_a_thread_works_on_it(clone: Cli, source: Path) -> None:
             *("--workspace", "t"),
         ).word
     with Store.open(clone.root) as store:
-        last = steps(store, thread_lookup.find(store, made))[-1]
+        last = steps(store, lookup.find(store, made))[-1]
     clone("tree", "restore", str(last["workspace"]), source.with_name("out"))
     (source / "copy").write_bytes((source / "d/f3").read_bytes() * 2)
     (source / "big/other").unlink()

@@ -11,7 +11,7 @@ import pytest
 
 from casfs.digest import Digest
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState

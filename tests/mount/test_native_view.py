@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from casfs.digest import Digest
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
-from casfs.store import Store
-from casfs.write_batch import Batch
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from tests.support.native import Seen, ensure_image, fsck, look, mounted, not_mountable, overlaid
 from tests.support.served import Mount
 

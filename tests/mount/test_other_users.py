@@ -17,7 +17,7 @@ import pytest
 
 from casfs.mount import registry
 from casfs.mount.attach import FUSE_CONF
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from tests.mount.test_containers import AS_NOBODY, environment, finished, interpreter
 from tests.mount.test_readonly import LEAST, plant

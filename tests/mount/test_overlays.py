@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import lifecycle, overlay_mount, overlay_snapshot, strategies

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from casfs import tombstones
 from casfs.digest import Digest
 from casfs.maintenance import purge
+from casfs.store import tombstones
+from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
-from casfs.tombstones import Tombstone
 from tests.support.engine import until
 from tests.support.helpers import put_tree, read_tree
 from tests.support.served import Mount

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints import create
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import write_tree
 from tests.support.lasting import ROOT_ONLY, drop_caches, record
 from tests.support.new_store import init_store

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from casfs.mount.registry import wait_until
-from casfs.referrers import FILE, Referrers
+from casfs.store.referrers import FILE, Referrers
 from tests.support.programs import needs_device
 from tests.support.served import TIMEOUT_S, Mount
 

@@ -10,8 +10,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from casfs import daemon_socket, revisions, threads
-from casfs.store import Store
+from casfs.checkpoints import revisions
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, STATUS, daemon, loop, rule, says, until, workflow
 from tests.support.model_server import Say, served, status, text, tool_calls

@@ -18,9 +18,9 @@ from casfs.errors import Refused
 from casfs.mount import registry
 from casfs.mount.mount_points import unmount
 from casfs.mount.supervisor import replace_program
-from casfs.store import Store
-from casfs.store_mounts import mounted
+from casfs.store.store import Store
 from casfs.system import mounts
+from casfs.system.store_mounts import mounted
 from tests.support.programs import needs_device
 from tests.support.served import CASFS, Mount, end, gone, held, kill, start, states
 

@@ -13,7 +13,7 @@ import casfs
 from casfs.cli.json_values import record
 from casfs.mount import registry
 from casfs.mount.mount_points import unmount
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from tests.support.programs import needs_device, needs_pyfuse3
 from tests.support.served import CASFS, Mount, end, serving, states

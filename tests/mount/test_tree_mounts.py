@@ -13,7 +13,7 @@ import pytest
 from casfs.digest import hash_bytes
 from casfs.errors import NotFound
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, registry, strategies

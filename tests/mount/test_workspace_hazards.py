@@ -13,8 +13,8 @@ import pytest
 
 from casfs.cli import background
 from casfs.errors import Failed
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Properties
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Properties
 from casfs.system import mounts, processes
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree

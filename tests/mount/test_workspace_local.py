@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from casfs.checkpoints import checkpoint, create
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore

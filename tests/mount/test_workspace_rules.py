@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.tree import diff
 from casfs.workspaces import lifecycle, registry
 from casfs.workspaces.commit import commit_workspace, is_dirty

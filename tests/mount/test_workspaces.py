@@ -14,10 +14,10 @@ from casfs.checkpoints import checkpoint, create
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.maintenance import gc
 from casfs.mount.mount_points import unmount
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Properties
-from casfs.store import Store
-from casfs.store_mounts import mounted
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Properties
+from casfs.store.store import Store
+from casfs.system.store_mounts import mounted
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
@@ -46,7 +46,7 @@ RUN = """
 import os, sys
 from pathlib import Path
 from casfs.workspaces import overlay_mount, registry, strategies
-from casfs.store import Store
+from casfs.store.store import Store
 root, trees, directory, script = sys.argv[1:]
 with Store.open(Path(root)) as store:
     found = registry.find(store, Path(directory))

@@ -15,9 +15,9 @@ from casfs.digest import Digest
 from casfs.errors import Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
 from casfs.maintenance.gc import Limits, collect
 from casfs.native import images
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import OverlayLayers

@@ -12,7 +12,7 @@ import pytest
 
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.native import object_protection
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import ABSENT, LARGE, put_tree
 from tests.support.native import ensure_image
 

@@ -19,7 +19,7 @@ from casfs.errors import CorruptBlob, NotFound
 from casfs.maintenance.gc import collect
 from casfs.native import images
 from casfs.native.erofs import devices
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import image_mount

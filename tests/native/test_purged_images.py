@@ -8,8 +8,8 @@ import pytest
 
 from casfs.digest import hash_bytes
 from casfs.maintenance import purge
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from tests.support.helpers import put_tree
 from tests.support.native import ensure_image
 

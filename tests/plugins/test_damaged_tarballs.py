@@ -14,7 +14,7 @@ import pytest
 
 from casfs.errors import Failed, Invalid
 from casfs.plugins import registry, transfer
-from casfs.store import Store
+from casfs.store.store import Store
 
 MEMBERS = 12
 

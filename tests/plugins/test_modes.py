@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 from casfs.plugins import sources
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from tests.support.helpers import Program, put_tree, take, write_tree
 

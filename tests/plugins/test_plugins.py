@@ -17,7 +17,7 @@ from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.maintenance import gc
 from casfs.plugins import registry, sources, transfer
 from casfs.plugins.transfer import Synced
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import zstd
 from casfs.trees import tree
 from tests.support.helpers import LARGE, Link, Program, read_tree, write_tree

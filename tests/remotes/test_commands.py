@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from casfs import config
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, says, spawn, start_thread, until, workflow
 from tests.support.engine import rule as edge

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from casfs import threads
 from casfs.errors import Refused
 from casfs.maintenance import archive, names
 from casfs.remotes.remote import Settings
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from engine.threads import forking, suspension, trust
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest, create

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from casfs import removals, threads
 from casfs.agents.notation import AgentSpec
 from casfs.errors import Corrupt, Refused
 from casfs.maintenance import archive, names
 from casfs.remotes.remote import Settings
-from casfs.store import Store
-from casfs.threads import ThreadId
+from casfs.store import removals
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ThreadId
 from engine.threads import trust
 from engine.workflow import registry as workflows
 from engine.workflow import shipped

@@ -14,12 +14,12 @@ import pytest
 
 from casfs.digest import hash_bytes
 from casfs.errors import Conflict, Corrupt, Refused
-from casfs.nodes import node
 from casfs.packs.reader import open_pack
 from casfs.packs.writer import PackWriter
 from casfs.remotes import log
 from casfs.remotes.log import Pack
 from casfs.remotes.remote import Settings
+from casfs.store.nodes import node
 from casfs.system.clock import now_ms
 from tests.support.helpers import blobs
 from tests.support.remotes import Site

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from casfs import arrivals, removals, thread_lookup, threads
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Invalid, Refused
+from casfs.exchange import arrivals
 from casfs.maintenance import archive, fsck, names
 from casfs.remotes.remote import Settings
-from casfs.threads import ThreadId
+from casfs.store import removals
+from casfs.threads import lookup, threads
+from casfs.threads.threads import ThreadId
 from engine.threads import forking, suspension, trust
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
@@ -215,7 +217,7 @@ def test_the_last_thread_is_one_of_this_store(pair: tuple[Site, Site]) -> None:
     theirs.push(other.id)
     mine.pull()
     trust.trust(mine.store, threads.get(mine.store, other.id))
-    assert thread_lookup.find(mine.store, "@last").id == ours.id
+    assert lookup.find(mine.store, "@last").id == ours.id
 
 
 def test_a_name_of_a_thread_takes_none(pair: tuple[Site, Site]) -> None:
@@ -231,7 +233,7 @@ def test_a_name_of_a_thread_takes_none(pair: tuple[Site, Site]) -> None:
     short = f"origin.{ours.id[:8]}"
     assert {one for one in found if one} == {"fix", "origin.fix", short, "free"}
     assert len([one for one in found if one == "fix"]) == 1
-    assert thread_lookup.find(mine.store, "fix").id == ours.id
+    assert lookup.find(mine.store, "fix").id == ours.id
 
 
 # -- one's own machines ---------------------------------------------------------------------
@@ -318,8 +320,8 @@ def test_a_hostile_remote(pair: tuple[Site, Site], tmp_path: Path, seed: int) ->
     assert {name: now[name] for name in before} == before
     assert {*now} - known <= said
     assert newest(mine, "app") in before
-    assert thread_lookup.find(mine.store, "@last").id == thread.id
-    assert thread_lookup.find(mine.store, "fix").id == thread.id
+    assert lookup.find(mine.store, "@last").id == thread.id
+    assert lookup.find(mine.store, "fix").id == thread.id
     for name in {*now} - known:
         head = mine.store.heads.get(name)  # type: ignore[arg-type]
         assert head is not None

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from casfs import tombstones
 from casfs.backend.protocols import Head
 from casfs.digest import Digest, NodeHash, hash_bytes
 from casfs.errors import Corrupt, NotFound, Purged
@@ -17,8 +16,9 @@ from casfs.maintenance.purge import purge, purge_all
 from casfs.remotes import gc as remote_gc
 from casfs.remotes import push, view
 from casfs.remotes.remote import Settings
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store import tombstones
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from tests.remotes.conftest import Sites
 from tests.support.helpers import blobs
 from tests.support.maintenance import age, content, put_checkpoint

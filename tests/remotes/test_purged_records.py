@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from casfs.arrivals import is_what_is_left
 from casfs.backend.protocols import Head
 from casfs.checkpoints import create as checkpoints
+from casfs.exchange.arrivals import is_what_is_left
 from casfs.maintenance import archive, grep
 from casfs.maintenance.needle import Needle
 from casfs.maintenance.redact import redact
 from casfs.remotes import gc as remote_gc
 from casfs.remotes.log import SNAPSHOT_INTERVAL
 from casfs.remotes.remote import Settings
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.remotes.conftest import Sites
 from tests.support.helpers import write_tree
 from tests.support.remotes import Site

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from casfs import graph
 from casfs.backend.protocols import Head
 from casfs.errors import Invalid, NotFound, Refused
 from casfs.remotes import log
 from casfs.remotes.remote import Settings
+from casfs.store import graph
 from tests.support.helpers import Link, Program, blobs
 from tests.support.remotes import Site
 from tests.support.thread_example import make_thread

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from casfs import threads
 from casfs.backend.postgres.leases import TTL_S
-from casfs.nodes import directory
-from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.nodes import directory
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from engine.runtime import overlay_workspace
 from engine.runtime.leasing import MARGIN_S
 from engine.threads import lifecycle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.runtime import overlay_workspace
 from engine.workflow import registry as workflows
 from tests.support.engine import loop, says

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from casfs import threads
 from casfs.backend import frame_mirror
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.checkpoints.create import create
 from casfs.cli import implicit_mount
-from casfs.nodes.directory import File, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.store import Store
 from casfs.system import mounts
+from casfs.threads import threads
 from casfs.trees import tree
 from engine.runtime import overlay_workspace
 from tests.support.engine import Cli, begin, loop, shell, steps, until

@@ -9,8 +9,8 @@ from typing import Any
 
 import acp.schema
 
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding

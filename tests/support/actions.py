@@ -12,7 +12,7 @@ from casfs.actions import key, runner
 from casfs.actions.key import Action, Request
 from casfs.actions.miss_reason import explain_miss
 from casfs.actions.runner import Outcome, Streams
-from casfs.store import Store
+from casfs.store.store import Store
 
 PATH = os.environ.get("PATH", os.defpath)
 PROJECT = {"src": {"a.py": b"a\n", "b.py": b"b\n"}, "empty": {}}

@@ -8,7 +8,7 @@ from typing import Any
 
 from casfs.agents import AgentContext
 from casfs.agents.prompt import Prompt
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.engine import STATUS
 
 PROMPT = Prompt("You are it.", "Grüße.", (), "Say it.", STATUS)

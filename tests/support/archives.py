@@ -12,7 +12,7 @@ import pytest
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Corrupt
 from casfs.maintenance import archive
-from casfs.store import Store
+from casfs.store.store import Store
 
 Members = list[tuple[str, bytes]]
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from casfs import threads
 from casfs.digest import hash_bytes
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, carry_on
 from tests.support.helpers import LARGE

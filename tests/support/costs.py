@@ -116,7 +116,7 @@ def step(folder: Path) -> dict[str, Group]:
     from benchmarks.engine_peers import Shape
     from benchmarks.engine_runs import run_threads
     from casfs.backend.wal_checkpoints import count_pages
-    from casfs.store import Store
+    from casfs.store.store import Store
 
     def run(counted: Counted, steps: int) -> tuple[Counted, int, int]:
         random.seed(0)
@@ -156,7 +156,7 @@ def plant(folder: Path, files: int) -> Path:
 
 def checkpoints(folder: Path) -> dict[str, Group]:
     from casfs.checkpoints.create import create
-    from casfs.store import Store
+    from casfs.store.store import Store
 
     few, many = plant(folder / "few", FILES_PER_DIRECTORY), plant(folder / "many", FILES)
     groups = {}

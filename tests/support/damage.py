@@ -13,7 +13,7 @@ from casfs.digest import Digest, hash_bytes
 from casfs.maintenance import fsck
 from casfs.maintenance.blob_check import Fault
 from casfs.maintenance.fsck import Report
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import (
     LARGE,
     set_head,

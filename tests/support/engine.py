@@ -18,11 +18,13 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, revisions, threads
+from casfs.checkpoints import revisions
 from casfs.cli.main import main
 from casfs.digest import TreeHash
-from casfs.store import FORMAT, Store
-from casfs.threads import Thread
+from casfs.store.store import FORMAT, Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.runtime.thread_run import ThreadRun
 from engine.threads import forking, lifecycle, suspension

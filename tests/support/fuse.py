@@ -11,7 +11,7 @@ from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File, Link, Vnode
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 def at(store: Store, path: str, top: Directory | None = None) -> Vnode:

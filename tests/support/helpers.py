@@ -10,10 +10,10 @@ from typing import Any
 
 from casfs.backend.protocols import Head, Staged, Swap
 from casfs.digest import Digest, TreeDigest, TreeHash
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.nodes.node import encode
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes.node import encode
+from casfs.store.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport

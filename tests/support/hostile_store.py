@@ -15,14 +15,14 @@ from typing import Any
 
 import trio
 
-from casfs import threads
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint, create
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import NodeHash
-from casfs.nodes.node import Node
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.nodes.node import Node
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding

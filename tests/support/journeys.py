@@ -21,9 +21,9 @@ import trio
 
 from casfs.checkpoints import create
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import silent
-from casfs.threads import ENDED
+from casfs.threads.threads import ENDED
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.workspace import COPYING

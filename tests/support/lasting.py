@@ -17,9 +17,9 @@ import pytest
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints import create
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
-from casfs.threads import new_id
+from casfs.threads.threads import new_id
 from tests.support.new_store import init_store
 from tests.support.served import Mount, end, start
 from tests.support.thread_example import STARTED, Example

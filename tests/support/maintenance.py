@@ -8,12 +8,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from casfs import local_trees
 from casfs.backend.memory import MemoryBackend
-from casfs.local_trees import LocalTree
 from casfs.maintenance import archive, names
 from casfs.maintenance.archive import Exported
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.local_trees import LocalTree
+from casfs.store.store import Store
 from casfs.system.clock import moment_id
 from tests.support.helpers import LARGE, put_tree, set_head
 from tests.support.thread_example import Example, make_thread

@@ -18,7 +18,7 @@ from casfs.digest import TreeHash
 from casfs.native import images
 from casfs.native.erofs.model import Attr, Directory
 from casfs.native.erofs.writer import write
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from tests.support.programs import present

@@ -9,7 +9,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 def init_store(root: Path) -> Store:

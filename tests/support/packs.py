@@ -8,7 +8,7 @@ from pathlib import Path
 from casfs.backend.disk import DiskBackend
 from casfs.digest import Digest
 from casfs.maintenance import cold
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.maintenance import age, sql
 
 COUNT = 100  # of blobs, enough for a hot pack

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from casfs.nodes import head_kinds
+from casfs.store.nodes import head_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "casfs/payloads.py"

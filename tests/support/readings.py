@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 def texts(store: Store, *, whole: bool = False) -> Iterator[tuple[str, bytes]]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs import graph
-from casfs.arrivals import Asks
 from casfs.backend.protocols import targets
 from casfs.checkpoints import create as checkpoints
+from casfs.exchange.arrivals import Asks
 from casfs.packs.reader import open_pack
 from casfs.remotes import heads, pull, push
 from casfs.remotes import remote as remotes
@@ -19,7 +18,8 @@ from casfs.remotes.log import MAX_ENTRY_BYTES
 from casfs.remotes.pull import Pulled
 from casfs.remotes.push import Pushed
 from casfs.remotes.remote import Remote, Settings
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.store import Store
 from casfs.system.zstd import Dictionary
 from tests.support.helpers import Tree, write_tree
 from tests.support.new_store import init_store

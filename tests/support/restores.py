@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import RestoreResult, restore
 from tests.support.helpers import Tree, put_tree

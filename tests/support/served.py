@@ -17,10 +17,10 @@ import pytest
 
 from casfs.mount import registry
 from casfs.mount.mount_points import unmount
-from casfs.store import Store
-from casfs.store_mounts import TYPE
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.processes import start_time
+from casfs.system.store_mounts import TYPE
 from casfs.workspaces import overlay_mount
 from tests.support.programs import needs_pyfuse3
 

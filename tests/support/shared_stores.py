@@ -7,7 +7,7 @@ from pathlib import Path
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.postgres.create import create
 from casfs.config import FILE, Shared
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.s3_servers import S3Server
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 def files_with(root: Path, text: bytes) -> list[str]:

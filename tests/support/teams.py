@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from casfs.checkpoints.create import create
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.fault_proxy import FaultProxy
 from tests.support.links import Link
 from tests.support.s3_servers import S3Server

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import threads
 from casfs.backend.protocols import Head
 from casfs.digest import Digest
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Symlink
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Symlink
+from casfs.store.store import Store
+from casfs.threads import threads
 
 RULES = [
     {"from": "__start__", "to": "planner", "when": None},

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from casfs.system import processes
 from casfs.system.processes import RUN_VARIABLE, Identity, start_time
-from engine.processes import end_orphans
+from engine.processes.subprocesses import end_orphans
 from tests.support.engine import alive, until
 
 

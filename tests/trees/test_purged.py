@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from casfs import tombstones
 from casfs.checkpoints import create
 from casfs.digest import hash_bytes
 from casfs.errors import NotFound
 from casfs.history import blame
 from casfs.history.versions import find
-from casfs.store import Store
-from casfs.tombstones import MARK, Tombstone
+from casfs.store import tombstones
+from casfs.store.store import Store
+from casfs.store.tombstones import MARK, Tombstone
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from tests.support.helpers import put_tree

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from casfs import local_trees
 from casfs.digest import TreeHash
-from casfs.local_trees import LocalTree
-from casfs.nodes.directory import File, Subdirectory
-from casfs.store import Store
+from casfs.store import local_trees
+from casfs.store.local_trees import LocalTree
+from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.store import Store
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState, divide, local_paths, local_totals, of_node

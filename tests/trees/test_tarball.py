@@ -12,9 +12,9 @@ import pytest
 
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Properties, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.trees import tarball
 from tests.support.helpers import Link, Program, put_tree, put_unchecked, read_tree
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from casfs.backend.protocols import Blob
 from casfs.errors import Corrupt, Invalid, NotFound
-from casfs.nodes.directory import File, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import File, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.trees import tree
 from tests.support.helpers import ABSENT, Link, Program, put_tree, put_unchecked
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support import programs
 from tests.support.browser import AXE, Browser, browser
 from tests.support.web import Web, serving

@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from casfs import daemon_socket, threads
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from tests.support.browser import PHONE, WIDE, Browser, browser
 from tests.support.engine import daemon, role, rule, shell, until, workflow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.web import access
 from tests.support.thread_example import make_thread
 from tests.support.web import Web, serving

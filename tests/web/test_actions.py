@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.checkpoints import checkpoint
-from casfs.store import Store
-from casfs.thread_state import state
-from casfs.thread_summary import content_text
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.state import state
+from casfs.threads.summary import content_text
+from casfs.threads.threads import ThreadId
 from casfs.web.site import local_path
 from engine.workflow import registry as workflows
 from tests.support.engine import STATUS, daemon, loop, says, until

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.errors import Invalid
-from casfs.store import Store
-from casfs.thread_state import state
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.state import state
+from casfs.threads.threads import ThreadId
 from casfs.web import answer as answers
 from casfs.web.answer import answer, form, marked
 from engine.workflow import registry as workflows

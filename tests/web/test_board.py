@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from casfs.backend.protocols import Head, HeadName, Swap
-from casfs.store import Store
-from casfs.thread_state import STATES
+from casfs.store.store import Store
+from casfs.threads.state import STATES
 from casfs.web import board as boards
 from casfs.web.board import PAGE, Board, Filter, Section, board
 from casfs.web.rendering import Rendering

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints.create import create
+from casfs.checkpoints.revisions import Revision
 from casfs.digest import TreeHash
 from casfs.maintenance import purge
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Properties
-from casfs.revisions import Revision
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Properties
+from casfs.store.store import Store
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState
 from casfs.web import compare as compares

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support import web
 from tests.support.mcp import serving
 

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from casfs.errors import NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.web.download import blob, safe_name
 from casfs.web.site import Call, Site
 from tests.support.helpers import ABSENT, LARGE, put_tree

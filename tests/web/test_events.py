@@ -11,7 +11,7 @@ import trio
 
 from casfs.backend.derived import newest_move
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, HeadName, Move
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.web import access, events, server
 from casfs.web.events import Follower, Viewer
 from casfs.web.site import Site

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from casfs import threads
-from casfs.store import Store
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ThreadId
 from casfs.web import file_history
 from casfs.web.file_history import History, history
 from tests.support.helpers import put_tree

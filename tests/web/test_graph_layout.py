@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from casfs.threads.workflow_path import END, START, edges_taken
 from casfs.web.graph_layout import LAYER_HEIGHT, LEFT, MAX_ROLES, Graph, layout
-from casfs.workflow_path import END, START, edges_taken
 
 ROLES = ["planner", "coder", "alone"]
 RULES = [

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from casfs import tombstones
 from casfs.backend.purged_contents import CHECK_INTERVAL_S
 from casfs.maintenance import purge
-from casfs.referrers import Referrers
-from casfs.store import Store
-from casfs.tombstones import Tombstone
+from casfs.store import tombstones
+from casfs.store.referrers import Referrers
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
 from casfs.web import node as nodes
 from casfs.web.node import page, why
 from casfs.web.rendering import Rendering

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.diff import unified_diff
 from casfs.web import patch
 from casfs.web.patch import FilePatch, parse

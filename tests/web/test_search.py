@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.web import search as searches
 from casfs.web.search import search
 from tests.support.thread_example import make_thread

@@ -8,7 +8,7 @@ from threading import Barrier
 from starlette.responses import Response
 
 from casfs.backend.derived import newest_move
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.web.shared_answers import MAX_URLS, SharedAnswers
 from tests.support.thread_example import make_thread
 from tests.support.web import Web

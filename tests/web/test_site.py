@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from casfs import errors
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.web import site as sites
 from casfs.web.site import Call, Site
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from casfs.digest import hash_bytes
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.web import step as steps
 from casfs.web.rendering import Rendering
 from tests.support.maintenance import sql

@@ -10,7 +10,7 @@ import pytest
 
 from casfs.checkpoints import watch_list
 from casfs.checkpoints.watch_list import WatchSpec
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.version import VERSION
 from casfs.web import store as stores
 from casfs.web.store import garbage, page, rooms

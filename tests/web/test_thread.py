@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from casfs import threads
 from casfs.backend.protocols import Head, HeadName, Swap
-from casfs.store import Store
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ThreadId
 from casfs.web.thread import MAX_WINDOW, WINDOW, Page, page
 from casfs.web.thread_table import ThreadTable
 from tests.support.thread_example import Example, make_thread

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from casfs import attempt_details
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import attempt_details
 from casfs.web.rendering import Rendering
 from casfs.web.trace import WINDOW, trace
 from tests.support.fuse import read

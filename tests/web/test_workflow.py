@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.lru_cache import LruCache
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.system.lru_cache import LruCache
+from casfs.threads import threads
 from casfs.web import workflow as workflows
 from casfs.web.thread_table import ThreadTable
 from casfs.web.workflow import Path, Paths, listing, paths

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import Corrupt, Failed, NotFound
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Properties
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Properties
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot.report import SnapshotReport

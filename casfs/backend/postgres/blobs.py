@@ -40,8 +40,8 @@ from casfs.backend.sqlite_statements import (
 )
 from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, CorruptBlob, NotFound, Unreachable
-from casfs.lru_cache import LruCache
 from casfs.object_storage.interface import ObjectStorage
+from casfs.system.lru_cache import LruCache
 
 SAID_S = 5.0  # for which an answer of the database stands
 SAID_BLOBS = 100_000

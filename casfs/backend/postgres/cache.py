@@ -17,7 +17,7 @@ from casfs.backend.lazy_packs import EVICT_SHARE, cache_limit
 from casfs.backend.postgres.connection import Row
 from casfs.backend.protocols import BlobInfo, Staged
 from casfs.backend.sqlite_statements import key_of, type_key
-from casfs.lru_cache import LruCache
+from casfs.system.lru_cache import LruCache
 
 USED_BLOBS = 100_000
 PUBLISHED_BYTES = 16 << 20

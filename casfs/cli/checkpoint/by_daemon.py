@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from casfs import daemon_socket
 from casfs.checkpoints import watch_list
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import Created
 from casfs.errors import NoDaemon, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from casfs.trees.snapshot.file_reader import Hit
 from casfs.trees.snapshot.report import Excluded, SnapshotReport
 

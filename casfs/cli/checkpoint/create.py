@@ -34,7 +34,7 @@ from casfs.cli.snapshot_options import (
 )
 from casfs.digest import hash_bytes
 from casfs.errors import Usage
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
 
 DEFAULT_MAX_BYTES = 20 << 30
@@ -140,7 +140,7 @@ def create(
 
 def _allow_purged(store: Store, path: Path) -> None:
     """Takes back the purge of what a file holds, if there was one. Raises NotFound, Failed."""
-    from casfs import tombstones
+    from casfs.store import tombstones
 
     hash = hash_bytes(read_input(str(path)))
     if tombstones.get(store, hash) is not None:

@@ -10,7 +10,7 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.table import Moment, Size, echo_table
 from casfs.errors import CasfsError, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 @click.command("list")

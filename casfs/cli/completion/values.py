@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from casfs import config, thread_lookup, threads
+from casfs import config
 from casfs.backend.derived import find_prefix
 from casfs.backend.protocols import HeadName
 from casfs.checkpoints import checkpoint
 from casfs.cli.completion import command_tree as kinds
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
 
 MAX_VALUES = 100
 MIN_HASH_CHARS = 2
@@ -58,10 +59,10 @@ def _threads(store: Store, text: str, _: Sequence[str]) -> Iterator[str]:
     yield from _beginning(
         (str(named.fields["name"]) for named in all_threads if named.fields.get("name")), text
     )
-    yield from _beginning([thread_lookup.LAST] if all_threads else [], text)
+    yield from _beginning([lookup.LAST] if all_threads else [], text)
     part = text.upper()
     for thread in all_threads:
-        if thread.id.startswith(part) or part in thread.id[thread_lookup.TIME_CHARS :]:
+        if thread.id.startswith(part) or part in thread.id[lookup.TIME_CHARS :]:
             yield thread.id
 
 
@@ -88,7 +89,7 @@ def _roles(store: Store, text: str, words: Sequence[str]) -> Iterator[str]:
     """Of the workflow, or of the thread, that is named before."""
     if words:
         head = store.heads.get(HeadName(f"workflows/{words[0]}"))
-        hash = head.hash if head else threads.workflow(store, thread_lookup.find(store, words[0]))
+        hash = head.hash if head else threads.workflow(store, lookup.find(store, words[0]))
         yield from _beginning(store.node(hash, "workflow").payload["roles"], text)
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from casfs import config, threads
+from casfs import config
+from casfs.checkpoints.revisions import resolve
 from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
 from casfs.cli.output import warn
 from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
-from casfs.revisions import resolve
 from casfs.system.paths import printable
+from casfs.threads import threads
 from casfs.trees import tree
 from casfs.trees.git import linked_repositories
 from casfs.trees.git.index import GIT
@@ -29,8 +30,8 @@ from casfs.workspaces import ignored_files
 
 if TYPE_CHECKING:
     from casfs.agents.notation import AgentSpec
-    from casfs.store import Store
-    from casfs.threads import Thread
+    from casfs.store.store import Store
+    from casfs.threads.threads import Thread
     from casfs.trees.recorded_state import RecordedState
     from casfs.trees.snapshot.git_classes import ThreadRules
 

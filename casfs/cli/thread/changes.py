@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from casfs import thread_lookup, threads
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_before_restore
+from casfs.checkpoints.revisions import step_state
 from casfs.cli.common import json_option, open_store
 from casfs.cli.diff import DiffFormat, format_options, print_state_diff
 from casfs.cli.diff_output import letter_json, shown_path
@@ -18,9 +18,9 @@ from casfs.cli.output import echo_json, echo_line, warn
 from casfs.cli.restore import aside_json, print_aside, print_failed, undo_command
 from casfs.digest import NodeHash
 from casfs.errors import Usage
-from casfs.revisions import step_state
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 
 STEPS = re.compile(r"(?P<id>@last|[^@]+)(@((?P<first>\d*)\.\.(?P<last>\d*)|(?P<upto>\d+)))?")
@@ -123,7 +123,7 @@ def _steps(store: Store, text: str) -> tuple[Thread, RecordedState, RecordedStat
     parts = STEPS.fullmatch(text)
     if parts is None:
         raise Usage(f"{text!r}: give a thread's ID, ID@STEP, or ID@A..B")
-    thread = thread_lookup.find(store, parts["id"])
+    thread = lookup.find(store, parts["id"])
     named = parts["last"] or parts["upto"]
     last = int(named) if named else threads.length(store, thread)
     old, new = (step_state(store, thread, index) for index in (int(parts["first"] or 0), last))

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import live_output, threads
 from casfs.backend.derived import version_of
-from casfs.store import Store
-from casfs.thread_state import state
-from casfs.threads import RUNNING, StepNode, Thread
+from casfs.store.store import Store
+from casfs.threads import live_output, threads
+from casfs.threads.state import state
+from casfs.threads.threads import RUNNING, StepNode, Thread
 
 POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
 

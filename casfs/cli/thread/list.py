@@ -6,15 +6,15 @@ from itertools import islice
 
 import click
 
-from casfs import threads
 from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.status_colours import COLOURS
-from casfs.store import Store
-from casfs.thread_state import STATES, created_ms
-from casfs.thread_summary import listing
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.state import STATES, created_ms
+from casfs.threads.summary import listing
 
 MIN_SHORT_CHARS = 6  # of an id's random end
 # What the record of a thread in each state contains, for the store to look for; nothing of a

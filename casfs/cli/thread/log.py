@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from casfs import attempt_details as attempts
-from casfs import live_output, thread_lookup, threads
 from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_part, write_line
@@ -24,11 +22,13 @@ from casfs.cli.thread.follow import (
     follow,
 )
 from casfs.cli.thread.show import attempt_note, cache_hit, seconds
-from casfs.nodes.node import Node
-from casfs.store import Store
+from casfs.store.nodes.node import Node
+from casfs.store.store import Store
 from casfs.system.safe_text import escape
-from casfs.thread_summary import content_text
-from casfs.threads import StepNode, Thread
+from casfs.threads import attempt_details as attempts
+from casfs.threads import live_output, lookup, threads
+from casfs.threads.summary import content_text
+from casfs.threads.threads import StepNode, Thread
 
 
 @click.command()
@@ -62,7 +62,7 @@ def log(
     casfs thread log 01K2 --last 3
     """
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         if not following:
             with pager(not as_json):
                 for node in threads.last_steps(store, thread, last):

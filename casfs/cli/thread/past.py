@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
+from casfs.threads import lookup, threads
 
 
 @click.command()
@@ -19,12 +19,12 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread context 01K2
     """
-    from casfs import prompts
+    from casfs.threads import prompts
     from engine import content
     from engine.threads import history
 
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         if not as_json:
             echo(prompts.context(store, thread.hash, thread.record.get("compact")))
             return
@@ -47,12 +47,12 @@ def prompt(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread prompt 01K2@3
     """
-    from casfs import prompts
+    from casfs.threads import prompts
 
     name, _, step = id.rpartition("@")
     by_index = bool(name) and step.isascii() and step.isdigit()
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, name if by_index else id)
+        thread = lookup.find(store, name if by_index else id)
         index, step_prompt = prompts.of_thread(store, thread, int(step) if by_index else None)
     value = {"id": thread.id, "step": index, "prompt": step_prompt.text, "fault": step_prompt.fault}
     echo_result(as_json, value, step_prompt.marked().removesuffix("\n"))
@@ -76,7 +76,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     from engine.workflow import registry as workflows
 
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         hash = None if workflow is None else workflows.find(store, workflow)
 
         async def compare() -> list[RouteComparison]:
@@ -114,7 +114,7 @@ def graph(ctx: click.Context, id: str, outline: bool, as_json: bool) -> None:
     from engine.workflow import registry as workflows
 
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         flow = workflows.load(store, threads.workflow(store, thread))
         path = [node.payload["role"] for node in threads.last_steps(store, thread, count=None)]
         ended = thread.fields.get("returnCode") == 0
@@ -137,7 +137,7 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine.threads import lifecycle
 
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         is_damaged = thread.fault is not None or not store.blobs.info([thread.hash])
         lifecycle.remove(store, thread)
     way_back = "`casfs undo` restores it until gc deletes it"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from casfs.store import Store
-from casfs.thread_state import QUEUED, state
-from casfs.threads import RUNNING, Thread
+from casfs.store.store import Store
+from casfs.threads.state import QUEUED, state
+from casfs.threads.threads import RUNNING, Thread
 
 
 class Queue:
@@ -18,7 +18,7 @@ class Queue:
 
     @cached_property
     def _answer(self) -> dict[str, Any]:
-        from casfs import daemon_socket
+        from casfs.system import daemon_socket
 
         assert self._store.root is not None
         return daemon_socket.status(self._store.root) or {}

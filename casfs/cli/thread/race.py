@@ -15,11 +15,12 @@ from typing import Any
 
 import click
 
-from casfs import canonical, removals, thread_lookup, threads
+from casfs import canonical
 from casfs.backend.derived import version_of
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.create import create_of_state
+from casfs.checkpoints.revisions import step_state, step_tree
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_json, echo_line
 from casfs.cli.run_on_tree import tree_runner
@@ -29,11 +30,12 @@ from casfs.cli.thread.follow import POLL_INTERVAL_S
 from casfs.cli.thread.status_colours import COLOURS
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Conflict, Usage
-from casfs.nodes import head_kinds
-from casfs.revisions import step_state, step_tree
-from casfs.store import Store
-from casfs.thread_state import SUCCEEDED, state
-from casfs.threads import RUNNING, SUSPENDED, ThreadId
+from casfs.store import removals
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
+from casfs.threads.state import SUCCEEDED, state
+from casfs.threads.threads import RUNNING, SUSPENDED, ThreadId
 from casfs.trees.tree import changes
 
 CANCEL_TRIES = 3
@@ -65,7 +67,7 @@ def compare(ctx: click.Context, ids: Sequence[str], as_json: bool) -> None:
     """
     exits: dict[str, int] = {}
     with open_store(ctx) as store:
-        thread_ids = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
+        thread_ids = list(dict.fromkeys(lookup.find(store, id).id for id in ids))
         for id in thread_ids if ctx.meta["argv"] else ():
             exits[id] = _exit_code(store, id, ctx.meta["argv"])
         rows = [_outcome(store, id, exits) for id in thread_ids]
@@ -103,7 +105,7 @@ def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **options: An
         checkpoint.check_name(name)
     exits: dict[str, int] = {}
     with open_store(ctx) as store:
-        thread_ids = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
+        thread_ids = list(dict.fromkeys(lookup.find(store, id).id for id in ids))
         won = _winner(store, thread_ids, until=until, name=name, exits=exits)
         for id in thread_ids * CANCEL_TRIES if won and options["cancel_rest"] else ():
             if threads.get(store, id).status in (RUNNING, SUSPENDED):

@@ -11,17 +11,17 @@ from typing import Any
 
 import click
 
-from casfs import live_output, threads
 from casfs.cli.terminal import columns, paint
 from casfs.cli.thread.follow import Event, Finished, Output, Started, Suspended, Turn
 from casfs.cli.thread.log import print_event
 from casfs.cli.thread.show import attempt_note, step_fields, step_line
-from casfs.nodes.node import Node
-from casfs.store import Store
+from casfs.store.nodes.node import Node
+from casfs.store.store import Store
 from casfs.system.safe_text import escape
-from casfs.thread_state import state
-from casfs.thread_summary import content_text
-from casfs.threads import RUNNING, StepNode, Thread
+from casfs.threads import live_output, threads
+from casfs.threads.state import state
+from casfs.threads.summary import content_text
+from casfs.threads.threads import RUNNING, StepNode, Thread
 
 
 class Screen:

@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-from casfs import attempt_details as attempts
-from casfs import live_output, thread_lookup, threads
 from casfs.agents.acp_profiles import PROFILES
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
@@ -20,11 +18,13 @@ from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.status_colours import coloured
 from casfs.digest import BlobHash, NodeHash, TreeHash
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.paths import printable
-from casfs.thread_state import FAILED
-from casfs.thread_summary import content_text, detail_payload, detail_tokens, head_fields
-from casfs.threads import SUSPENDED, StepNode, Thread
+from casfs.threads import attempt_details as attempts
+from casfs.threads import live_output, lookup, threads
+from casfs.threads.state import FAILED
+from casfs.threads.summary import content_text, detail_payload, detail_tokens, head_fields
+from casfs.threads.threads import SUSPENDED, StepNode, Thread
 from casfs.trees import tree
 
 PAGE_STEPS = 50
@@ -49,7 +49,7 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
     casfs thread show 01K2
     """
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         count = None if everything or as_json else PAGE_STEPS
         queue = Queue(store)
         value = {**head_fields(thread), **_details(store, thread, count), **queue.fields(thread)}

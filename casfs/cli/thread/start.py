@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from casfs import thread_lookup, threads
+from casfs.checkpoints.revisions import STEP
 from casfs.cli.common import Count, json_option, open_store, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.snapshot_options import allow_secret_option
@@ -26,7 +26,7 @@ from casfs.cli.thread.arguments import (
 from casfs.cli.thread.wait import wait_until_over
 from casfs.cli.trust import ask_for_trust, echo_trusted, trust_workflow
 from casfs.errors import Usage
-from casfs.revisions import STEP
+from casfs.threads import lookup, threads
 
 
 @click.command()
@@ -103,7 +103,7 @@ def start(
     casfs thread start hello --input World --wait
     casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
     """
-    from casfs import daemon_socket
+    from casfs.system import daemon_socket
 
     if no_workspace and workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
@@ -180,7 +180,7 @@ def trust(ctx: click.Context, id: str, yes: bool, as_json: bool) -> None:
     from engine.threads import trust as trusting
 
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         lines = trusting.all_runs(store, thread)
         if not as_json:
             ask_for_trust(f"thread {thread.id}", lines, yes)
@@ -193,7 +193,7 @@ def trust_thread(ctx: click.Context, id: str) -> None:
     from engine.threads import trust as trusting
 
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         echo_trusted(trusting.all_runs(store, thread))
         trusting.trust(store, thread)
 
@@ -213,12 +213,12 @@ def compact(
     \b
     casfs thread compact 01K2 --agent 'llm:{"model": "small", "baseUrlEnv": "LLM_URL"}'
     """
-    from casfs import daemon_socket
+    from casfs.system import daemon_socket
 
     if (text is None) == (agent is None):
         raise Usage("give the summary with --text, or an agent that writes it with --agent")
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
     answer = daemon_socket.request(
         store_root(ctx),
         "compact",
@@ -281,16 +281,16 @@ def fork(
     if yes:
         trust_thread(ctx, id)
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         options["variants"] = variants(store, thread, texts=agents, files=vary, count=count)
     return _ask(ctx, "fork", id=thread.id, wait=wait, as_json=as_json, **options)
 
 
 def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
-    from casfs import daemon_socket
+    from casfs.system import daemon_socket
 
     with open_store(ctx) as store:
-        thread = thread_lookup.find(store, id)
+        thread = lookup.find(store, id)
         done = threads.length(store, thread) if wait else 0
     root = store_root(ctx)
     answer = daemon_socket.request_of_agents(root, os.environ, op, id=thread.id, **arguments)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from casfs.cli.terminal import paint
-from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
-from casfs.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED
+from casfs.threads.state import FAILED, STOPPED, SUCCEEDED
+from casfs.threads.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED
 
 COLOURS = {
     RUNNING: "cyan",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from casfs import daemon_socket, thread_lookup
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_result
-from casfs.system import reserve
+from casfs.system import daemon_socket, reserve
+from casfs.threads import lookup
 
 
 @click.command()
@@ -41,7 +41,7 @@ def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
     root = store_root(ctx)
     with reserve.released(root):
         with open_store(ctx) as store:
-            thread = thread_lookup.find(store, id)
+            thread = lookup.find(store, id)
         # As `stop_thread.request`, but the engine is imported only where no daemon runs.
         if daemon_socket.runs(root):
             daemon_socket.request(root, op, id=thread.id)

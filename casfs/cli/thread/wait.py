@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import click
 
-from casfs import threads
 from casfs.agents import HUMAN
 from casfs.cli.common import open_store
 from casfs.cli.json_values import times
@@ -16,10 +15,11 @@ from casfs.cli.output import echo_json
 from casfs.cli.thread.follow import Event, follow
 from casfs.cli.thread.screen import Screen
 from casfs.errors import CasfsError, Suspended
-from casfs.store import Store
-from casfs.thread_state import says
-from casfs.thread_summary import head_fields
-from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.state import says
+from casfs.threads.summary import head_fields
+from casfs.threads.threads import ENDED, SUSPENDED, Thread, ThreadId
 
 Show = Callable[[Event], None]
 AGAIN = "`casfs thread resume {id}` grants as much again"
@@ -55,7 +55,7 @@ def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, bac
     failed: list[CasfsError] = []
 
     def wait() -> None:
-        from casfs import daemon_socket
+        from casfs.system import daemon_socket
 
         assert store.root is not None
         try:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from casfs import rule_prompts
 from casfs.cli.common import (
     input_name,
     json_option,
@@ -16,7 +15,8 @@ from casfs.cli.common import (
 from casfs.cli.output import echo_result
 from casfs.cli.workflow.file import read_file
 from casfs.errors import Failed, Invalid, NotFound
-from casfs.workflow_path import END
+from casfs.threads import rule_prompts
+from casfs.threads.workflow_path import END
 from engine.moderator import decision as moderator
 from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows

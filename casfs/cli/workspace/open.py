@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.revisions import resolve
 from casfs.cli import background, implicit_mount
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_result, warn
 from casfs.cli.purged_notes import print_missing
 from casfs.cli.workspace.list import workspace_json
 from casfs.errors import CasfsError, Corrupt, Refused
-from casfs.revisions import resolve
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle as workspaces
 from casfs.workspaces import strategies, strategy_choice

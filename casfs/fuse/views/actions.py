@@ -32,8 +32,8 @@ from casfs.fuse.views.directories import (
 from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
-from casfs.nodes import head_kinds
 from casfs.payloads import ThreadStep
+from casfs.store.nodes import head_kinds
 
 
 class Actions(StoreDirectory):

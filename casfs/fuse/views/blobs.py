@@ -21,8 +21,8 @@ from casfs.backend.derived import sized_reader
 from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.fuse.views.errors import Denied
 from casfs.fuse.views.vnode import READ_FILE, Y2000_NS, Attr, Extent, File
-from casfs.lru_cache import LruCache
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system.lru_cache import LruCache
 
 VERIFY_INLINE_BYTES = 1 << 20  # a longer blob is verified by the verify pool
 READ_WHOLE_BYTES = 1 << 17  # a blob up to here that is read whole needs no descriptor

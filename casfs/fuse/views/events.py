@@ -14,12 +14,12 @@ import json
 import threading
 import time
 
-from casfs import local_trees
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend, Move
 from casfs.fuse.views.change_times import ChangeTime
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
+from casfs.store import local_trees
 
 EVENT_LOG_BYTES = 1 << 20
 

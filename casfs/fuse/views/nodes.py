@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Any, cast
 
 from casfs.backend.protocols import BlobInfo
+from casfs.checkpoints.revisions import TURN
 from casfs.digest import NodeHash
 from casfs.errors import Corrupt
 from casfs.fuse.views.blobs import BlobFile
@@ -37,8 +38,7 @@ from casfs.fuse.views.files import ComputedFile, TextFile
 from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Y2000_NS, Directory, Link, Vnode, child_key, make_key
-from casfs.nodes.node import Node
-from casfs.revisions import TURN
+from casfs.store.nodes.node import Node
 from casfs.system.paths import printable
 from casfs.trees.diff import unified_diff
 

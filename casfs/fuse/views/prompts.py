@@ -1,8 +1,8 @@
 """The prompts of steps in the mount: `steps/N/prompt.md` and `running/prompt.md`.
 
-They are rebuilt when they are read (`casfs.prompts`), never for a listing: the length of a recorded
-one is in its step. One that cannot be proved says so in its first line; its length stays that of
-the step, so its end may be cut.
+They are rebuilt when they are read (`casfs.threads.prompts`), never for a listing: the length of a
+recorded one is in its step. One that cannot be proved says so in its first line; its length stays
+that of the step, so its end may be cut.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from casfs.errors import CasfsError
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
-from casfs.threads import ThreadId
+from casfs.threads.threads import ThreadId
 
 
 class PromptFile(File):

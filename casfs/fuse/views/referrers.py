@@ -1,8 +1,9 @@
 """The view `nodes/<hash>/referrers/`: the nodes that refer to a node, as links into `nodes/`.
 
 A listing has everything that was put before it: the index of the store catches up first
-(`casfs.referrers`), which takes seconds after many new nodes, so a transport does that outside its
-serving loop (`Directory.prepare`). A lookup of a name reads the two nodes and needs no index.
+(`casfs.store.referrers`), which takes seconds after many new nodes, so a transport does that
+outside its serving loop (`Directory.prepare`). A lookup of a name reads the two nodes and needs no
+index.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from casfs.backend.derived import version_of
 from casfs.fuse.views.directories import StoreDirectory, parse_hash
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import READ_DIRECTORY, Attr, Link, Vnode, child_key
-from casfs.referrers import Referrers
-from casfs.store import Store
+from casfs.store.referrers import Referrers
+from casfs.store.store import Store
 
 
 class ReferrerIndex:

@@ -21,7 +21,7 @@ from casfs.fuse.views.thread_index import ActiveThreads, ThreadIndex, history
 from casfs.fuse.views.threads import Threads
 from casfs.fuse.views.trees import Trees
 from casfs.fuse.views.vnode import Directory, Link, Vnode, make_key
-from casfs.nodes import head_kinds
+from casfs.store.nodes import head_kinds
 
 WORKFLOWS = "workflows/"
 ROOT_KEY = make_key(b"/")

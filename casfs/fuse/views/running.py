@@ -2,9 +2,10 @@
 
     role, attempt, since    the intent's fields, a line each; `since` in ms since 1970 UTC
     prompt.md               what its agent gets, or got where the attempt failed
-    stdout                  the newest output of its program, while that runs (`casfs.live_output`)
-    tools                   the tool calls that run now, a line each: title, kind, status
-    turns/0000, 0001, …     the model calls so far, if the engine has named them in the intent:
+    stdout                  the newest output of its program, while that runs
+    (`casfs.threads.live_output`) tools                   the tool calls that run now, a line each:
+    title, kind, status turns/0000, 0001, …     the model calls so far, if the engine has named them
+    in the intent:
                             nodes, in the form of `casfs.fuse.views.nodes`
     paused/0000, …          in the same form: those before a pause
 
@@ -19,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from casfs import attempt_details, live_output, threads
 from casfs.digest import is_hash
 from casfs.errors import NotFound
 from casfs.fuse.views import prompts
@@ -28,7 +28,8 @@ from casfs.fuse.views.files import LiveFile
 from casfs.fuse.views.nodes import ref_factories
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Vnode, make_key
-from casfs.threads import ThreadId
+from casfs.threads import attempt_details, live_output, threads
+from casfs.threads.threads import ThreadId
 
 FIELDS = ("role", "attempt", "since")
 TURN_DEPTH = 4  # threads / <ULID> / running / turns

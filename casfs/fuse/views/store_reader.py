@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from casfs import prompts, threads
 from casfs.backend.derived import note_use
 from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.digest import TreeHash
@@ -17,13 +16,14 @@ from casfs.errors import Corrupt, NotFound
 from casfs.fuse.views.blobs import BlobReader
 from casfs.fuse.views.change_times import ChangeTime, ChangeTimes
 from casfs.fuse.views.vnode import MILLISECOND, Y2000_NS
-from casfs.lru_cache import LruCache
-from casfs.nodes import head_kinds
-from casfs.nodes.directory import Entry, Properties
-from casfs.nodes.node import Node
-from casfs.nodes.times import Times
-from casfs.store import Store
-from casfs.threads import StepRef, Thread, ThreadId
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.directory import Entry, Properties
+from casfs.store.nodes.node import Node
+from casfs.store.nodes.times import Times
+from casfs.store.store import Store
+from casfs.system.lru_cache import LruCache
+from casfs.threads import prompts, threads
+from casfs.threads.threads import StepRef, Thread, ThreadId
 from casfs.trees import dated, recorded_state, tree
 from casfs.trees.dated import DatedTree
 

@@ -29,8 +29,8 @@ from casfs.fuse.views.directories import LiveDirectory, VnodeFactory
 from casfs.fuse.views.files import LiveFile
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
-from casfs.nodes import head_kinds
-from casfs.threads import HEADS, ID_LENGTH, RUNNING, SUSPENDED, ThreadId, head_name
+from casfs.store.nodes import head_kinds
+from casfs.threads.threads import HEADS, ID_LENGTH, RUNNING, SUSPENDED, ThreadId, head_name
 
 ACTIVE = b'  "%b": {"head": "%b", "start": "%b", "updatedAt": %d}'
 LINE = b'{"threadId":"%b","head":"%b","start":"%b","completedAt":%d}\n'

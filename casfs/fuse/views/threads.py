@@ -26,7 +26,6 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from casfs import threads
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import CasfsError, Corrupt, NotFound
 from casfs.fuse.views.directories import (
@@ -41,8 +40,9 @@ from casfs.fuse.views.prompts import PromptFile
 from casfs.fuse.views.running import RunningStep, attempts
 from casfs.fuse.views.store_reader import StoreReader, TimedThread
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
-from casfs.thread_state import state
-from casfs.threads import StepRef, Thread, ThreadId
+from casfs.threads import threads
+from casfs.threads.state import state
+from casfs.threads.threads import StepRef, Thread, ThreadId
 
 STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
 RUNNING = b"running"

@@ -40,11 +40,11 @@ from casfs.fuse.views.vnode import (
     child_key,
     make_key,
 )
-from casfs.nodes import head_kinds
-from casfs.nodes.directory import Entry, File, Properties, Symlink
-from casfs.nodes.times import Times
 from casfs.plugins import registry
-from casfs.threads import ThreadId
+from casfs.store.nodes import head_kinds
+from casfs.store.nodes.directory import Entry, File, Properties, Symlink
+from casfs.store.nodes.times import Times
+from casfs.threads.threads import ThreadId
 from casfs.trees.dated import TIMES_MARK, DatedTree
 
 FILE_MODE = stat.S_IFREG | 0o644

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.trees import edit, tree
 from casfs.trees.diff import renames, three_way, unified_diff
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 from casfs.digest import BlobHash
 from casfs.errors import CasfsError
-from casfs.nodes.directory import Entry, File
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File
+from casfs.store.store import Store
 from casfs.system import interruption
 from casfs.trees.tree import Change
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from casfs.nodes.directory import Entry, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import lines as textdiff
 from casfs.trees.diff import unified_diff

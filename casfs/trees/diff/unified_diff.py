@@ -14,8 +14,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.system import interruption
 from casfs.trees import tree
 from casfs.trees.diff import lines, renames

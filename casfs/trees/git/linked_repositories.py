@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from casfs.digest import TreeDigest
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees import dated, edit
 from casfs.trees.git.index import GIT, pointed_to
 from casfs.trees.recorded_state import RecordedState
-from casfs.write_batch import Batch
 
 HASH = re.compile(rb"[0-9a-f]{40}|[0-9a-f]{64}")
 SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.MULTILINE)

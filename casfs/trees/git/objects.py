@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, Self
 
 from casfs.errors import Failed, Invalid
-from casfs.store import Store
+from casfs.store.store import Store
 
 KINDS = BLOB, TREE, COMMIT, _ = b"blob", b"tree", b"commit", b"tag"
 MAX_HEADER_BYTES = 64  # of a loose object

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.git.index import GIT
 from casfs.trees.git.objects import FORMATS

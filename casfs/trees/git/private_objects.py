@@ -21,10 +21,11 @@ from typing import BinaryIO, NamedTuple
 
 from casfs.digest import TreeHash, hash_bytes, hash_stream
 from casfs.errors import CasfsError
-from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.scanner import Scanner, ScanningReader
 from casfs.scanner.private_names import is_private
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees import recorded_state, tree
 from casfs.trees.git.history import History, TooManyPaths
 from casfs.trees.git.index import GIT
@@ -52,7 +53,6 @@ from casfs.trees.git.objects import (
 )
 from casfs.trees.git.recorded_index import index_entries
 from casfs.trees.recorded_state import RecordedState
-from casfs.write_batch import Batch
 
 INDEX_OF_PACKS = b"multi-pack-index"
 MAX_HISTORY_BYTES = 32 << 20  # of one commit, tag or tree, which is held in memory

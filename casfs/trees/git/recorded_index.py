@@ -13,8 +13,8 @@ from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, NotFound
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.git import index
 from casfs.trees.git.index import GIT, MAX_INDEX_BYTES, TrackedFiles

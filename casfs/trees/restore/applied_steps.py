@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from casfs.digest import BlobHash, NodeHash
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.clock import now_ms
 from casfs.system.paths import real_path

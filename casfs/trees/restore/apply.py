@@ -15,7 +15,7 @@ from pathlib import Path
 
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Failed, NotFound, Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees import recorded_state

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from casfs.digest import hash_stream
-from casfs.nodes.directory import Entry, File, Symlink
+from casfs.store.nodes.directory import Entry, File, Symlink
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 
 ASIDE = b".casfs-aside"  # behind the name of what was moved out of the way

@@ -27,8 +27,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree

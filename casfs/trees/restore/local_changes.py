@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.restore.write import file_mode
 

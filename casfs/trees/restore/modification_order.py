@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from casfs.errors import NotFound
-from casfs.nodes.directory import Entry, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, Subdirectory
+from casfs.store.store import Store
 from casfs.system.paths import open_directory
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.trees import dated, edit, tree

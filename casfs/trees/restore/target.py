@@ -9,7 +9,7 @@ from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.errors import Conflict, Failed, NotFound, Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import rmtree
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable, real_path
 from casfs.trees import tree

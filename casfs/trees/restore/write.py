@@ -24,8 +24,8 @@ from typing import BinaryIO
 
 from casfs.backend.derived import open_stream
 from casfs.digest import CHUNK
-from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes.directory import File, Properties, Subdirectory, Symlink
+from casfs.store.store import Store
 from casfs.system.files import data_extents, write_all
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from casfs.digest import Digest, TreeDigest
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.nodes.times import Times, TimesRef, newest_of
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes.times import Times, TimesRef, newest_of
+from casfs.store.write_batch import Batch
 from casfs.trees import dated
 from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot import stat_cache
@@ -31,7 +32,6 @@ from casfs.trees.snapshot.stat_cache import (
     StatCache,
     pack_times,
 )
-from casfs.write_batch import Batch
 
 
 @dataclass(slots=True)

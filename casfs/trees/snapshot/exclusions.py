@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.paths import printable, real_path, shown_path
 from casfs.trees.snapshot import policy

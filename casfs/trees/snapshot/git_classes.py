@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, File
 from casfs.scanner import Scanner
 from casfs.scanner.private_names import is_private
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees import tree
 from casfs.trees.git import private_objects
 from casfs.trees.git.index import TrackedFiles
 from casfs.trees.git.private_objects import Classes, PrivateObjects
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules
-from casfs.write_batch import Batch
 
 
 class ThreadRules(NamedTuple):

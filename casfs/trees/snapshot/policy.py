@@ -10,7 +10,7 @@ from casfs import config
 from casfs.digest import is_hash
 from casfs.errors import Invalid
 from casfs.scanner import Scanner
-from casfs.store import Store
+from casfs.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

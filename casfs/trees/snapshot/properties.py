@@ -13,8 +13,8 @@ import stat
 from collections.abc import Collection
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot.file_reader import Stat
 

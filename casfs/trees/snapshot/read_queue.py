@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from casfs.backend.derived import staging_directory
+from casfs.store.write_batch import Batch
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
 from casfs.trees.snapshot.file_reader import FileReader, ReadFile, hits_at
 from casfs.trees.snapshot.report import XATTRS, SnapshotOptions, SnapshotReport
-from casfs.write_batch import Batch
 
 if TYPE_CHECKING:
     from casfs.trees.snapshot.reader_pool import ReaderPool

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from casfs.backend.sqlite_connection import Database
 from casfs.digest import BlobHash, Digest, TreeDigest
-from casfs.nodes.times import TimesRef
-from casfs.store import Store
+from casfs.store.nodes.times import TimesRef
+from casfs.store.store import Store
 from casfs.system.paths import real_path
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot.file_reader import Hit, Hits, Stat

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from casfs.digest import Digest, TreeDigest, TreeHash
-from casfs.nodes.directory import File, Subdirectory
-from casfs.nodes.times import TimesRef
-from casfs.store import Store
+from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.nodes.times import TimesRef
+from casfs.store.store import Store
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, recorded_state, tree
 from casfs.trees.dated import DatedTree

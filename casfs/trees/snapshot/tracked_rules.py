@@ -7,7 +7,7 @@ its changes. What only the local tree has stays there.
 
 from __future__ import annotations
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.derived import Surroundings

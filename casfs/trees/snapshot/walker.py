@@ -24,7 +24,8 @@ import time
 from pathlib import Path
 
 from casfs.errors import Failed, Invalid, Refused
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system import interruption
 from casfs.system.paths import DIR_FLAGS, open_top, printable, shown_path
 from casfs.trees.snapshot import stat_cache
@@ -41,7 +42,6 @@ from casfs.trees.snapshot.listing import Listing, list_directory
 from casfs.trees.snapshot.read_queue import ReadQueue
 from casfs.trees.snapshot.report import KINDS, SPECIAL_BITS, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
-from casfs.write_batch import Batch
 
 Subdirectories = list[tuple[bytes, Stat | os.stat_result]]
 GIT_NAME = b".git"

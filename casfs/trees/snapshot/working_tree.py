@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casfs.digest import TreeHash
-from casfs.nodes.directory import Entry, File, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.git.index import TrackedFiles
@@ -25,7 +26,6 @@ from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
-from casfs.write_batch import Batch
 
 if TYPE_CHECKING:
     from casfs.trees.snapshot.git_classes import ThreadRules

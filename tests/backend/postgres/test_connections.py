@@ -204,7 +204,7 @@ def test_tables_of_another_format_are_refused(
     backend: PostgresBackend, other: PostgresBackend
 ) -> None:
     put(backend, b"before")
-    backend.pool.run("UPDATE casfs.store SET format = 'casfs shared 9'")
+    backend.pool.run("UPDATE casfs.store.store SET format = 'casfs shared 9'")
     put(backend, b"by a connection that is open")
     with pytest.raises(Refused, match="'casfs shared 9', this casfs reads"):
         put(other, b"by a new one")

@@ -12,7 +12,7 @@ import pytest
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.errors import Refused
 from casfs.maintenance import cold, fsck, purge, repair
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.s3_servers import S3Server
 from tests.support.shared_stores import join, make_store
 

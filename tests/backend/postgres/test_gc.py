@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from casfs import graph
 from casfs.backend.postgres import gc as shared_gc
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.postgres.gc import SharedMarkSweep
@@ -19,7 +18,8 @@ from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.digest import Digest, NodeHash
 from casfs.errors import Conflict, NotFound, Unreachable
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store import graph
+from casfs.store.store import Store
 from tests.support.postgres_server import PostgresServer
 from tests.support.s3_servers import S3Server
 from tests.support.shared_stores import join, make_store

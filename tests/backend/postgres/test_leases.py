@@ -8,13 +8,13 @@ from threading import Thread as OsThread
 
 import pytest
 
-from casfs import threads
 from casfs.backend.capabilities import Lease, Leases, Leasing
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.protocols import HeadName
 from casfs.errors import Conflict
-from casfs.nodes import head_kinds
-from casfs.store import Store
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.threads import suspension, transitions
 from tests.support.engine import ONE, begin, says
 from tests.support.s3_servers import S3Server

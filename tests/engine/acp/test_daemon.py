@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from casfs import attempt_details, daemon_socket, threads
-from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
-from engine import processes
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import attempt_details, threads
+from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
+from engine.processes import subprocesses
 from engine.runtime import overlay_workspace
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script, session, text
@@ -101,7 +102,7 @@ def test_no_turn_that_was_over_is_lost_when_the_daemon_is_killed(
         kill(pid)
         assert intent(store, id)["turnCount"] >= len(script.answers())
         assert len(threads.turns(store, intent(store, id))) == intent(store, id)["turnCount"]
-        processes.end_orphans(*(intent(store, id)[key] for key in ("run", "pid", "pidStart")))
+        subprocesses.end_orphans(*(intent(store, id)[key] for key in ("run", "pid", "pidStart")))
         overlay_workspace.unmount_all(root)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from casfs.agents.secrets import NO_SECRETS
-from casfs.live_output import LiveOutput
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads.live_output import LiveOutput
 from engine.acp import protocol
 from engine.acp.recorder import Recorder
 from tests.support import acp_agent

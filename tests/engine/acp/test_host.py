@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from casfs import attempt_details
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED
+from casfs.store.store import Store
+from casfs.threads import attempt_details
+from casfs.threads.threads import ENDED, SUSPENDED
 from casfs.trees import tree
 from engine.acp import host
 from engine.acp.permissions import find_rule

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from casfs.agents import json_rpc
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED
+from casfs.store.store import Store
+from casfs.threads.threads import ENDED, SUSPENDED
 from engine.acp.texts import ChunkedText
 from tests.support.acp import DONE, Script, session, start, text
 from tests.support.engine import carry_on, steps

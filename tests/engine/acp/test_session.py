@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from casfs import attempt_details
 from casfs.agents import json_rpc
 from casfs.errors import Invalid
-from casfs.graph import walk
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.threads import attempt_details
+from casfs.threads.threads import ENDED, SUSPENDED
 from casfs.trees import tree
-from engine import processes
 from engine.acp import client, protocol
 from engine.agents import loader
+from engine.processes import subprocesses
 from engine.threads import suspension
 from engine.threads.record import Budget
 from tests.support.acp import DONE, USAGE, Script, honest, session, start, text
@@ -284,7 +284,7 @@ async def test_one_that_hangs_is_cancelled_and_all_that_it_started_ends(
     disk_store: Store, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "CANCEL_GRACE_S", 0.2)
-    monkeypatch.setattr(processes, "TERM_GRACE_S", 0.2)
+    monkeypatch.setattr(subprocesses, "TERM_GRACE_S", 0.2)
     script = Script(tmp_path, [{"spawn": 600}, {"say": "Hm."}, {"hang": how}])
     failed = await carry_on(disk_store, start(disk_store, script.config(timeoutS=1.5)))
     assert failed.record["cause"] == "timeout"

@@ -13,10 +13,10 @@ import pytest
 from casfs.agents import HUMAN, AgentContext, AgentFailed, AgentResult, Waiting
 from casfs.agents.prompt import Prompt
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from engine import content
 from engine.agents.command import create_agent
-from engine.processes import TimedOut
+from engine.processes.subprocesses import TimedOut
 from engine.threads.record import truncate_reason
 from tests.support.agents import RUN
 from tests.support.engine import OPEN, shell

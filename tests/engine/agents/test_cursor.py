@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from casfs.agents import AgentContext, AgentFailed
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.agents import loader
 from engine.agents.cursor import create_agent
 from tests.support.agents import DONE, PROMPT, context

@@ -17,10 +17,10 @@ from casfs.agents import AgentResult, notation
 from casfs.agents.notation import AgentSpec
 from casfs.cli.thread.arguments import agent_binding
 from casfs.errors import Invalid
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.store import Store
+from casfs.threads.threads import ENDED
 from engine.agents import loader
-from engine.output_parser import extract, role_schema
+from engine.output.parser import extract, role_schema
 from engine.threads import lifecycle, role_agents
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest

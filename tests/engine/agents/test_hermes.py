@@ -13,7 +13,7 @@ import pytest
 
 from casfs.agents import AgentContext, AgentFailed
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.agents import loader
 from engine.agents.hermes import create_agent
 from tests.support.agents import DONE, PROMPT, context

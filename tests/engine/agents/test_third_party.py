@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.errors import CasfsError, Invalid, NotFound, Refused
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, daemon, says, spawn
 

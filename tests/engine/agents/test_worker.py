@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import threads
 from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.maintenance import gc
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.testing import run_agent
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.agents import loader, worker_client
 from engine.threads import lifecycle, suspension

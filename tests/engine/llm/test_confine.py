@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import launcher
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings
+from engine.processes import launcher
 from tests.support.agents import RUN
 from tests.support.programs import needs
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from casfs import attempt_details, daemon_socket, threads
 from casfs.errors import Failed
-from casfs.graph import walk
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import attempt_details, threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from engine.llm.client import Endpoint
 from engine.llm.llm_extractor import Extractor, from_settings
 from engine.runtime.thread_run import ThreadRun

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.agents import AgentContext, AgentFailed, AgentResult
 from casfs.errors import CasfsError
-from casfs.graph import walk
-from casfs.nodes.schema import Schema
-from casfs.store import Store
-from casfs.threads import CANCELLED
+from casfs.store.graph import walk
+from casfs.store.nodes.schema import Schema
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED
 from engine.agents import llm, loader, react
 from engine.workflow import registry as workflows
 from tests.support.agents import DONE, PROMPT, context

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.graph import walk
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
-from engine.output_parser import role_schema
+from engine.output.parser import role_schema
 from engine.workflow import registry as workflows
 from tests.support import real_model
 from tests.support.engine import daemon

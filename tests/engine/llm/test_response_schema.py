@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from casfs.errors import Invalid
-from casfs.nodes.schema import Schema
+from casfs.store.nodes.schema import Schema
 from engine.llm import response_schema
 
 HASH = "0" * 64

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.llm import sandbox, tools
 from engine.llm.sandbox import Settings
 from engine.llm.tools import TOOLS, Toolbox

@@ -13,9 +13,9 @@ import trio
 import trio.testing
 
 import engine
-from casfs import threads
 from casfs.errors import Failed, Invalid
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.moderator import evaluator_pool
 from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import DecisionInput, Next, Rule, RuleFailed, decide

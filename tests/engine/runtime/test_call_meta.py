@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from casfs import threads
 from casfs.errors import CasfsError, Invalid
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding

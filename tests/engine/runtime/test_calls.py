@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import daemon_socket, threads
 from casfs.agents.notation import AgentSpec
 from casfs.cli.thread import show
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
-from casfs.graph import walk
-from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.moderator.decision import Next
 from engine.threads import agent_binding, lifecycle, suspension, transitions

@@ -12,8 +12,8 @@ import trio.testing
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import Conflict, Invalid
-from casfs.store import Store
-from casfs.write_batch import Batch
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from engine.runtime import commit_queue
 from engine.runtime.commit_queue import CommitQueue
 from tests.support.helpers import ABSENT

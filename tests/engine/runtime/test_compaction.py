@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import CompactPolicy, ThreadRequest

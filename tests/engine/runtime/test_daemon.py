@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import daemon_socket, threads
 from casfs.backend.protocols import Head, Swap
 from casfs.errors import Conflict, Invalid, NoDaemon, NotFound
-from casfs.store import Store
-from casfs.threads import BROKEN, ENDED, RUNNING, SUSPENDED
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import BROKEN, ENDED, RUNNING, SUSPENDED
 from engine.runtime.daemon import Daemon
 from engine.threads.record import UNKNOWN
 from engine.workflow import registry as workflows

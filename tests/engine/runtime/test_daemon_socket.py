@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from casfs import daemon_socket
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.system import daemon_socket
 from engine.runtime.daemon import Daemon
 from tests.support.engine import DEADLINE, alive, daemon, spawn
 from tests.support.new_store import init_store

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.git.private_objects import staying_objects
 from casfs.trees.recorded_state import RecordedState

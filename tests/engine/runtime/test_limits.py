@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.errors import Invalid
-from casfs.store import Store
-from casfs.system import cgroups
-from casfs.threads import ENDED, SUSPENDED
-from engine import containment
+from casfs.store.store import Store
+from casfs.system import cgroups, daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED
+from engine.processes import containment
 from engine.workflow import registry as workflows
 from engine.workflow.definition import check
 from tests.support.engine import (

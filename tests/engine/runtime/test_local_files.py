@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED
 from casfs.trees import tree
 from casfs.workspaces import ignored_files
 from engine.workflow import registry as workflows

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import exclusions, policy, working_tree

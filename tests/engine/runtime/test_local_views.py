@@ -13,8 +13,8 @@ from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, Link
 from casfs.mcp.writing import Writing
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.store import Store
+from casfs.threads.threads import ENDED
 from tests.engine.runtime.test_local_resume import CHANGE, whole
 from tests.engine.runtime.test_local_resume import project as project  # a fixture
 from tests.support.engine import Cli, begin, carry_on, loop, says

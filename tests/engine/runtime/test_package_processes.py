@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from engine.workflow import registry as workflows
 from tests.engine.agents.test_worker import install_odd
 from tests.support.engine import ONE, alive, daemon, kill, pids, says, spawn, steps, until

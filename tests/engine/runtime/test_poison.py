@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.errors import Refused
-from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from engine.runtime import stop_thread
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from casfs import attempt_details, canonical, threads
+from casfs import canonical
 from casfs.backend.protocols import MAX_RECORD_BYTES, targets
 from casfs.errors import Conflict
-from casfs.graph import walk
-from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.graph import walk
+from casfs.store.store import Store
+from casfs.threads import attempt_details, threads
+from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread
 from engine.moderator.decision import Next
 from engine.threads import lifecycle, record, suspension, transitions
 from engine.threads.agent_binding import Binding

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import canonical, prompts, threads
-from casfs.prompts import DIFFERS, UNRECORDED
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs import canonical
+from casfs.store.store import Store
+from casfs.threads import prompts, threads
+from casfs.threads.prompts import DIFFERS, UNRECORDED
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from engine import content
 from engine.threads import lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.restore.restore import restore
 from tests.support.engine import begin, carry_on, loop, says, states, steps

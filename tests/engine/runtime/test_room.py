@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import threads
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import reserve
-from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED
 from casfs.workspaces import strategies
 from engine.runtime import overlay_workspace, stop_thread
 from engine.runtime.overlay_workspace import OverlayWorkspace

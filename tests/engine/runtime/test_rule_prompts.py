@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import prompts, rule_prompts, threads
 from casfs.errors import Invalid
-from casfs.nodes.registry import builtin
-from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.nodes.registry import builtin
+from casfs.store.store import Store
+from casfs.threads import prompts, rule_prompts, threads
+from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread
 from engine.threads import suspension
 from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows

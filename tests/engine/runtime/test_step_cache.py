@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import daemon_socket, threads
 from casfs.actions import cache as actions
 from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.errors import Failed, Invalid
 from casfs.maintenance import gc
-from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.runtime import step_cache, thread_run
 from engine.runtime.single_flight import SingleFlight

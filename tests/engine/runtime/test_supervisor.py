@@ -12,10 +12,10 @@ from typing import Any
 import trio
 import trio.testing
 
-from casfs import threads
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.log import silent
-from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import Next
 from engine.runtime import stop_thread

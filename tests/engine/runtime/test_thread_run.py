@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import trio
 
-from casfs import threads
 from casfs.digest import TreeHash
 from casfs.errors import Conflict
-from casfs.graph import walk
-from casfs.nodes import directory
-from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.graph import walk
+from casfs.store.nodes import directory
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import walker

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
 from tests.support.engine import Cli, alive, daemon, kill, pids, rule, says, shell, until, workflow

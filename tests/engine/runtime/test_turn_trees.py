@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from casfs import attempt_details, revisions, threads
+from casfs.checkpoints import revisions
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.history import blame, details, log, versions
 from casfs.maintenance import gc
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.threads import attempt_details, threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from engine.agents import loader

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from casfs import threads
 from casfs.errors import Refused
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED
 from engine.agents import loader
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding

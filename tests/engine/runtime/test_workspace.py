@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs import threads
 from casfs.errors import NotFound
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreStates

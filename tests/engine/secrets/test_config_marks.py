@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from casfs.nodes.schema import Schema
+from casfs.store.nodes.schema import Schema
 from engine.secrets.config_marks import AGENT, ENV, marked_values
 
 ENVS: dict[str, Any] = {"type": "string", "format": "env"}

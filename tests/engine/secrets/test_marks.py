@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casfs import daemon_socket, live_output, prompts, threads
 from casfs.agents import messages
 from casfs.agents.secret_marks import SecretMarks
 from casfs.agents.secrets import NO_SECRETS, Secrets, put_work
 from casfs.scanner import Scanner, fingerprint
-from casfs.store import Store
-from casfs.threads import ENDED
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import live_output, prompts, threads
+from casfs.threads.threads import ENDED
 from engine.secrets import redaction
 from engine.workflow import registry as workflows
 from tests.scanner import samples

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from casfs import prompts, threads
 from casfs.agents import messages
 from casfs.agents.secrets import Secrets, secrets_of
 from casfs.digest import NodeHash, TreeHash
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.threads import prompts, threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from casfs.trees import recorded_state
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState

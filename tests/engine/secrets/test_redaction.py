@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.agents import secrets as agent_secrets
 from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.backend.protocols import Head
 from casfs.errors import Conflict
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.agents import loader

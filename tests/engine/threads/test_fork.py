@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from casfs import canonical, daemon_socket, threads
+from casfs import canonical
 from casfs.backend.protocols import MAX_RECORD_BYTES
 from casfs.errors import Invalid, NotFound, Refused
 from casfs.maintenance import gc
-from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, Thread
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, RUNNING, Thread
 from engine.moderator.decision import Next
 from engine.threads import suspension, transitions
 from engine.threads.agent_binding import Binding

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from casfs import canonical, threads
+from casfs import canonical
 from casfs.backend.protocols import Publication
 from casfs.errors import Invalid
-from casfs.store import Store
-from casfs.threads import RUNNING
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import RUNNING
 from engine.threads import forking
 from engine.threads.agent_binding import Binding
 from engine.workflow import registry as workflows

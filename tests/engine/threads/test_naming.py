@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from casfs import thread_lookup, threads
 from casfs.errors import CasfsError, Conflict, Invalid
-from casfs.store import Store
-from casfs.threads import Thread
+from casfs.store.store import Store
+from casfs.threads import lookup, threads
+from casfs.threads.threads import Thread
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -25,7 +25,7 @@ def made(store: Store, name: str, key: str | None = None) -> Thread:
 
 def test_a_name_is_given_once(disk_store: Store) -> None:
     one = made(disk_store, "mend", "key")
-    assert thread_lookup.find(disk_store, "mend").id == one.id
+    assert lookup.find(disk_store, "mend").id == one.id
     with pytest.raises(Conflict, match=f"the name 'mend' is taken by thread {one.id}"):
         made(disk_store, "mend")
     assert made(disk_store, "mend", "key").id == one.id, "the same request again"

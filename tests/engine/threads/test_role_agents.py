@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from casfs import threads
 from casfs.errors import CasfsError
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from engine.threads import role_agents
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, Cli, begin, daemon, says, shell

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from casfs import canonical, threads
+from casfs import canonical
 from casfs.backend.derived import version_of
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.errors import Conflict, Invalid, NotFound, Refused
-from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import lifecycle, suspension, transitions

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from casfs import daemon_socket, threads
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import gc
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.threads import threads
+from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.workflow import registry as workflows

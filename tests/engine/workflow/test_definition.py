@@ -11,8 +11,8 @@ import pytest
 
 import engine
 from casfs.errors import Invalid
-from casfs.nodes.ref_collectors import Ref
-from casfs.nodes.schema import Schema
+from casfs.store.nodes.ref_collectors import Ref
+from casfs.store.nodes.schema import Schema
 from engine.workflow.definition import CheckReport, check
 
 WORKFLOWS = Path(engine.__file__).parent / "workflows"

@@ -11,8 +11,8 @@ import pytest
 import engine
 from casfs import canonical
 from casfs.errors import Invalid, NotFound
-from casfs.graph import walk
-from casfs.store import Store
+from casfs.store.graph import walk
+from casfs.store.store import Store
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, STATUS, rule, workflow
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from casfs.store import Store
+from casfs.store.store import Store
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
 from tests.support.engine import ONE

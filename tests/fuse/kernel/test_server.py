@@ -24,8 +24,8 @@ from casfs.fuse.session import Session
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.referrers import FILE, Referrers
-from casfs.store import Store
+from casfs.store.referrers import FILE, Referrers
+from casfs.store.store import Store
 from casfs.system.log import silent
 
 CODES = {kind: code for code, kind in protocol.OPCODES.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.thread_example import Example, make_thread
 
 

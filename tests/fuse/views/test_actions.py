@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from casfs import local_trees
 from casfs.actions import cache
 from casfs.backend.derived import last_use
 from casfs.digest import NodeHash
@@ -18,9 +17,10 @@ from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import MILLISECOND, Directory, Link
-from casfs.local_trees import LocalTree
-from casfs.store import Store
-from casfs.threads import Thread, steps
+from casfs.store import local_trees
+from casfs.store.local_trees import LocalTree
+from casfs.store.store import Store
+from casfs.threads.threads import Thread, steps
 from tests.support.actions import PROJECT, Bench
 from tests.support.engine import ONE, begin, carry_on, says
 from tests.support.fuse import at, damage, missing, names, read, resolve, target, walk

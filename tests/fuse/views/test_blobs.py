@@ -13,7 +13,7 @@ from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Y2000_NS, Directory, File
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.fuse import (
     at,
     content,

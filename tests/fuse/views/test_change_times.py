@@ -9,7 +9,7 @@ from casfs.backend.protocols import JOURNAL_MIN_MOVES
 from casfs.fuse.views import change_times
 from casfs.fuse.views.change_times import ChangeTime, ChangeTimes
 from casfs.fuse.views.vnode import Y2000_NS
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import move
 
 MS = 1_000_000

@@ -11,7 +11,7 @@ from casfs.backend.protocols import JOURNAL_MIN_MOVES
 from casfs.fuse.views import events
 from casfs.fuse.views.events import EventLog, EventsFile
 from casfs.fuse.views.vnode import make_key
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.fuse.views.test_change_times import move
 
 

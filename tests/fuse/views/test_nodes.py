@@ -5,7 +5,7 @@ from __future__ import annotations
 from casfs.fuse.views.files import BrokenFile
 from casfs.fuse.views.nodes import file_name
 from casfs.fuse.views.vnode import Directory
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.fuse import (
     at,
     content,

@@ -11,7 +11,7 @@ from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File, Vnode
 from casfs.plugins import transfer
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.helpers import Program, put_tree, write_tree
 
 ENV = {"PATH": os.defpath}

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from casfs import live_output, prompts, threads
 from casfs.agents.secrets import NO_SECRETS
 from casfs.fuse.views.prompts import running
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.prompts import DIFFERS
-from casfs.store import Store
-from casfs.threads import ThreadId
+from casfs.store.store import Store
+from casfs.threads import live_output, prompts, threads
+from casfs.threads.prompts import DIFFERS
+from casfs.threads.threads import ThreadId
 from tests.support.engine import begin, carry_on, loop, says
 from tests.support.fuse import at, missing, names, read
 from tests.support.thread_example import Example
@@ -51,7 +51,7 @@ async def test_a_prompt_that_is_not_proved_says_so_in_its_first_line(disk_store:
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
-    """Returns a list that grows with each call of a function of `casfs.prompts`."""
+    """Returns a list that grows with each call of a function of `casfs.threads.prompts`."""
     function, calls = getattr(prompts, name), list[int]()
 
     def counted(*arguments: Any) -> Any:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from casfs import referrers
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory
-from casfs.referrers import FILE
-from casfs.store import Store
+from casfs.store import referrers
+from casfs.store.referrers import FILE
+from casfs.store.store import Store
 from tests.support.fuse import at, missing, resolve, target
 
 

@@ -8,7 +8,7 @@ from casfs.backend.protocols import Head
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.fuse import (
     at,
     content,

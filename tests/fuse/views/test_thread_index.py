@@ -13,7 +13,7 @@ from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
-from casfs.store import Store
+from casfs.store.store import Store
 from tests.support.fuse import at, content, load, missing, names, read
 from tests.support.helpers import set_head
 from tests.support.thread_example import Example

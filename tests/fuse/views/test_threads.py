@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from casfs import threads
 from casfs.backend.protocols import Head
 from casfs.fuse.views.files import BrokenFile
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory
-from casfs.store import Store
+from casfs.store.store import Store
+from casfs.threads import threads
 from tests.support.fuse import (
     at,
     content,

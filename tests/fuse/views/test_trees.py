@@ -15,11 +15,11 @@ from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Y2000_NS, Directory, File, Link, Vnode
-from casfs.nodes import directory
-from casfs.nodes.directory import File as FileEntry
-from casfs.nodes.directory import Properties, Subdirectory
-from casfs.nodes.directory import Symlink as SymlinkEntry
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File as FileEntry
+from casfs.store.nodes.directory import Properties, Subdirectory
+from casfs.store.nodes.directory import Symlink as SymlinkEntry
+from casfs.store.store import Store
 from tests.support.fuse import (
     at,
     damage,

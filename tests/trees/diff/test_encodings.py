@@ -10,7 +10,7 @@ import pytest
 from casfs.checkpoints import create
 from casfs.history import details, versions
 from casfs.history.blame import blame
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.diff import unified_diff
 from tests.support.helpers import put_tree
 from tests.trees.diff.test_merge import merged

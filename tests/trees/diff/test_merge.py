@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import merge
 from tests.support.helpers import Link, Program, put_tree
@@ -94,8 +94,8 @@ def test_git_directories_are_left_out(store: Store) -> None:
 
 def test_directories_keep_their_own_properties(store: Store) -> None:
     """What a merge makes of a private directory is private."""
-    from casfs.nodes import directory
-    from casfs.nodes.directory import Properties
+    from casfs.store.nodes import directory
+    from casfs.store.nodes.directory import Properties
 
     inner = put_tree(store, {"f": b"1"})
     entries = tree.load(store, inner).values()

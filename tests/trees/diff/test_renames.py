@@ -12,7 +12,7 @@ import pytest
 from casfs.history.blame import blame
 from casfs.history.log import log
 from casfs.history.versions import find
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import renames
 from tests.history.oracle import start

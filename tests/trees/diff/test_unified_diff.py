@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.diff.unified_diff import MAX_FILE_BYTES, patch
 from tests.support.helpers import Link, Program, put_tree, read_tree, write_tree
 

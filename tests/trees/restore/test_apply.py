@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from casfs.errors import Conflict, NotFound, Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied

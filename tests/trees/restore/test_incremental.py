@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from casfs.errors import Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.file_reader import FileReader

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound, Refused
-from casfs.nodes import directory
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from tests.support.helpers import (
     ABSENT,
     LARGE,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from casfs.errors import Failed, NotFound
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import rmtree
 from casfs.trees.restore import host_entries, incremental, write
 from casfs.trees.restore import restore as restoring

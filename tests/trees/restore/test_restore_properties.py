@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from casfs.digest import Digest
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Properties, Subdirectory, Symlink
+from casfs.store.store import Store
 from tests.support.helpers import (
     Link,
     Program,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import Conflict, NotFound, Refused
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system import locks
 from casfs.trees.restore.restore_state import RestoreStates
 from tests.support.helpers import (

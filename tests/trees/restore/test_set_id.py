@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs.nodes import directory
-from casfs.nodes.directory import File, Properties
-from casfs.store import Store
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import File, Properties
+from casfs.store.store import Store
 from tests.support.engine import Cli
 from tests.support.restores import restore_tree
 

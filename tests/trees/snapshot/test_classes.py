@@ -12,7 +12,7 @@ import pytest
 from casfs import config
 from casfs.checkpoints import create
 from casfs.scanner import fingerprint
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.ignore import BY_SETTING

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot import derived, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from casfs.scanner import Scanner
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot import derived, stat_cache, walker
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import Failed, Invalid
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules
 from tests.support.helpers import put_tree, write_tree

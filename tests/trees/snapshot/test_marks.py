@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from casfs import graph, local_trees
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import Conflict
-from casfs.store import Store
+from casfs.store import graph, local_trees
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.trees.snapshot import stat_cache
-from casfs.write_batch import Batch
 from tests.support.helpers import write_tree
 
 PROJECT: dict[str, Any] = {

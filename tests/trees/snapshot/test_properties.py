@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs.nodes.directory import File, Properties, Subdirectory
-from casfs.store import Store
+from casfs.store.nodes.directory import File, Properties, Subdirectory
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules

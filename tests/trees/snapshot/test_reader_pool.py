@@ -13,7 +13,7 @@ import pytest
 
 from casfs.backend.derived import staging_directory
 from casfs.errors import Failed
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees.snapshot import read_queue, reader_pool, walker
 from casfs.trees.snapshot.file_reader import ReadFile

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import Failed, NotFound
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -151,8 +151,8 @@ from pathlib import Path
 from casfs.errors import Failed
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.walker import snapshot
-from casfs.nodes.directory import File
-from casfs.store import Store
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.trees import tree
 store = Store.memory()
 if os.getuid() == 0:

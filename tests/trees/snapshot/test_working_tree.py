@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from casfs.digest import TreeHash
-from casfs.store import Store
+from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import walker

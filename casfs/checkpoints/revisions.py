@@ -1,0 +1,316 @@
+"""Revisions: the texts by which a person names a tree. One grammar, resolved here only.
+
+    HASH            a directory node; or a checkpoint, thread-start, -step or -end node: its tree
+    PREFIX          8 or more characters of such a hash, unique in the store
+    NAME            a checkpoint, also NAME@ID, NAME@{TIME}, NAME~N (`checkpoint.find`)
+    THREAD          the tree of a thread's last step; a thread's name or a part of its id of 4 or
+                    more characters (`casfs.threads.lookup`)
+    THREAD@STEP     the tree after that step; @0: the tree that the thread started from
+    THREAD@STEP.TURN  the tree after a turn of a step, counted from 1, where it was recorded
+    THREAD@{TIME}   the tree at that time
+    ID              a checkpoint, by its id or a part of its random end
+    @last           the newest thread that no other called, also @last@STEP; where there is none,
+                    the newest checkpoint that a person made
+    REV:PATH        a directory in such a tree, or a file, where one is meant
+
+`~N` goes N checkpoints, steps, turns back. A whole hash is never a name (`checkpoint.check_name`),
+also where a head has such a name. A checkpoint's name wins over a thread's, both over parts of ids
+and hashes; a part of several of these is ambiguous.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from casfs.backend.derived import find_prefix
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import MIN_PART_CHARS, NEWEST, TEXT, Checkpoint
+from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
+from casfs.errors import CasfsError, Conflict, Invalid, NotFound
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.store import MIN_PREFIX_CHARS, Store
+from casfs.system import moments
+from casfs.system.paths import printable
+from casfs.threads import attempt_details, lookup, threads
+from casfs.threads.threads import Thread
+from casfs.trees import dated, recorded_state, tree
+from casfs.trees.recorded_state import RecordedState
+
+STEP = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+LAST = re.compile(rf"@({'|'.join(NEWEST)})(?P<rest>([@~].*)?)", re.DOTALL)
+TURN = "react-turn"
+StepTurns = tuple[Mapping[str, Any], list[NodeHash], RecordedState]
+TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step": "workspace"}
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A recorded state, and the checkpoint or thread by which it was named. `node`: the directory,
+    checkpoint or node of a thread's chain that has it; empty for REV:PATH. `turn`: with its
+    step."""
+
+    state: RecordedState
+    checkpoint: Checkpoint | None = None
+    thread: Thread | None = None
+    node: str = ""
+    turn: tuple[int, int] | None = None
+
+    @property
+    def root(self) -> TreeHash:
+        """The work."""
+        return self.state.tree
+
+
+def resolve_tree(store: Store, text: str) -> TreeHash:
+    """Returns the hash of the directory node that `text` names. Raises NotFound (also for a node
+    without a tree), Conflict (ambiguous), Invalid (a time)."""
+    return resolve(store, text).root
+
+
+def resolve(store: Store, text: str) -> Revision:
+    """As `resolve_tree`, with what it was named by; REV:PATH is a tree by itself."""
+    revision, path = split(text)
+    base = _resolve(store, revision)
+    if path is None:
+        return base
+    entry = tree.resolve(store, base.root, path)
+    if entry is not None and not isinstance(entry, Subdirectory):
+        raise NotFound(f"{text} is not a directory")
+    return Revision(RecordedState.of_tree(dated.subtree(store, base.state.work, path)))
+
+
+def resolve_entry(
+    store: Store, text: str, *, with_local: bool = False
+) -> tuple[TreeHash, bytes, Entry | None]:
+    """Returns (root, path, entry) of REV[:PATH]; the entry of a root is None. `with_local`: of the
+    whole directory, private files included."""
+    revision, path = split(text)
+    state = _resolve(store, revision).state
+    root = state.full if with_local else state.tree
+    return root, path or b"", tree.resolve(store, root, path or b"")
+
+
+def resolve_blob(store: Store, text: str) -> BlobHash:
+    """Returns the hash of the file that REV:PATH names, or of the blob with this hash. Raises
+    NotFound, Conflict, Invalid."""
+    if split(text)[1] is None:
+        try:
+            return store.expand(text)
+        except Invalid as error:
+            try:
+                resolve_tree(store, text)
+            except CasfsError:
+                raise error from None
+            raise Invalid(f"{text!r} is a directory; use {text}:PATH") from None
+    entry = resolve_entry(store, text)[2]
+    if isinstance(entry, Symlink):
+        raise NotFound(f"{text} is not a file: a symlink to {printable(entry.target)}")
+    if not isinstance(entry, File):
+        raise NotFound(f"{text} is not a file: a directory; see `casfs ls`")
+    return entry.digest.hash
+
+
+def entries(
+    store: Store, text: str, *, recursive: bool = False, with_local: bool = False
+) -> Iterator[tuple[bytes, Entry]]:
+    """Yields path and entry of all that is in the directory REV[:PATH]; of a file, itself.
+    `with_local`: of the whole directory."""
+    root, _, entry = resolve_entry(store, text, with_local=with_local)
+    if isinstance(entry, File | Symlink):
+        return iter([(entry.name, entry)])
+    root = tree.subtree(entry) or root
+    return tree.walk(store, root) if recursive else iter(tree.load(store, root).items())
+
+
+def split(text: str) -> tuple[str, bytes | None]:
+    """Splits REV:PATH at the first colon that is not in a {TIME}."""
+    depth = 0
+    for index, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if character == ":" and depth <= 0:
+            return text[:index], os.fsencode(text[index + 1 :])
+    return text, None
+
+
+def _resolve(store: Store, text: str) -> Revision:
+    if is_hash(text):
+        return _of_node(store, store.expand(text))
+    named = checkpoint.find_if_named(store, text)
+    if named is not None:
+        return _of_checkpoint(store, named)
+    if newest := LAST.fullmatch(text):
+        for thread in lookup.matches(store, lookup.LAST):
+            return _resolve(store, thread.id + newest["rest"])
+        return _of_checkpoint(store, checkpoint.find(store, text))
+    parts = TEXT.fullmatch(text)
+    if parts is None:
+        raise _missing(text)
+    name = parts["name"]
+    selector = parts["selector"]
+    back = parts["back"]
+    matching_threads = _threads(store, name)
+    ids: list[Checkpoint] = []
+    hashes: list[BlobHash] = []
+    if selector is None and not (
+        matching_threads and matching_threads[0].fields.get("name") == name
+    ):
+        ids = checkpoint.with_id_part(store, name)
+        hashes = _hashes(store, text, {matching_checkpoint.hash for matching_checkpoint in ids})
+    candidates = [f"thread {matching_thread.id}" for matching_thread in matching_threads]
+    candidates += [
+        f"checkpoint {matching_checkpoint.name}@{matching_checkpoint.id}"
+        for matching_checkpoint in ids
+    ]
+    candidates += [f"{hash[:16]}…" for hash in hashes]
+    if len(candidates) > 1:
+        raise Conflict(f"{text} is ambiguous: {', '.join(candidates[:4])}; give more of it")
+    if matching_threads:
+        return _of_thread(
+            store,
+            matching_threads[0],
+            selector=selector,
+            back=0 if back is None else int(back or 1),
+        )
+    if ids:
+        return _of_checkpoint(store, checkpoint.find(store, text))
+    if hashes:
+        return _of_node(store, hashes[0])
+    raise _missing(text)
+
+
+def _threads(store: Store, name: str) -> list[Thread]:
+    """Returns the threads with this name, or with this part of an id, unless that is too short."""
+    matching_threads = lookup.matches(store, name)
+    if len(name) < MIN_PART_CHARS:
+        matching_threads = [
+            thread for thread in matching_threads if thread.fields.get("name") == name
+        ]
+    return matching_threads
+
+
+def _hashes(store: Store, prefix: str, known: set[NodeHash]) -> list[BlobHash]:
+    """Returns the stored hashes, two at most, that begin with `prefix` and are not `known`."""
+    if len(prefix) < MIN_PREFIX_CHARS or not is_hash(prefix.ljust(64, "0")):
+        return []
+    return [BlobHash(hash) for hash in find_prefix(store.blobs, prefix) if hash not in known]
+
+
+def _of_checkpoint(store: Store, named_checkpoint: Checkpoint) -> Revision:
+    return Revision(
+        checkpoint.recorded(store, named_checkpoint), named_checkpoint, node=named_checkpoint.hash
+    )
+
+
+def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) -> Revision:
+    """Returns the tree of a step: the one that `selector` names, and `back` steps before it."""
+    if selector is None or selector in NEWEST:
+        index = threads.length(store, thread)
+    elif selector.startswith("{"):
+        index = _step_at(store, thread, selector[1:-1])
+    elif step_match := STEP.fullmatch(selector):
+        index = int(step_match[1])
+        if step_match[2]:
+            turn = int(step_match[2]) - back
+            state = turn_state(store, thread, index=index, turn=turn)[2]
+            return Revision(state, thread=thread, node=state.tree, turn=(index, turn))
+    else:
+        raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use @3, or @3.2")
+    if index < back:
+        raise NotFound(f"thread {thread.id} has no step {back} before step {index}")
+    return _of_step(store, thread, index - back)
+
+
+def step_tree(store: Store, thread: Thread, index: int | None) -> TreeHash:
+    """Returns the work after a step (None: the last; 0: before the first). Raises NotFound."""
+    return step_state(store, thread, index).tree
+
+
+def step_state(store: Store, thread: Thread, index: int | None) -> RecordedState:
+    """As `step_tree`, with what is here only."""
+    last = threads.length(store, thread) if index is None else index
+    return _of_step(store, thread, last).state
+
+
+def _of_step(store: Store, thread: Thread, index: int) -> Revision:
+    hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]
+    return Revision(state_of_node(store, hash), thread=thread, node=hash)
+
+
+def _of_node(store: Store, hash: str) -> Revision:
+    return Revision(state_of_node(store, hash), node=hash)
+
+
+def turns(store: Store, detail: str | None) -> list[NodeHash]:
+    """Returns the turns that a step's `react-session` holds, oldest first; none of others."""
+    try:
+        node = store.node(detail or "")
+    except NotFound:  # a blob
+        return []
+    return list(node.payload["turns"]) if node.type == "react-session" else []
+
+
+def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns:
+    """Returns the payload of a step, or its intent while it is pending, its turns up to this one,
+    and the state after it. Raises NotFound."""
+    step: Mapping[str, Any]
+    pending = thread.pending
+    name = f"step {index} of thread {thread.id}"
+    if pending is not None and pending["index"] == index:
+        step = pending
+        left = [pending.get("paused"), *thread.record.get("attempts", ())[-1:]]
+        turn_hashes = threads.turns(store, pending)
+        for entry in filter(None, left):
+            turn_hashes = turn_hashes or attempt_details.turns(store, entry)
+    else:
+        step = threads.step_at(store, thread, index).payload
+        turn_hashes = turns(store, step["detail"])
+    if not 1 <= turn <= len(turn_hashes):
+        raise NotFound(f"{name} has no turn {turn}; it has {len(turn_hashes)}")
+    hash = turn_hashes[turn - 1]
+    payload = store.node(hash, TURN).payload
+    if payload.get("workspace"):
+        state = recorded_state.of_node(store, hash, payload=payload, field="workspace")
+        assert state is not None
+        return step, turn_hashes[:turn], state
+    raise NotFound(f"{name}: turn {turn} has no tree; see `thread start --turn-trees`")
+
+
+def _step_at(store: Store, thread: Thread, time: str) -> int:
+    """Returns the index of the last step at that time, 0 where there was none yet."""
+    moment = moments.parse(time, datetime.now().astimezone()).timestamp() * 1000
+    done = (node.payload for node in threads.backwards(store, thread))
+    return next((step["index"] for step in done if step["completedAt"] <= moment), 0)
+
+
+def state_of_node(store: Store, hash: str) -> RecordedState:
+    """Raises NotFound for a node without a tree."""
+    state = state_if_any(store, hash)
+    if state is None:
+        kind = store.node(hash).type.removeprefix("thread-")
+        raise NotFound(f"{hash}: that {kind} has no workspace")
+    return state
+
+
+def state_if_any(store: Store, hash: str) -> RecordedState | None:
+    """As `state_of_node`; None for a node of a thread without a workspace."""
+    node = store.node(hash)
+    if node.type == "directory":
+        return RecordedState(TreeHash(node.hash))
+    if node.type == "thread-end":
+        return state_if_any(store, node.payload["lastStep"] or node.payload["start"])
+    if node.type not in TREE_FIELDS:
+        raise NotFound(f"{hash} is a {node.type}, not a tree")
+    return recorded_state.of_node(
+        store, node.hash, payload=node.payload, field=TREE_FIELDS[node.type]
+    )
+
+
+def _missing(text: str) -> NotFound:
+    return NotFound(
+        f"{text!r} is neither a hash nor a checkpoint or thread; see `casfs checkpoint list`"
+    )

@@ -1,0 +1,1 @@
+"""Heads that travel between stores: by a remote, a clone, an archive."""

@@ -1,0 +1,1 @@
+"""The store: nodes by their hash, heads by their name, what is written together."""

@@ -1,0 +1,250 @@
+"""JSON Schema 2020-12 with references: validates payloads and collects their refs.
+
+Three keywords extend the standard. `"format": "cas_ref"` marks a string as the hash of a
+stored blob and asserts its 64 hex characters; `"cas_type": "content"` beside it names the
+type that the target must have; `"cas_local": true` makes it a local ref, which only the
+store that recorded it follows. References are derived from the schema and the payload
+together, never from a position, through every keyword that can apply a subschema; of
+`anyOf`, `oneOf`, `if` and `contains` only branches that validate count. An unknown keyword
+could hide a reference from gc, so a schema that has one is refused.
+
+jsonschema checks once, at registration, that a document is a schema; jsonschema-rs validates
+payloads (some hundred times faster; the tests compare the two). Compiled schemas are
+immutable and thread-safe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from casfs import canonical
+from casfs.errors import Invalid
+from casfs.store.nodes.ref_collectors import (
+    Collect,
+    Ref,
+    collect_array,
+    collect_if,
+    collect_object,
+    collect_ref,
+    has_key,
+    in_turn,
+    only_set,
+)
+from casfs.store.nodes.schema_cost import Cost
+from casfs.store.nodes.schema_dialect import (
+    DIALECT,
+    Document,
+    assert_refs,
+    has_refs,
+    line,
+    ref_target,
+    walk,
+)
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
+ROOT = "casfs:///root"
+BACKTRACK_LIMIT = 10_000  # from each character
+
+
+@contextmanager
+def _refusing_deep_nesting() -> Iterator[None]:
+    """Turns the RecursionError of a parser into Invalid. A pattern within a string, or combinators
+    within combinators, need more levels of a library than their JSON has."""
+    try:
+        yield
+    except RecursionError:
+        raise Invalid("not a usable schema: its patterns or subschemas nest too deep") from None
+
+
+class Schema:
+    """A compiled schema document. Raises Invalid when the document is not acceptable."""
+
+    @_refusing_deep_nesting()
+    def __init__(
+        self, document: Document, *, extra: frozenset[str] = frozenset({"$id"}), new: bool = False
+    ) -> None:
+        """`extra`: root keywords that assert nothing (a role-schema has `name`). `new`: refuse a
+        pattern of which matching may take quadratic time; stored schemas may have some."""
+        import jsonschema_rs  # it takes time, and many a process needs no schema
+
+        if not isinstance(document, dict):
+            raise Invalid("a schema must be an object")
+        canonical.encode(document)  # valid JSON of bounded depth, or Invalid
+        self.document = document
+        root = {key: value for key, value in document.items() if key not in extra}
+        self._places = dict(walk(root, ()))
+        self.has_refs = has_refs(root)
+        self._cost = Cost(self._places)
+        try:
+            self._library = jsonschema_rs
+            self._registry = jsonschema_rs.Registry([(ROOT, assert_refs(root))])
+            self._validator = self._compile_linear(new)
+        except ValueError as error:
+            raise Invalid(f"not a usable schema: {line(str(error))}") from None
+        self.backtracks = isinstance(self._patterns, jsonschema_rs.FancyRegexOptions)
+        self._collectors: dict[str, Collect | None] = {}
+        self._collect = self._collector(root, "")
+
+    def check(self, payload: Any) -> None:
+        """Raises Invalid with the JSON path of the first fault and its reason."""
+        self._cost.limit(payload)
+        if not self._validator.is_valid(payload):
+            raise Invalid(self._cost.explain(self._validator, payload))
+
+    def refs(self, payload: Any) -> list[Ref]:
+        """Returns the references of a valid payload in its order, local ones too, with repetitions.
+        Raises Invalid where it is nested too deep to follow them."""
+        refs: list[Ref] = []
+        if self._collect is not None:
+            try:
+                self._collect((payload,), refs)
+            except RecursionError:
+                raise Invalid("$: nested too deep to follow its references") from None
+        return refs
+
+    # -- compiling --------------------------------------------------------------------
+
+    def _compile_linear(self, new: bool) -> Any:
+        self._patterns: Any = self._library.RegexOptions()
+        with suppress(ValueError):
+            return self._compile("")
+        self._patterns = self._library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
+        validator = self._compile("")
+        if new:
+            raise ValueError("a pattern has look-around, back-references or too many repetitions")
+        return validator
+
+    def _compile(self, pointer: str) -> Any:
+        return self._library.validator_for(
+            {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"},
+            registry=self._registry,
+            pattern_options=self._patterns,
+        )
+
+    def _matcher(self, text: str) -> Callable[[str], bool]:
+        """Matches a pattern as the validator does: Python's `re` differs, in `$` for one."""
+        document = {"$schema": DIALECT, "pattern": text}
+        return self._library.validator_for(document, pattern_options=self._patterns).is_valid
+
+    def _collector(self, schema: Document, pointer: str) -> Collect | None:
+        """Returns a function that appends the refs in values under `schema`; None without refs."""
+        if not isinstance(schema, dict) or not has_refs(schema):
+            return None
+        parts: list[Collect] = []
+        if schema.get("format") == "cas_ref":
+            parts.append(collect_ref(schema))
+        if "$ref" in schema:
+            parts.append(self._follow(schema["$ref"]))
+        parts += self._everywhere(schema, pointer)
+        parts += self._where_valid(schema, pointer)
+        parts += self._in_object(schema, pointer)
+        parts += self._in_array(schema, pointer)
+        return in_turn(parts)
+
+    def _follow(self, target: str) -> Collect:
+        pointer = target[1:]
+        location = ref_target(target)
+
+        def follow(values: Iterable[Any], refs: list[Ref]) -> None:
+            if pointer not in self._collectors:
+                self._collectors[pointer] = self._collector(self._places[location], pointer)
+            if collect := self._collectors[pointer]:
+                collect(values, refs)
+
+        return follow
+
+    def _everywhere(self, schema: Document, pointer: str) -> list[Collect]:
+        branches = schema.get("allOf", [])
+        return only_set(self._collector(s, f"{pointer}/allOf/{i}") for i, s in enumerate(branches))
+
+    def _where_valid(self, schema: Document, pointer: str) -> list[Collect]:
+        parts = []
+        for keyword in ("anyOf", "oneOf"):
+            for index, branch in enumerate(schema.get(keyword, [])):
+                branch_pointer = f"{pointer}/{keyword}/{index}"
+                if collect := self._collector(branch, branch_pointer):
+                    parts.append(collect_if(self._compile(branch_pointer).is_valid, collect))
+        if "if" in schema:
+            then = in_turn(
+                only_set(self._collector(schema.get(k), f"{pointer}/{k}") for k in ("if", "then"))
+            )
+            other = self._collector(schema.get("else", True), f"{pointer}/else")
+            if then or other:
+                parts.append(collect_if(self._compile(f"{pointer}/if").is_valid, then, other))
+        return parts
+
+    def _in_object(self, schema: Document, pointer: str) -> list[Collect]:
+        parts = []
+        named = {
+            name: self._collector(sub, f"{pointer}/properties/{_escape(name)}")
+            for name, sub in schema.get("properties", {}).items()
+        }
+        patterns = [
+            (
+                self._matcher(text),
+                self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}"),
+            )
+            for text, sub in schema.get("patternProperties", {}).items()
+        ]
+        additional = self._collector(
+            schema.get("additionalProperties"), f"{pointer}/additionalProperties"
+        )
+        if any(named.values()) or any(collect for _, collect in patterns) or additional:
+            parts.append(collect_object(named, patterns, additional))
+        for name, sub in schema.get("dependentSchemas", {}).items():
+            if collect := self._collector(sub, f"{pointer}/dependentSchemas/{_escape(name)}"):
+                parts.append(collect_if(partial(has_key, name), collect))
+        return parts
+
+    def _in_array(self, schema: Document, pointer: str) -> list[Collect]:
+        parts = []
+        first = [
+            self._collector(sub, f"{pointer}/prefixItems/{index}")
+            for index, sub in enumerate(schema.get("prefixItems", []))
+        ]
+        remaining = self._collector(schema.get("items"), f"{pointer}/items")
+        if any(first) or remaining:
+            parts.append(collect_array(first, remaining))
+        if collect := self._collector(schema.get("contains"), f"{pointer}/contains"):
+            match = collect_if(self._compile(f"{pointer}/contains").is_valid, collect)
+            parts.append(collect_array([], match))
+        return parts
+
+
+@_refusing_deep_nesting()
+def check_document(document: Document) -> str:
+    """Returns the name (`$id`) of a schema document that may be registered. Raises Invalid."""
+    import jsonschema_rs
+
+    if not isinstance(document, dict):
+        raise Invalid("a schema must be an object")
+    canonical.encode(document)  # valid JSON of bounded depth, or Invalid
+    name = document.get("$id")
+    if not isinstance(name, str) or not NAME.match(name):
+        raise Invalid('a schema needs "$id": a name of a-z, 0-9, "-", a letter first')
+    if not jsonschema_rs.meta.is_valid({**document, "$schema": DIALECT}):
+        raise Invalid(f"not a schema: {_schema_fault(document)}")
+    Schema(document, new=True)
+    return name
+
+
+def _schema_fault(document: Document) -> str:
+    """Returns the best message for a document that is not a schema. The library takes 30 ms for
+    each, so it is asked for nothing else."""
+    import jsonschema
+
+    try:
+        jsonschema.Draft202012Validator.check_schema(document)
+    except jsonschema.SchemaError as error:
+        return f"{error.json_path}: {line(error.message)}"
+    return "it does not fit the meta-schema"
+
+
+def _escape(name: str) -> str:
+    """Returns a key as part of a JSON pointer inside a URI fragment."""
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")

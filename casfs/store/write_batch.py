@@ -1,0 +1,406 @@
+"""Write transactions: a Batch collects blobs, nodes and head moves and publishes them together.
+
+This is the only way to write. Every node is checked when it is added: its payload against
+its schema, the rules that a schema cannot state (`casfs.store.nodes.node.CHECKS`), and closure:
+each reference, the type included, must be in the store or in this batch, so nothing meets a
+dangling one; only a local ref of a foreign node may be one. Memory is bounded: staged blobs
+are published in parts once there are many, heads move only at the end. On an exception no
+head moves, and the parts published so far are garbage for gc. A batch is not thread-safe.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO, cast
+
+from casfs import canonical
+from casfs.backend import protocols
+from casfs.backend.protocols import META, Backend, BlobInfo, Head, HeadName, Staged, Swap, discard
+from casfs.digest import Digest, NodeDigest, NodeHash, TimesHash, TreeDigest
+from casfs.errors import Conflict, Invalid, NotFound
+from casfs.store.nodes import head_kinds, node
+from casfs.store.nodes.ref_collectors import Ref
+from casfs.store.nodes.registry import Registry, compile_schema, head_name
+from casfs.store.nodes.schema import Schema, check_document
+
+PUBLISH_BATCH_BLOBS = 16384
+PUBLISH_BATCH_BYTES = 32 << 20  # held in memory
+LOOKUP_MIN_BLOBS = 64  # up to fewer, publishing them is cheaper than looking them up
+
+
+class Batch:
+    def __init__(self, backend: Backend, registry: Registry) -> None:
+        self.backend = backend
+        self.blobs = backend.blobs
+        self._registry = registry
+        self._staged: dict[str, Staged] = {}
+        self._held_bytes = 0
+        self._types: dict[str, tuple[str, Schema]] = {}  # by name
+        self._named: dict[str, str] = {}  # the hashes of schemas that were put here
+        self._documents: dict[str, Any] = {}  # schemas that were put here, by hash
+        self._known: dict[str, str | None] = {}  # types
+        self._sizes: dict[str, int] = {}  # of what was added here
+        self._require: set[str] = set()
+        self._has_times: bool | None = None
+        self._swaps: list[Swap] = []
+        self._is_local = False  # whether what is put may be local
+        self._work: set[str] = set()  # new blobs that are work though `_is_local`
+        self._refs_put: dict[str, Collection[str]] = {}  # of nodes that may be local
+        self.new_bytes = 0  # of blobs that the store did not have when they were added
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.commit() if kind is None else self.discard()
+
+    def discard(self) -> None:
+        discard(self._staged.values())
+
+    # -- blobs --------------------------------------------------------------------------
+
+    def put(self, data: bytes) -> Digest:
+        return self.put_stream(io.BytesIO(data))
+
+    def put_stream(self, source: BinaryIO) -> Digest:
+        """Stores the rest of `source`, in constant memory."""
+        return self.put_staged(self.blobs.stage(source))
+
+    def put_staged(self, staged: Staged) -> Digest:
+        """Adds what `Blobs.stage` returned, perhaps in another thread."""
+        if staged.digest.hash in self._known:
+            discard([staged], keep_packs=True)
+            self._require.add(staged.digest.hash)
+        else:
+            self._add(staged)
+        return staged.digest
+
+    def adopt(
+        self,
+        digest: Digest,
+        staged: Staged | None,
+        info: BlobInfo | None,
+        *,
+        is_work: bool = False,
+    ) -> None:
+        """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
+        neither where this batch `knows` it, or gets it later. `is_work`: it is, whatever `settle`
+        will say."""
+        if is_work and info is None:
+            self._work.add(digest.hash)
+        if staged is not None:
+            self.put_staged(staged)
+        elif info is not None:
+            self._known.setdefault(digest.hash, info.type)
+
+    def knows(self, hash: str) -> bool:
+        """Returns True for a blob known to be stored, or staged here. Callable from any thread."""
+        return hash in self._known
+
+    def require(self, hash: str) -> bool:
+        """Requires a stored blob to be there still at commit. Returns False if it is not now."""
+        self._look_up([hash])
+        self._require.add(hash)
+        return hash in self._known
+
+    # -- local blobs ----------------------------------------------------------------------
+
+    def begin_local(self) -> None:
+        """From here on what is put is stored with the mark of local blobs, so it is hidden from
+        `Store.shown` until `settle`, and after a crash."""
+        self._is_local = True
+
+    def settle(self, work: Iterable[str]) -> None:
+        """Ends `begin_local`, once all is committed: these and what they reach are work with the
+        next commit; the rest stays local."""
+        self._is_local = False
+        self._require.update(work)
+
+    def _marked_below(self, hashes: Iterable[str]) -> set[str]:
+        """Returns what is marked as local among these, and what of that refers to, and so on. An
+        unmarked node refers to nothing that is marked, so nothing below it is looked at."""
+        marked: set[str] = set()
+        waiting = set(hashes)
+        while waiting:
+            new = self.blobs.local_among(waiting) - marked
+            marked |= new
+            waiting = {ref for hash in new for ref in self._refs_of(hash)} - marked
+        return marked
+
+    def _refuse_local(self, hashes: set[str]) -> None:
+        """Raises Invalid where a node from elsewhere refers to what is local here, as to what is
+        not here: it would make that work."""
+        if hashes and (hidden := self.blobs.local_among(hashes) - self._require):
+            raise Invalid(f"refers to {min(hidden)}, which is not in this store; put it first")
+
+    def _refs_of(self, hash: str) -> Collection[str]:
+        if hash not in self._refs_put:
+            blob = self.blobs.get(hash)
+            if blob.type in (None, META):
+                return ()
+            type_hash, payload = node.decode(hash, blob.data)
+            self._refs_put[hash] = [ref.hash for ref in self._compiled(type_hash)[1].refs(payload)]
+        return self._refs_put[hash]
+
+    # -- nodes --------------------------------------------------------------------------
+
+    def put_node(self, type: str, payload: Any) -> NodeDigest:
+        """Stores a node of the registered type. Raises Invalid, NotFound (the type)."""
+        return self._put_node(self._type(type)[0], payload)
+
+    def put_known(self, type: str, payload: Mapping[str, Any]) -> NodeDigest:
+        """As `put_node`, without optional members that are empty, or that a store of an older casfs
+        does not know."""
+        schema = self._type(type)[1].document
+        required = schema["required"]
+        known = schema["properties"]
+        members = {
+            name: value
+            for name, value in payload.items()
+            if name in required or (value and name in known)
+        }
+        return self.put_node(type, members)
+
+    def put_directory(self, payload: Any) -> TreeDigest:
+        return cast(TreeDigest, self.put_node("directory", payload))
+
+    def put_times(self, payload: Any) -> TimesHash | None:
+        """Stores a node of times; None where the store has none."""
+        return cast(TimesHash, self.put_node("times", payload).hash) if self.has_times() else None
+
+    def has_times(self) -> bool:
+        """Whether the store can have nodes of times; one of an older casfs cannot."""
+        if self._has_times is None:
+            with suppress(NotFound):
+                self._has_times = bool(self._type("times"))
+        return bool(self._has_times)
+
+    def put_encoded(self, data: bytes) -> NodeDigest:
+        """Stores the bytes of a node that was made elsewhere; its type must be here by now, a
+        local ref's target need not. Raises Invalid: not canonical, or not of its type."""
+        digest = NodeDigest.of(data)
+        value = canonical.parse(data)
+        if not isinstance(value, dict) or value.keys() != {"payload", "type"}:
+            raise Invalid(f"{digest}: not a node")
+        type_hash = value["type"]
+        payload = value["payload"]
+        if type_hash == META:
+            check_document(payload)
+            self._add(Staged(digest, data, type=META))
+        else:
+            self._put_node(type_hash, payload, is_foreign=True)
+        if digest.hash not in self._known or node.encode(type_hash, payload) != data:
+            raise Invalid(f"{digest}: its bytes are not canonical")
+        if type_hash == META or self._compiled(type_hash)[0] == META:
+            self._documents[digest.hash] = payload
+        return digest
+
+    def _put_node(self, type_hash: str, payload: Any, *, is_foreign: bool = False) -> NodeDigest:
+        name, schema = self._compiled(type_hash)
+        data = node.encode(type_hash, payload)  # first: the checks below need valid JSON
+        schema.check(payload)
+        if check := node.CHECKS.get(name):
+            check(payload)
+        if name == META:
+            check_document(payload)
+        refs = schema.refs(payload)
+        if is_foreign and not self._is_local:
+            self._refuse_local({ref.hash for ref in refs} - self._sizes.keys())
+        self._check_refs(
+            name, type_hash, refs=self._present(refs) if is_foreign else refs, payload=payload
+        )
+        digest = NodeDigest.of(data)
+        if self._is_local:
+            self._refs_put[digest.hash] = [ref.hash for ref in refs if ref.hash not in self._work]
+        self._add(Staged(digest, data, type=type_hash))
+        return digest
+
+    def put_schema(self, document: Any, *, builtin: bool = False) -> NodeDigest:
+        """Registers a schema under its `$id`. Raises Invalid, Conflict (a built-in name).
+        `builtin`: the document comes with casfs, and its tests have checked it."""
+        name = document["$id"] if builtin else check_document(document)
+        data = node.encode(META if name == META else self._type(META)[0], document)
+        digest = NodeDigest.of(data)
+        old = self.head(head_name(name))
+        changed = old is None or old.hash != digest.hash
+        if old is not None and changed and old.record.get("builtin") and not builtin:
+            raise Conflict(f"the type {name!r} is built in; choose another $id")
+        if name == META:
+            self._add(Staged(digest, data, type=META))
+        else:
+            type_hash, schema = self._type(META)
+            schema.check(document)
+            self._check_refs(META, type_hash, refs=schema.refs(document), payload=document)
+            self._add(Staged(digest, data, type=type_hash))
+        self._documents[digest.hash] = document
+        self._named[name] = digest.hash
+        self._types.pop(name, None)
+        if changed:
+            self.swap(head_name(name), old, Head(digest.hash, {"builtin": builtin}))
+        return digest
+
+    def _type(self, name: str) -> tuple[str, Schema]:
+        if name not in self._types:
+            hash = self._named.get(name) or self._registry.current(name)
+            self._types[name] = hash, self._compiled(hash)[1]
+        return self._types[name]
+
+    def _present(self, refs: list[Ref]) -> list[Ref]:
+        """Returns the refs without local ones to what is not here."""
+        self._look_up({ref.hash for ref in refs if ref.is_local})
+        return [ref for ref in refs if not ref.is_local or ref.hash in self._known]
+
+    def _check_refs(self, name: str, type_hash: str, refs: list[Ref], payload: Any) -> None:
+        """Raises Invalid for a node with a dangling reference, one to a node of another type, or
+        one that states another size."""
+        if not refs and type_hash in self._require:  # as for a node before
+            return
+        needed = {type_hash, *(hashes := {ref.hash for ref in refs})}
+        types = self._registry.types_of(needed)
+        self._look_up(needed - types.keys())
+        types.update({hash: self._known[hash] for hash in needed & self._known.keys()})
+        node.check_types(refs, types, self.type_name)
+        node.check_targets(name, payload, info=lambda: self.info(hashes), type_name=self.type_name)
+        self._require |= needed - self._staged.keys()
+
+    def info(self, hashes: set[str]) -> dict[str, BlobInfo]:
+        """Returns size and type of blobs that were added here or are stored."""
+        added_hashes = hashes & self._sizes.keys()
+        sizes = self._sizes
+        added = {hash: BlobInfo(sizes[hash], self._known[hash]) for hash in added_hashes}
+        return self.blobs.info(hashes - added_hashes) | added
+
+    def _compiled(self, type_hash: str) -> tuple[str, Schema]:
+        """Returns (name, schema) of a type that is in this batch or in the store."""
+        document = self._documents.get(type_hash)
+        if document is None:
+            return self._registry.compiled(type_hash)
+        return document["$id"], compile_schema(type_hash, document)
+
+    def type_name(self, type_hash: str | None) -> str:
+        if type_hash is None:
+            return "blob"
+        return META if type_hash == META else self._compiled(type_hash)[0]
+
+    # -- heads --------------------------------------------------------------------------
+
+    def swap(self, name: HeadName, old: Head | None, new: Head | None) -> None:
+        """Moves a head at commit, which raises Conflict when it is not `old` any more. Raises
+        Invalid for a name or a record that its kind does not have."""
+        if new is not None and (fault := head_kinds.fault(name, new)):
+            raise Invalid(f"head {name!r}: {fault}")
+        self._swaps.append(Swap(name, old, new))
+
+    def head(self, name: HeadName) -> Head | None:
+        """Returns the value of a head after the moves so far."""
+        for swap in reversed(self._swaps):
+            if swap.name == name:
+                return swap.new
+        return self.backend.heads.get(name)
+
+    def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
+        """Swaps to a new pair, and returns it for the next move."""
+        new = Head(hash, record)
+        self.swap(name, old, new)
+        return new
+
+    def commit(self) -> None:
+        """Makes everything durable, then moves the heads. Raises Conflict, NotFound, Failed."""
+        try:
+            if self._staged or self._swaps or self._require:
+                self._publish(self._swaps)
+        except BaseException:
+            self.discard()
+            raise
+        self._swaps = []
+
+    def _publish(self, swaps: list[Swap]) -> None:
+        """`swaps` is empty for a part: the heads wait for the end."""
+        new = self._not_stored()
+        try:
+            stored = self.backend.publish(*self.publication(new, swaps))
+        except NotFound:
+            if len(new) == len(self._staged):
+                raise
+            new = self._staged  # gc deleted a blob that was found stored: publish it after all
+            stored = self.backend.publish(*self.publication(new, swaps))
+        self._note_published(new, stored)
+
+    def publication(
+        self, new: Mapping[str, Staged] | None = None, swaps: list[Swap] | None = None
+    ) -> protocols.Publication:
+        """Returns what is to be published: by default all of a small batch, for a group."""
+        blobs = self._staged if new is None else new
+        moves = self._swaps if swaps is None else swaps
+        kept = set[str]().union(*map(protocols.new_targets, moves))
+        if self._is_local:
+            require = (self._require | kept) - blobs.keys()
+            return protocols.Publication(
+                list(blobs.values()),
+                moves,
+                require=require,
+                local=(blobs.keys() | require) - self._work,
+            )
+        require = (self._require | kept | self._marked_below(self._require)) - blobs.keys()
+        # A head makes nothing work: that of a local tree leads to what is local.
+        local = kept - self._require - blobs.keys()
+        return protocols.Publication(list(blobs.values()), moves, require=require, local=local)
+
+    def conclude(self, result: set[str] | BaseException) -> None:
+        """Ends a batch with what publishing all of it returned or raised."""
+        if isinstance(result, BaseException):
+            self.discard()
+        else:
+            self._note_published(self._staged, result)
+            self._swaps = []
+
+    def _note_published(self, new: Mapping[str, Staged], stored: set[str]) -> None:
+        discard(staged for hash, staged in self._staged.items() if hash not in new)
+        stored.update(self._staged.keys() - new.keys())
+        self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
+        self._registry.cache_types({hash: staged.type for hash, staged in new.items()})
+        self._staged = {}
+        self._require = set()
+        self._held_bytes = 0
+
+    def _not_stored(self) -> dict[str, Staged]:
+        """Returns the staged blobs that the store lacks (or has untyped); all of a few rows."""
+        new = dict(self._staged)
+        if len(new) < LOOKUP_MIN_BLOBS and all(staged.is_row for staged in new.values()):
+            return new
+        unchecked = [
+            hash for hash, staged in new.items() if staged.member is None
+        ]  # others were, just now
+        for hash, info in self.blobs.info(unchecked).items():
+            is_enough = info.type is not None or self._staged[hash].type is None
+            if is_enough and (info.is_here or info.purged):
+                self._known[hash] = info.type
+                self._require.add(hash)
+                del new[hash]
+        return new
+
+    def _add(self, staged: Staged) -> None:
+        hash = staged.digest.hash
+        if hash in self._known and (self._known[hash] is not None or staged.type is None):
+            self._require.add(hash)  # stored already, with its type
+            return
+        if hash in self._staged:  # plain bytes so far, now a node: moves behind its references
+            discard([self._staged.pop(hash)], keep_packs=True)
+        else:
+            self.new_bytes += staged.digest.size_bytes
+        self._staged[hash] = staged
+        self._known[hash] = staged.type
+        self._sizes[hash] = staged.digest.size_bytes
+        self._held_bytes += len(staged.data or b"")
+        full = self._held_bytes >= PUBLISH_BATCH_BYTES or len(self._staged) >= PUBLISH_BATCH_BLOBS
+        if full and staged.member is None:  # else the others of its pack are to come
+            self._publish([])
+
+    def _look_up(self, hashes: Iterable[str]) -> None:
+        unknown = [hash for hash in hashes if hash not in self._known and hash != META]
+        if unknown:
+            infos = self.blobs.info(unknown)
+            self._known.update((hash, info.type) for hash, info in infos.items())
+            self._registry.cache_types({hash: info.type for hash, info in infos.items()})

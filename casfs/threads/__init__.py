@@ -1,0 +1,1 @@
+"""Threads (runs of a workflow): what they record, and what is read from it."""

@@ -1,0 +1,1 @@
+"""The output of an agent, and the meta that is in it."""

@@ -1,0 +1,1 @@
+"""Subprocesses of agents: started, limited, and ended with their attempt."""
