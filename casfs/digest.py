@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NewType, Self, TypeGuard
 from blake3 import blake3
 
 CHUNK = 1 << 20  # bytes
+# One update is what the cores share, so a piece must be long enough to be worth dividing.
 LONG_READ_BYTES = 4 << 20
+# `$` would also match before a newline at the end.
 HEX = re.compile(r"[0-9a-f]{64}\Z")
 Hasher = blake3
 BlobHash = NewType("BlobHash", str)
@@ -42,7 +44,8 @@ class Digest(NamedTuple):
         return self.hash
 
 
-if TYPE_CHECKING:  # at run time all digests are equal by value, so of one class
+# At run time digests of all kinds are compared by value, so they must be of one class.
+if TYPE_CHECKING:
 
     class NodeDigest(Digest):
         hash: NodeHash
@@ -55,15 +58,17 @@ else:
 
 
 def hash_bytes(data: bytes | memoryview) -> BlobHash:
-    return BlobHash(blake3(data).hexdigest())
+    hex_digest = blake3(data).hexdigest()
+    return BlobHash(hex_digest)
 
 
 def hash_stream(source: BinaryIO, check: Callable[[], None] = lambda: None) -> Digest:
     """Returns the digest of the rest of `source`, in constant memory; a long one is hashed on all
-    cores, and `check` is called between its pieces. (Not mapped: truncating the file meanwhile
-    would kill this process.)"""
+    cores, and `check` is called between its pieces."""
+    # Not mapped: a program that truncates the file meanwhile would kill this process by SIGBUS.
     first = source.read(CHUNK)
     if len(first) < CHUNK:
+        # A raw stream may give less than it has: only an empty read is the end.
         second = source.read(CHUNK)
         if not second:
             return Digest.of(first)
@@ -72,7 +77,8 @@ def hash_stream(source: BinaryIO, check: Callable[[], None] = lambda: None) -> D
     size = len(first)
     piece = bytearray(LONG_READ_BYTES)
     view = memoryview(piece)
-    while count := source.readinto(piece):  # type: ignore[attr-defined]  # all of ours have it
+    # BinaryIO does not promise `readinto`; all streams of casfs have it.
+    while count := source.readinto(piece):  # type: ignore[attr-defined]
         hasher.update(view[:count])
         size += count
         check()
@@ -80,4 +86,6 @@ def hash_stream(source: BinaryIO, check: Callable[[], None] = lambda: None) -> D
 
 
 def is_hash(text: object) -> TypeGuard[BlobHash]:
+    # Most texts of records and payloads are no hashes: the length refuses them in a quarter of the
+    # time of the pattern.
     return isinstance(text, str) and len(text) == 64 and HEX.match(text) is not None

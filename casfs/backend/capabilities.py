@@ -24,6 +24,7 @@ from casfs.digest import Digest
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
 IN_REMOTE = -1  # instead of an offset in a local pack
+PackPlace = tuple[str, int, int | None]  # name and size of the pack, offset of the plain bytes
 Wanted = Callable[[Mapping[HeadName, Head]], Collection[HeadName]]
 
 
@@ -56,11 +57,12 @@ class SizedReads(Protocol):
 class Packed(Protocol):
     """Blobs: some are in packs."""
 
-    def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
+    def places(self, hashes: Collection[str]) -> dict[str, PackPlace]:
         """Returns of those that are in packs: name and size of the pack, and where the plain bytes
         begin in it; None: they are compressed; IN_REMOTE: the pack is in a remote."""
 
 
+# Apart from `Blobs.open`, which makes a large packed blob a file again, so that it is seekable.
 @runtime_checkable
 class Streamed(Protocol):
     """Blobs: a single reading needs no file of its own."""
@@ -98,6 +100,7 @@ class UsageTracking(Protocol):
         """Returns the time of the last use in ms since 1970 UTC; 0 where none is recorded."""
 
 
+# Asked much more often than heads move, so it must be cheaper than a look at the journal.
 @runtime_checkable
 class Versioned(Protocol):
     """Backend: a cheap staleness check."""
@@ -126,6 +129,7 @@ class GroupPublishing(Protocol):
         alone. Returns once all are durable."""
 
 
+# What a method of a capability returns is never tested for, so it is not `runtime_checkable`.
 class RecompressionRun(Protocol):
     def train(self) -> int: ...
 
@@ -167,6 +171,8 @@ class Repairable(Protocol):
 class Purgeable(Protocol):
     """Blobs: the content of some can be deleted for good, whatever refers to it."""
 
+    # With heads, since the tombstone must be there whenever the mark is: it keeps the row and the
+    # substitute through gc, and is what travels to other stores.
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
         """Deletes the bytes of blobs, and moves heads in the same transaction. Size and type stay;
         reads give the substitute, or raise Purged; a put of the same bytes stores nothing. A blob
@@ -200,6 +206,8 @@ class Tiers(Protocol):
 class Tiered(Protocol):
     """Backend: blobs can be moved between tiers."""
 
+    # Not in `Packed`: a shared store has packs, but no tiers. `isinstance` reads this attribute, so
+    # the backend makes its tiers then.
     tiers: Tiers
 
 
@@ -218,16 +226,20 @@ class GcRun(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
+    # The run knows no references, so it returns what the caller has to follow.
     def mark(self, hashes: Collection[str]) -> list[str]:
         """Marks these blobs as live; returns those that are nodes and were not marked before."""
 
+    # Marks cannot be taken back one by one: what an evicted head reached, another may reach, too.
     def reset(self) -> None:
         """Clears all marks."""
 
+    # For `casfs pack`, which packs blobs in this order: neighbours of a tree share a frame.
     def unmarked_files(self, before: int) -> Iterator[tuple[str, int]]:
         """Yields (hash, size) of the unmarked plain blobs outside the database and the cold tier
         that were touched before `before`, in the order of arrival."""
 
+    # A head for them may not be written yet, so they are roots.
     def recent(self, since: int) -> Iterator[list[str]]:
         """Yields the blobs touched since `since` (UTC seconds), in batches."""
 
@@ -293,6 +305,7 @@ class Leases(Protocol):
     def renew(self, held: Collection[HeadName]) -> Renewal:
         """Extends all leases by `ttl_s` from now, in one statement."""
 
+    # Asked much more often than leases are renewed, as it writes nothing.
     def check(self, held: Collection[HeadName]) -> Renewal:
         """As `renew`, without extending them."""
 

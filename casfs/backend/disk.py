@@ -74,22 +74,24 @@ class DiskBackend:
         self, root: Path, objects: Objects | None = None, synchronous: Synchronous = "FULL"
     ) -> None:
         """Opens what `create` made; sweeps what dead writers left in `tmp/`."""
+        db = Database(root / "store.db", synchronous=synchronous)
+        commits = GroupCommit(db)
+        packs = PackFiles(root / "packs", db, self._open_remote)
         self._root = root
-        self._db = Database(root / "store.db", synchronous=synchronous)
+        self._db = db
+        self._commits = commits
         self._objects = objects or Objects(root / "objects")
         self._objects.staging.sweep()
-        self._commits = GroupCommit(self._db)
-        self.heads = DiskHeads(self._db, self._commits)
-        self.packs = PackFiles(root / "packs", self._db, self._open_remote)
-        self.blobs = DiskBlobs(
-            self._db, self._objects, packs=self.packs, heads=self.heads, commits=self._commits
-        )
+        self.packs = packs
+        self.heads = DiskHeads(db, commits)
+        self.blobs = DiskBlobs(db, self._objects, packs, heads=self.heads, commits=commits)
+        # The tiers need the blobs, and nearly no process purges: so they are made when it does.
         self.blobs.erase = lambda **options: self.tiers.tidy(purged_only=True, **options)
 
     @classmethod
     def for_worker(cls, staging: Path) -> DiskBackend:
         """For a worker process that stages into its parent's `staging_directory`."""
-        root = staging.parent.parent
+        root = staging.parent.parent  # of <root>/tmp/<writer>
         return cls(root, Objects(root / "objects", staging))
 
     @classmethod
@@ -107,9 +109,8 @@ class DiskBackend:
         require: Collection[str] = (),
         local: Collection[str] = (),
     ) -> set[str]:
-        (result,) = self._publish_all(
-            [Publication(list(staged), list(swaps), require=require, local=local)]
-        )
+        publication = Publication(list(staged), list(swaps), require=require, local=local)
+        (result,) = self._publish_all([publication])
         if isinstance(result, BaseException):
             raise result
         return result
@@ -122,58 +123,71 @@ class DiskBackend:
 
         spilled: list[Staged] = []
         try:
-            ready = [
-                publication._replace(staged=spill(self._objects, publication.staged, spilled))
-                for publication in group
-            ]
+            ready: list[Publication] = []
+            for publication in group:
+                staged = spill(self._objects, publication.staged, spilled)
+                ready.append(publication._replace(staged=staged))
+            # Before the transaction: no row may be committed whose file the power could take, and
+            # no other writer waits meanwhile.
             self._objects.sync([blob for publication in ready for blob in publication.staged])
-            return self._commits.run_all(
-                [partial(self._publish, publication) for publication in ready]
-            )
+            actions = [partial(self._publish, publication) for publication in ready]
+            return self._commits.run_all(actions)
         except Exception as error:
+            # Nothing of the group was written: `run_all` returns the errors of single publications.
             return [error] * len(group)
         finally:
+            # What was published was renamed, so this takes only what was not. The caller's own
+            # blobs are the caller's to discard.
             discard(spilled)
 
     def _publish(self, publication: Publication, db: Connection) -> set[str]:
         batch, swaps, require, local = publication
         now_s = int(time.time())
         at_ms = now_ms()
+        # Under the write lock, so nothing that is checked here can be collected before the commit.
         stored = prepare(db, batch, moves=swaps, require=require, now_s=now_s)
-        temps = dict.fromkeys(blob.temp for blob in batch if blob.temp and blob.member is not None)
-        if temps:
+        stored_hashes = {key.hex() for key in stored}
+        # Each once, in the order of the batch: a pack is placed whole, with its first member.
+        private_packs: dict[str, None] = {}
+        for blob in batch:
+            if blob.temp and blob.member is not None:
+                private_packs[blob.temp] = None
+        if private_packs:
             self._blank_purged(db, batch)
+        # Before the rows are inserted: only a blob that has no row yet may be marked.
         if local:
             hashes: set[str] = {blob.digest.hash for blob in batch}
             mark_local(db, hashes.intersection(local))
-        unmark_local(db, {key.hex() for key in stored}.union(require).difference(local))
-        packs = {temp: self.packs.place(db, temp, "hot") for temp in temps}
-        insert(
-            db,
-            self.blobs.rows,
-            batch=batch,
-            stored=stored,
-            type_ids=self.blobs.type_ids,
-            packs=packs,
-            now_s=now_s,
-        )
-        self._objects.place(blob for blob in batch if not is_placed(blob, stored))
+        work = stored_hashes.union(require).difference(local)
+        unmark_local(db, work)
+        # Packs before the rows, which name them.
+        packs = {temp: self.packs.place(db, temp, "hot") for temp in private_packs}
+        rows = self.blobs.rows
+        type_ids = self.blobs.type_ids
+        insert(db, rows, batch, stored, type_ids=type_ids, packs=packs, now_s=now_s)
+        # Inside the transaction: gc removes files under the same lock, so none that is placed here.
+        # After a rollback or a crash they are files without a row, which gc removes.
+        unplaced = [blob for blob in batch if not is_placed(blob, stored)]
+        self._objects.place(unplaced)
+        # gc begins by a write transaction of its own: it is seen here, or sees what is written.
         if db.execute("SELECT 1 FROM collecting").fetchone():
-            record_touched(db, [*require, *(blob.digest.hash for blob in batch)], swaps)
+            touched = [*require, *(blob.digest.hash for blob in batch)]
+            record_touched(db, touched, swaps)
         for move in swaps:
             swap(db, move, at_ms)
-        return {key.hex() for key in stored}
+        return stored_hashes
 
     def _blank_purged(self, db: Connection, batch: Sequence[Staged]) -> None:
         """Erases purged blobs from private packs that are to be placed."""
         from casfs.backend.hot_packs import blank
         from casfs.backend.purging import find_purged
 
-        members = [blob for blob in batch if blob.temp and blob.member is not None]
-        purged = find_purged(db, {blob.digest.hash for blob in members})
-        for staged in members:
-            if staged.digest.hash in purged:
-                blank(str(staged.temp), int(staged.member or 0))
+        # The row of a purged blob keeps its mark, but its bytes would be on the disk again.
+        members = {blob.digest.hash for blob in batch if blob.temp and blob.member is not None}
+        purged = find_purged(db, members)
+        for blob in batch:
+            if blob.temp and blob.member is not None and blob.digest.hash in purged:
+                blank(blob.temp, blob.member)
 
     def evict(self, limit: int, used: Iterable[str]) -> None:
         """Of a cache: deletes what was used least recently, in rows and files, down to FULL_SHARE
@@ -183,12 +197,20 @@ class DiskBackend:
         now_s = int(time.time())
 
         def delete(db: Connection) -> list[str]:
-            db.executemany(TOUCH, [(now_s, key_of(hash)) for hash in used])
+            # In a cache `touched` is the last use. Readers hold uses in memory until now, since a
+            # read must not cost a write.
+            uses = [(now_s, key_of(hash)) for hash in used]
+            db.executemany(TOUCH, uses)
+            # Packs are left out: their frames are evicted one by one, from their mirrors.
             (total,) = db.execute("SELECT sum(size) FROM blobs WHERE pack IS NULL").fetchone()
-            kept = int(limit * FULL_SHARE) if (total or 0) > limit else FOREVER
-            return [key.hex() for key, is_file in db.execute(EVICT, (kept,)) if is_file]
+            is_over = total is not None and total > limit
+            kept = int(limit * FULL_SHARE) if is_over else FOREVER
+            evicted = db.execute(EVICT, (kept,))
+            return [key.hex() for key, is_file in evicted if is_file]
 
-        remove_files(self._db, self._objects, self._commits.run(delete))
+        files = self._commits.run(delete)
+        # After the commit: a crash before leaves files without rows, never rows without files.
+        remove_files(self._db, self._objects, files)
 
     def hot_packs(self) -> HotPacks:
         from casfs.backend.hot_packs import HotPacks
@@ -211,10 +233,11 @@ class DiskBackend:
 
         def adopt(db: Connection) -> int:
             id = add_row(db, name, kind=kind, size=size, remote=remote)
-            mark_local(db, local)
-            db.executemany(
-                ADOPT, ((key_of(hash), size, now_s, id, number) for number, hash, size in members)
-            )
+            mark_local(db, local)  # before the rows, as in `_publish`
+            rows = []
+            for number, hash, member_size in members:
+                rows.append((key_of(hash), member_size, now_s, id, number))
+            db.executemany(ADOPT, rows)
             return id
 
         return self._commits.run(adopt)
@@ -229,17 +252,22 @@ class DiskBackend:
         from casfs.backend.disk_gc import remove_files
 
         numbers = {key_of(hash): number for number, hash in members}
+        # As in `_publish_all`: durable before a row names it, and before the lock is taken.
         fsync(temp)
 
         def move(db: Connection) -> dict[bytes, int]:
+            # Asked under the lock: the pack was written without it, and its blobs may have changed.
             movable = find_movable(db, list(numbers), before)
+            # A pack that no blob is in would only wait for gc.
             if not movable:
                 raise Conflict("all blobs of a pack have changed while it was written")
             id = self.packs.place(db, temp, kind)
-            db.executemany(MOVE, ((id, numbers[key], key) for key in movable))
+            rows = [(id, numbers[key], key) for key in movable]
+            db.executemany(MOVE, rows)
             return movable
 
         moved = self._commits.run(move)
+        # Only now: until the commit rows name the files, and a crash may come.
         files = [key.hex() for key, is_file in moved.items() if is_file]
         remove_files(self._db, self._objects, files)
         return [key.hex() for key in moved]
@@ -248,9 +276,7 @@ class DiskBackend:
     def tiers(self) -> Tiers:
         from casfs.backend.tiers import Tiers
 
-        return Tiers(
-            self._db, self.blobs, objects=self._objects, packs=self.packs, move=self.move_to_pack
-        )
+        return Tiers(self._db, self.blobs, self._objects, self.packs, move=self.move_to_pack)
 
     @cached_property
     def _remotes(self) -> LazyRemotes:
@@ -275,6 +301,7 @@ class DiskBackend:
         return Recompression(self.blobs, self.heads, db=self._db, publish=self.publish)
 
     def close(self) -> None:
+        # Looked up so, since `self._remotes` would make them.
         if "_remotes" in self.__dict__:
             self._remotes.close()
         self._objects.staging.close()

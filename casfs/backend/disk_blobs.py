@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from casfs.backend.capabilities import IN_REMOTE
+from casfs.backend.capabilities import IN_REMOTE, PackPlace
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
@@ -45,6 +45,12 @@ SELECT b.hash, b.pack, b.member, p.name, p.size, p.kind
 FROM blobs b JOIN packs p ON p.id = b.pack WHERE b.hash IN
 """
 THAW = "UPDATE blobs SET pack = NULL, member = NULL WHERE hash = ? AND pack = ? AND member = ?"
+ROW = "SELECT size, type, data, pack, member FROM blobs WHERE hash = ?"
+# `data` may be text in a damaged row.
+DAMAGED_ROW = "SELECT CAST(data AS BLOB), type, pack, member FROM blobs WHERE hash = ?"
+# Data (None where it is long), whether it is a file instead, size, place in a pack. A plain tuple:
+# one is made for each blob that is read.
+_Content = tuple[bytes | None, bool, int, Place | None]
 
 
 class _Row(NamedTuple):
@@ -71,6 +77,7 @@ class DiskBlobs(DiskPurging):
         self.rows = RowCompression(self, heads)
 
     def stage(self, source: BinaryIO) -> Staged:
+        # Held in memory up to there: only `publish` sees whether they are enough for a pack.
         return self._objects.stage(source, FILE_MIN_BYTES - 1)
 
     def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
@@ -82,26 +89,34 @@ class DiskBlobs(DiskPurging):
         return self._objects.staging.directory()
 
     # -- content --------------------------------------------------------------------------
+    # Readers take no lock, so a blob may move after they looked at its row. What is not in its
+    # place, or wrong there, is damage only if the row still says the same.
 
     def get(self, hash: str) -> Blob:
         row = self._row(hash)
-        return Blob(self._content(hash, row), None if row.type is None else self._type(row.type))
+        data = self._content(hash, row)
+        type = None if row.type is None else self._type(row.type)
+        return Blob(data, type)
 
     def open(self, hash: str) -> BinaryIO:
         row = self._row(hash)
+        # A large one is not to be held in memory, and frames of a pack are no seekable file.
         if row.location is not None and row.size > FILE_MIN_BYTES:
             try:
                 self._thaw(hash, row)
-            except CorruptBlob:  # damaged frames of a remote are fetched again
+            except CorruptBlob:
+                # Damaged frames of a remote are fetched again, and the row may have another place.
                 row = self._row(hash)
                 if row.location is not None:
                     self._thaw(hash, row)
         elif row.data is not None or row.location is not None:
             try:
-                return io.BytesIO(self._content(hash, row, follow=False))
+                content = self._content(hash, row, follow=False)
+                return io.BytesIO(content)
             except Purged as purged:
                 if purged.substitute is None:
                     raise
+                # Opened, not followed by `_content`: it may be large.
                 return self.open(purged.substitute)
         try:
             return self._objects.open(hash)
@@ -117,15 +132,16 @@ class DiskBlobs(DiskPurging):
 
     def stream(self, hash: str) -> BinaryIO:
         row = self._row(hash)
-        if (
-            row.location is None
-            or row.size <= FILE_MIN_BYTES
-            or self._packs.is_remote(row.location[0])
-        ):
+        location = row.location
+        if location is None or row.size <= FILE_MIN_BYTES:
             return self.open(hash)
+        # `verify` does not read a pack of a remote, so there nothing would have been verified.
+        if self._packs.is_remote(location[0]):
+            return self.open(hash)
+        # Read twice: a reader must not have used a wrong byte before the hash is known.
         self.verify(hash)
         try:
-            return self._packs.stream(hash, row.location)
+            return self._packs.stream(hash, location)
         except NotFound:  # it was moved meanwhile
             return self.open(hash)
 
@@ -138,11 +154,12 @@ class DiskBlobs(DiskPurging):
                 if purged.substitute is None or not follow:
                     raise
                 return self.get(purged.substitute).data
-            except CorruptBlob:  # or its dictionary was retired since the row was read
-                again = self._row(hash)
-                if again == row:
+            except CorruptBlob:
+                # Or the row was written anew meanwhile, and its old dictionary is gone.
+                current_row = self._row(hash)
+                if current_row == row:
                     raise
-                return self._content(hash, again, follow=follow)
+                return self._content(hash, current_row, follow=follow)
         if row.location is not None:
             return self._packed(hash, row.location)
         try:
@@ -167,12 +184,14 @@ class DiskBlobs(DiskPurging):
             row = self._row(hash)
             if row.location != location:  # it was moved or deleted meanwhile
                 return self._content(hash, row)
+            # An open descriptor, or a cached frame, may be of a file that was replaced since.
             return self._packs.read(hash, location, again=True)
 
     def _thaw(self, hash: str, row: _Row) -> None:
         """Makes a large blob of a pack a file again."""
         location = row.location
         assert location is not None
+        # Of a remote's pack one process at a time: none fetches what another has just freed.
         with self._packs.moving(hash, location):
             if self._row(hash).location == location:  # else another process has
                 self._place_file(hash, row.size, location)
@@ -181,10 +200,12 @@ class DiskBlobs(DiskPurging):
         staged = self._objects.stage(self._packs.stream(hash, location))
 
         def move(db: Connection) -> None:
+            # Nothing where it was moved or deleted meanwhile: a file without a row is garbage.
             if db.execute(THAW, (key_of(hash), *location)).rowcount:
                 self._objects.place([staged])
 
         try:
+            # A stream of a pack is not verified.
             if staged.digest != Digest(BlobHash(hash), size):
                 raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
             self._objects.sync([staged])
@@ -197,12 +218,15 @@ class DiskBlobs(DiskPurging):
             row = db.execute(PLAIN, (key_of(hash),)).fetchone()
         if row is None:  # a node, or absent
             return self.get(hash).data
-        whole, data, pack, member = row
-        if pack is None and data is None and (content := self._file_content(hash, size)):
-            return content
-        return self._content(
-            hash, _Row(whole, type=None, data=data, location=pack and (pack, member))
-        )
+        stored_size, data, pack, member = row
+        # `_content` would read and hash a file twice.
+        if pack is None and data is None:
+            content = self._file_content(hash, size)
+            if content:
+                return content
+        location = None if pack is None else (pack, member)
+        plain_row = _Row(stored_size, type=None, data=data, location=location)
+        return self._content(hash, plain_row)
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
@@ -216,48 +240,48 @@ class DiskBlobs(DiskPurging):
                     yield self._file_content(hash)
                 elif location is not None:
                     yield self._packed(hash, location) if size <= FILE_MIN_BYTES else None
-                elif isinstance(data, bytes) and hash_bytes(data) == hash:  # no damage, no mark
+                elif isinstance(data, bytes) and hash_bytes(data) == hash:
                     yield data
                 else:
+                    # A long row, a mark or damage: all that has to be looked at more closely.
                     yield self.get(hash).data
 
-    def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
-        locations: dict[str, tuple[str, int, int | None]] = {}
+    def places(self, hashes: Collection[str]) -> dict[str, PackPlace]:
+        locations: dict[str, PackPlace] = {}
         with self._db.read() as db:
             rows = rows_in(db, PLACES, [key_of(hash) for hash in hashes])
         for key, pack, member, name, size, kind in rows:
             offset = IN_REMOTE if kind == "remote" else None
+            # Only a hot pack has plain bytes at an offset.
             if kind == "hot":
                 offset = self._packs.offset(pack, member)
             locations[key.hex()] = name.hex(), size, offset
         return locations
 
-    def _contents(
-        self, hashes: list[str]
-    ) -> dict[str, tuple[bytes | None, bool, int, Place | None]]:
-        """Returns of each: the data, None where it is long, whether it is a file instead, its size,
-        and its place in a pack."""
+    def _contents(self, hashes: list[str]) -> dict[str, _Content]:
+        """Reads the rows of those that are stored, at once."""
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
         with self._db.read() as db:
             rows = rows_in(db, CONTENTS, keys)
-        return {
-            key.hex(): (self._decoded(data, node), bool(file), size, pack and (pack, member))
-            for key, data, file, node, size, pack, member in rows
-        }
+        contents: dict[str, _Content] = {}
+        for key, data, is_file, is_node, size, pack, member in rows:
+            decoded = self._decoded(data, is_node)
+            location = None if pack is None else (pack, member)
+            contents[key.hex()] = decoded, bool(is_file), size, location
+        return contents
 
     def _decoded(self, data: bytes | None, is_node: bool) -> bytes | None:
         """Returns the bytes of a row, as they are stored where they do not decode."""
         try:
             return self.rows.decode(data) if is_node and data is not None else data
         except Corrupt:
+            # Not raised here: whoever reads them checks their hash, and then the row once more.
             return data
 
     def _row(self, hash: str) -> _Row:
         """Raises NotFound."""
         with self._db.read() as db:
-            row = db.execute(
-                "SELECT size, type, data, pack, member FROM blobs WHERE hash = ?", (key_of(hash),)
-            ).fetchone()
+            row = db.execute(ROW, (key_of(hash),)).fetchone()
         if row is None:
             raise NotFound(f"no blob {hash} in this store")
         size, type, data, pack, member = row
@@ -278,7 +302,8 @@ class DiskBlobs(DiskPurging):
         row = self._row(hash)
         try:
             if row.location is not None:
-                if self._packs.is_remote(row.location[0]):  # `in_remote` has it
+                # Not fetched for this: fsck counts what is in a remote (`in_remote`).
+                if self._packs.is_remote(row.location[0]):
                     return
                 self._packs.verify(hash, row.size, row.location)
             elif row.data is None:
@@ -287,22 +312,21 @@ class DiskBlobs(DiskPurging):
                 raise CorruptBlob(f"blob {hash}: its row is not {row.size} bytes long")
         except (NotFound, CorruptBlob):
             current_row = self._row(hash)
-            if current_row.location == row.location and (current_row.data is None) == (
-                row.data is None
-            ):
+            is_in_row = row.data is not None
+            is_in_row_now = current_row.data is not None
+            if current_row.location == row.location and is_in_row_now == is_in_row:
                 raise
             self.verify(hash)  # it was moved meanwhile
 
     def quarantine(self, hash: str) -> None:
         def move(db: Connection) -> None:
-            row = db.execute(
-                "SELECT CAST(data AS BLOB), type, pack, member FROM blobs WHERE hash = ?",
-                (key_of(hash),),
-            ).fetchone()
+            key = key_of(hash)
+            row = db.execute(DAMAGED_ROW, (key,)).fetchone()
             data = self._decoded(row[0], row[1] is not None) if row else None
             if row and row[2] is not None:
                 data = self._packs.salvage(hash, row[2:])
+            # The bytes first: a crash in between must not lose the only copy.
             self._objects.quarantine(hash, data)
-            db.execute("DELETE FROM blobs WHERE hash = ?", (key_of(hash),))
+            db.execute("DELETE FROM blobs WHERE hash = ?", (key,))
 
         self._commits.run(move)

@@ -39,10 +39,14 @@ from casfs.digest import CHUNK, Digest, NodeHash, is_hash
 
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
 MAX_RECORD_BYTES = 4096  # of a head's record as canonical JSON
+# A message that quotes a hash keeps nothing alive, and an import of it requires nothing.
 TEXT_KEYS = ("message", "reason", "why")  # keys of records whose values are free text
 MAX_NODE_BYTES = 256 << 20  # of a node: in put, import, fsck and repair
 INLINE_MAX_BYTES = 1024  # up to here a blob is cheaper as a row than as a file
+# Below this, plain bytes wait in memory: whether they are many enough for a pack shows only when
+# they are published.
 FILE_MIN_BYTES = CHUNK  # from here on a new blob is a file of its own
+# A follower that was away for longer reads all heads again.
 JOURNAL_MIN_MOVES = 10_000  # that the journal keeps at least
 MOVES_PER_READ = 1000  # limit of one `Heads.moves`
 NO_RECORD: Mapping[str, Any] = {}
@@ -88,6 +92,7 @@ class Staged(NamedTuple):
     @property
     def is_row(self) -> bool:
         """Whether the row holds the bytes: of every node, and of short blobs."""
+        # A node in a file of its own would take a block of 4 KiB; in a row it is compressed.
         return self.type is not None or self.digest.size_bytes <= INLINE_MAX_BYTES
 
 
@@ -99,6 +104,7 @@ class Head:
         self.hash = hash
         self.record = record
 
+    # A backend puts the text of a row here, so a swap compares with just what is stored.
     @cached_property
     def text(self) -> str:
         """The record as canonical JSON, encoded once and then compared. Raises Invalid."""
@@ -123,6 +129,7 @@ class DamagedHead(Head):
         self.row = row
 
     def _identity(self) -> tuple[object, ...]:
+        # Damaged heads look alike but for what is stored.
         return self.hash, self.record, self.row
 
 
@@ -164,6 +171,7 @@ class Move(NamedTuple):
     at_ms: int
 
 
+# No tuple as the others: gc and the listings add to it, blob by blob.
 @dataclass(slots=True)
 class Total:
     """An amount of content: blobs, their bytes, and how many of them are files of their own."""
@@ -176,6 +184,7 @@ class Total:
 def targets(head: Head) -> list[str]:
     """Returns every hash that a head keeps alive: where it points, and those in its record.
     Free text in a record (TEXT_KEYS) counts as text, whatever it looks like."""
+    # The hash of a damaged head may be empty.
     hashes: list[str] = [head.hash] if head.hash else []
     stack: list[object] = [head.record]
     while stack:
@@ -193,17 +202,25 @@ def new_targets(swap: Swap) -> set[str]:
     """Returns the hashes that a head will keep alive and did not before, its record included."""
     if swap.new is None:
         return set()
-    old = {} if swap.old is None else swap.old.record
-    changed = {key: value for key, value in swap.new.record.items() if old.get(key) != value}
-    return set(targets(Head(swap.new.hash, changed)))
+    # What the old record names is alive until the swap, so nothing has to look it up again.
+    old_record = NO_RECORD if swap.old is None else swap.old.record
+    changed: dict[str, Any] = {}
+    for key, value in swap.new.record.items():
+        if old_record.get(key) != value:
+            changed[key] = value
+    hashes = targets(Head(swap.new.hash, changed))
+    return set(hashes)
 
 
 def discard(staged: Iterable[Staged], *, keep_packs: bool = False) -> None:
     """Drops staged blobs that will not be published. Idempotent, never fails. `keep_packs`: other
     members of their packs may be published yet."""
     for blob in staged:
-        if blob.temp is not None and not (keep_packs and blob.member is not None):
-            with suppress(OSError):  # a leftover is swept once this process has exited
+        is_kept = keep_packs and blob.member is not None
+        if blob.temp is not None and not is_kept:
+            # Members of a pack share its file, and a file that was published was renamed. A
+            # leftover is swept once this process has exited.
+            with suppress(OSError):
                 os.unlink(blob.temp)
 
 
@@ -237,6 +254,7 @@ class Blobs(Protocol):
         beginning), in the order of arrival; memory stays bounded."""
 
 
+# Nothing sets a head here: heads move by `publish` only, with the blobs that they lead to.
 class Heads(Protocol):
     def get(self, name: HeadName) -> Head | None:
         """Returns the value of a name, None where there is none."""
@@ -264,6 +282,7 @@ class Backend(Protocol):
     @property
     def heads(self) -> Heads: ...
 
+    # One call, not one for blobs and one for heads: so a database can make it one transaction.
     def publish(
         self,
         staged: Iterable[Staged],

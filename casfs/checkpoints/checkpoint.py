@@ -33,6 +33,7 @@ NEWEST = ("latest", "last")
 BEFORE_RESTORE = "before-restore"  # name of the trees that a restore has overwritten
 ID_RANDOM = len("20261122T022727.907Z-")  # offset of an id's random part, behind its time
 MIN_PART_CHARS = 4
+SHOWN_MATCHES = 3  # of an ambiguous text
 ID_PART = re.compile(f"[0-9a-f]{{4,8}}|{head_kinds.CHECKPOINT_ID}")
 
 
@@ -55,13 +56,17 @@ def recorded(store: Store, checkpoint: Checkpoint) -> RecordedState:
     """Returns what was recorded: the work, and here the whole directory."""
     node = store.node(checkpoint.hash, "checkpoint")
     state = recorded_state.of_node(store, node.hash, payload=node.payload, field="root")
+    # Never None here, as the schema requires a root; other types of nodes may have none.
     return state or RecordedState(checkpoint.root)
 
 
 def names(store: Store) -> list[str]:
     """Returns every name that has a checkpoint, sorted."""
-    keys = (key for key, _ in head_kinds.sound(store.heads, HEADS))
-    return list(dict.fromkeys(key[len(HEADS) :].partition("/")[0] for key in keys))
+    sorted_names: dict[str, None] = {}
+    for key, _ in head_kinds.sound(store.heads, HEADS):
+        name = key[len(HEADS) :].partition("/")[0]
+        sorted_names[name] = None
+    return list(sorted_names)
 
 
 def listing(store: Store, name: str | None = None) -> list[Checkpoint]:
@@ -71,6 +76,8 @@ def listing(store: Store, name: str | None = None) -> list[Checkpoint]:
 
 def latest(store: Store, name: str) -> Checkpoint | None:
     """Returns the newest checkpoint of `name`."""
+    # One head is read of perhaps thousands: ids, and so names of heads, sort by age. A damaged one
+    # is an error, since the checkpoint before it would be taken for the newest.
     for key, head in store.heads.list(f"{HEADS}{name}/", reverse=True):
         return _sound(_checkpoint(key, head))
     return None
@@ -95,6 +102,7 @@ def find(store: Store, text: str) -> Checkpoint:
     selector = parts["selector"]
     if not name:
         checkpoint = _newest(store) if selector in NEWEST else None
+    # No name of a checkpoint is a hash, so that one always means the node.
     elif is_hash(name) or latest(store, name) is None:
         checkpoint = _of_id(store, name) if selector is None else None
     elif selector is None or selector in NEWEST:
@@ -102,12 +110,14 @@ def find(store: Store, text: str) -> Checkpoint:
     elif selector.startswith("{"):
         checkpoint = _at(store, name, selector[1:-1])
     else:
-        checkpoint = _unique(f"{name}@{selector}", _with_id(listing(store, name), selector))
+        candidates = _with_id(listing(store, name), selector)
+        checkpoint = _unique(f"{name}@{selector}", candidates)
     if checkpoint is None:
         raise _missing(text)
-    return _sound(
-        checkpoint if parts["back"] is None else _back(store, checkpoint, int(parts["back"] or 1))
-    )
+    if parts["back"] is not None:
+        count = int(parts["back"] or 1)
+        checkpoint = _back(store, checkpoint, count)
+    return _sound(checkpoint)
 
 
 def find_if_named(store: Store, text: str) -> Checkpoint | None:
@@ -121,14 +131,15 @@ def find_if_named(store: Store, text: str) -> Checkpoint | None:
 
 def with_id_part(store: Store, part: str) -> list[Checkpoint]:
     """Returns the checkpoints with this id, or this part of its random end."""
+    # Without a name all checkpoints are read, so not for a text that can be none of their ids.
     if not ID_PART.fullmatch(part):
         return []
-    checkpoints = listing(store)
-    return [
-        checkpoint
-        for checkpoint in checkpoints
-        if checkpoint.id == part or part in checkpoint.id[ID_RANDOM:]
-    ]
+    checkpoints = []
+    for checkpoint in listing(store):
+        random_part = checkpoint.id[ID_RANDOM:]
+        if checkpoint.id == part or part in random_part:
+            checkpoints.append(checkpoint)
+    return checkpoints
 
 
 def _of_id(store: Store, text: str) -> Checkpoint | None:
@@ -137,27 +148,34 @@ def _of_id(store: Store, text: str) -> Checkpoint | None:
 
 def _with_id(checkpoints: list[Checkpoint], text: str) -> list[Checkpoint]:
     exact = [checkpoint for checkpoint in checkpoints if checkpoint.id == text]
+    if exact:
+        return exact
+    # Less than this is in the random end of many ids by chance.
     part = text.lower() if len(text) >= MIN_PART_CHARS else None
-    return exact or [
-        checkpoint
-        for checkpoint in checkpoints
-        if checkpoint.id.startswith(text) or (part and part in checkpoint.id[ID_RANDOM:])
-    ]
+    matches = []
+    for checkpoint in checkpoints:
+        random_part = checkpoint.id[ID_RANDOM:]
+        if checkpoint.id.startswith(text) or (part and part in random_part):
+            matches.append(checkpoint)
+    return matches
 
 
 def _unique(text: str, checkpoints: list[Checkpoint]) -> Checkpoint | None:
     if len(checkpoints) > 1:
-        some = ", ".join(f"{checkpoint.name}@{checkpoint.id}" for checkpoint in checkpoints[:3])
-        raise Conflict(
-            f"{text} is ambiguous: {some}{' …' * (len(checkpoints) > 3)}; give more of the id"
-        )
+        shown = checkpoints[:SHOWN_MATCHES]
+        some = ", ".join(f"{checkpoint.name}@{checkpoint.id}" for checkpoint in shown)
+        ellipsis = " …" if len(checkpoints) > SHOWN_MATCHES else ""
+        raise Conflict(f"{text} is ambiguous: {some}{ellipsis}; give more of the id")
     return checkpoints[0] if checkpoints else None
 
 
 def _at(store: Store, name: str, time: str) -> Checkpoint:
     """Returns the newest checkpoint at that time; a damaged one counts by its id."""
-    moment = moments.parse(time, datetime.now().astimezone())
-    stamp = moment_id(int(moment.timestamp() * 1000), "")
+    current_time = datetime.now().astimezone()
+    moment = moments.parse(time, current_time)
+    # Times are compared as the beginnings of ids: the `createdAt` of a damaged head is unknown.
+    moment_ms = int(moment.timestamp() * 1000)
+    stamp = moment_id(moment_ms, "")
     oldest = None
     for key, head in store.heads.list(f"{HEADS}{name}/", reverse=True):
         oldest = _checkpoint(key, head)
@@ -168,31 +186,32 @@ def _at(store: Store, name: str, time: str) -> Checkpoint:
 
 
 def _back(store: Store, start: Checkpoint, count: int) -> Checkpoint:
+    # Counted in the listing: `previous` of a node leads nowhere once that one is forgotten.
     checkpoints = listing(store, start.name)
-    index = (
-        next(
-            position for position, checkpoint in enumerate(checkpoints) if checkpoint.id == start.id
-        )
-        - count
-    )
+    matching = (index for index, checkpoint in enumerate(checkpoints) if checkpoint.id == start.id)
+    start_index = next(matching)
+    index = start_index - count
     if index < 0:
         raise NotFound(
-            f"no checkpoint {count} before {start.name}@{start.id}: there are {index + count};"
+            f"no checkpoint {count} before {start.name}@{start.id}: there are {start_index};"
             f" see `casfs checkpoint list {start.name}`"
         )
     return checkpoints[index]
 
 
 def _newest(store: Store) -> Checkpoint | None:
-    ours = (
-        named_head for named_head in store.heads.list(HEADS) if "origin" not in named_head[1].record
-    )
-    checkpoints = (
-        checkpoint
-        for checkpoint in (_checkpoint(*head) for head in ours)
-        if checkpoint.name != BEFORE_RESTORE
-    )
-    return max(checkpoints, key=lambda checkpoint: checkpoint.id, default=None)
+    newest = None
+    # Heads are listed by name first, so the last one is not the newest.
+    for key, head in store.heads.list(HEADS):
+        # A pulled checkpoint may be newer, and is not what a person made here last.
+        if "origin" in head.record:
+            continue
+        checkpoint = _checkpoint(key, head)
+        if checkpoint.name == BEFORE_RESTORE:
+            continue
+        if newest is None or checkpoint.id > newest.id:
+            newest = checkpoint
+    return newest
 
 
 def _missing(text: str) -> NotFound:
@@ -221,6 +240,7 @@ def _listing(store: Store, prefix: str) -> list[Checkpoint]:
 
 def _checkpoint(key: HeadName, head: Head) -> Checkpoint:
     name, _, id = key[len(HEADS) :].partition("/")
+    # It is listed all the same: a person looks for a checkpoint by its name, and must not miss it.
     if fault := head_kinds.record_fault(key, head):
         return Checkpoint(
             name, id, hash=head.hash, root=NO_TREE, created_at=0, message=f"broken: {fault}"

@@ -34,6 +34,7 @@ SHOWN_PARTS = 2  # of a path in a message
 MAX_CHANGED_PATHS = 1000  # that a checkpoint node names
 MAX_RECORD_MESSAGE = 500  # characters; a head's record holds at most 4 KiB
 COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
+Comparison = tuple[dict[str, int], list[str]]  # counts of changes, and the first paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def create(
     report = SnapshotReport()
     if not allow_secret:
         options.scanner = policy.load(store).scanner()
+    # `.git` is left out even with the derived directories: git has what is in it.
     rules = exclusions.ignore_rules(
         store,
         directory,
@@ -92,8 +94,10 @@ def create(
         keeps_derived=with_derived,
         keeps_git=False,
     )
-    looks = applied_steps.carried(store, directory, name=name, looked_at=now_ms())
-    with looks as applied, store.batch() as batch:
+    began_ms = now_ms()
+    steps = applied_steps.carried(store, directory, name=name, looked_at=began_ms)
+    # The batch ends first: steps count as carried only once the checkpoint is committed.
+    with steps as applied, store.batch() as batch:
         previous = checkpoint.latest(store, name)
         base = None if previous is None else checkpoint.recorded(store, previous)
         known = Target(store, directory).restored_state()
@@ -107,23 +111,25 @@ def create(
             base=base,
             known=known,
         )
+        # The report is of the whole directory, the statistics are of the work.
         local = recorded_state.local_totals(store, state)
         if previous is not None:
             changes, paths = compare(store, previous.root, state.tree)
         else:  # all is new: the tree need not be walked
-            first = islice(tree.changes(store, old=None, new=state.tree), MAX_CHANGED_PATHS)
             changes = {"added": report.entries - local.entries, "modified": 0, "deleted": 0}
-            paths = [printable(change.path) for change in first]
+            additions = tree.changes(store, old=None, new=state.tree)
+            first_additions = islice(additions, MAX_CHANGED_PATHS)
+            paths = [printable(change.path) for change in first_additions]
         files = report.files - local.files
         size = report.bytes - local.bytes
         stats = {"files": files, "bytes": size, **changes}
         skipped = skip_if_unchanged and state.is_equal(base)
         content = Content(state, message, stats=stats, paths=paths, applied=applied)
-        created = (
-            previous
-            if skipped and previous
-            else put(batch, name, previous=previous, content=content)
-        )
+        if skipped and previous:
+            created = previous
+        else:
+            created = put(batch, name, previous=previous, content=content)
+    # After the commit: the note must not name a checkpoint that was never made.
     record_state(store, directory, state=state, name=f"{created.name}@{created.id}")
     return Created(created, report, stats=stats, new_bytes=batch.new_bytes, skipped=skipped)
 
@@ -153,9 +159,10 @@ def create_of_state(
     (the name), NotFound."""
     checkpoint.check_name(name)
     root = state.tree
+    # No report counts this state: it is of a step or revision, or what a restore overwrites.
     files = [entry for _, entry in tree.walk(store, root) if isinstance(entry, File)]
     previous = checkpoint.latest(store, name)
-    counts, paths = compare(store, previous.root if previous else None, root)
+    counts, paths = _compare_with(store, previous, root)
     size = sum(file.digest.size_bytes for file in files)
     stats = {"files": len(files), "bytes": size, **counts}
     content = Content(state, message, stats=stats, paths=paths, applied=applied)
@@ -167,7 +174,8 @@ def _short(directory: Path) -> str:
     """Returns the last components of a path, below `~` where that is above them."""
     path = real_path(directory)
     with suppress(RuntimeError, ValueError):
-        path = "~" / path.relative_to(Path.home().resolve())
+        home = Path.home().resolve()
+        path = "~" / path.relative_to(home)
     parts = path.parts
     short = path if len(parts) <= SHOWN_PARTS + 1 else Path("…", *parts[-SHOWN_PARTS:])
     return printable(os.fsencode(short))
@@ -187,8 +195,9 @@ def create_from_base(
     `base` and the diff, without a walk of the tree."""
     root = state.tree
     origin = store.node(base, "checkpoint").payload
+    # The changes are those since the latest of the name, as of every checkpoint, not since `base`.
     previous = checkpoint.latest(store, name)
-    counts, paths = compare(store, previous.root if previous else None, root)
+    counts, paths = _compare_with(store, previous, root)
     files = origin["stats"]["files"]
     size = origin["stats"]["bytes"]
     for change in tree.diff(store, origin["root"], root):
@@ -197,54 +206,45 @@ def create_from_base(
                 files += sign
                 size += sign * entry.digest.size_bytes
     stats = {"files": files, "bytes": size, **counts}
-    return put(
-        batch,
-        name,
-        previous=previous,
-        content=Content(state, message, stats=stats, paths=paths, applied=applied),
-    )
+    content = Content(state, message, stats=stats, paths=paths, applied=applied)
+    return put(batch, name, previous=previous, content=content)
 
 
 def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) -> Checkpoint:
     """Put the checkpoint node of a stored tree and its head; the caller commits."""
+    root = content.state.tree
+    message = content.message
     created_at = now_ms()
+    previous_hash = None
     if previous is not None:  # later than the previous one even when the clock went back
         created_at = max(created_at, previous.created_at + 1)
-    payload: dict[str, Any] = {
-        "root": content.state.tree,
-        "previous": previous.hash if previous else None,
-        "name": name,
-        "createdAt": created_at,
-        "message": content.message,
-        "stats": dict(content.stats),
-        "changed_files": content.paths,
-    }
+        previous_hash = previous.hash
+    payload: dict[str, Any] = {"root": root, "previous": previous_hash}
+    payload |= {"name": name, "createdAt": created_at, "message": message}
+    payload |= {"stats": dict(content.stats), "changed_files": content.paths}
     if content.applied:
         payload["applied"] = list(content.applied)
     node = recorded_state.put_node(batch, "checkpoint", payload=payload, state=content.state)
     id = moment_id(created_at, node.hash)
-    record = {
-        "root": content.state.tree,
-        "createdAt": created_at,
-        "message": content.message[:MAX_RECORD_MESSAGE],
-    }
+    # What a listing shows, so that it loads no node; the node has the whole message.
+    record = {"root": root, "createdAt": created_at, "message": message[:MAX_RECORD_MESSAGE]}
+    # Also here, for the mount, which dates the files of a checkpoint by its head.
     if content.state.times is not None:
         record["times"] = content.state.times
+    # A new head: of two checkpoints of a name at once both stay, with the same `previous`.
     batch.swap(checkpoint.head_name(name, id), None, Head(node.hash, record))
-    return Checkpoint(
-        name,
-        id,
-        hash=node.hash,
-        root=content.state.tree,
-        created_at=created_at,
-        message=content.message,
-    )
+    return Checkpoint(name, id, hash=node.hash, root=root, created_at=created_at, message=message)
 
 
-def compare(store: Store, old: TreeHash | None, new: TreeHash) -> tuple[dict[str, int], list[str]]:
+def _compare_with(store: Store, previous: Checkpoint | None, root: TreeHash) -> Comparison:
+    return compare(store, previous.root if previous else None, root)
+
+
+def compare(store: Store, old: TreeHash | None, new: TreeHash) -> Comparison:
     """Returns the counts of changes between two trees, and the first MAX_CHANGED_PATHS paths."""
     counts = dict.fromkeys(("added", "modified", "deleted"), 0)
     paths: list[str] = []
+    # To the end, since all changes are counted, though only the first are named.
     for change in tree.changes(store, old, new):
         counts[COUNTERS[change.letter]] += 1
         if len(paths) < MAX_CHANGED_PATHS:

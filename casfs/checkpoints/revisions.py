@@ -78,10 +78,12 @@ def resolve(store: Store, text: str) -> Revision:
     base = _resolve(store, revision)
     if path is None:
         return base
+    # `dated.subtree` would not tell a file, or what was purged, from a path that is not there.
     entry = tree.resolve(store, base.root, path)
     if entry is not None and not isinstance(entry, Subdirectory):
         raise NotFound(f"{text} is not a directory")
-    return Revision(RecordedState.of_tree(dated.subtree(store, base.state.work, path)))
+    subtree = dated.subtree(store, base.state.work, path)
+    return Revision(RecordedState.of_tree(subtree))
 
 
 def resolve_entry(
@@ -92,16 +94,20 @@ def resolve_entry(
     revision, path = split(text)
     state = _resolve(store, revision).state
     root = state.full if with_local else state.tree
-    return root, path or b"", tree.resolve(store, root, path or b"")
+    inner_path = path or b""
+    return root, inner_path, tree.resolve(store, root, inner_path)
 
 
 def resolve_blob(store: Store, text: str) -> BlobHash:
     """Returns the hash of the file that REV:PATH names, or of the blob with this hash. Raises
     NotFound, Conflict, Invalid."""
-    if split(text)[1] is None:
+    _, path = split(text)
+    if path is None:
         try:
             return store.expand(text)
         except Invalid as error:
+            # Often a revision whose path was forgotten. Where it is none, what is wrong with it as
+            # a hash is the better message.
             try:
                 resolve_tree(store, text)
             except CasfsError:
@@ -120,11 +126,15 @@ def entries(
 ) -> Iterator[tuple[bytes, Entry]]:
     """Yields path and entry of all that is in the directory REV[:PATH]; of a file, itself.
     `with_local`: of the whole directory."""
+    # No generator: the call raises NotFound, not the first `next`.
     root, _, entry = resolve_entry(store, text, with_local=with_local)
     if isinstance(entry, File | Symlink):
         return iter([(entry.name, entry)])
     root = tree.subtree(entry) or root
-    return tree.walk(store, root) if recursive else iter(tree.load(store, root).items())
+    if recursive:
+        return tree.walk(store, root)
+    children = tree.load(store, root)
+    return iter(children.items())
 
 
 def split(text: str) -> tuple[str, bytes | None]:
@@ -138,14 +148,16 @@ def split(text: str) -> tuple[str, bytes | None]:
 
 
 def _resolve(store: Store, text: str) -> Revision:
+    # First: a head that came from elsewhere may have a hash as its name, and must not hide it.
     if is_hash(text):
         return _of_node(store, store.expand(text))
     named = checkpoint.find_if_named(store, text)
     if named is not None:
         return _of_checkpoint(store, named)
     if newest := LAST.fullmatch(text):
-        for thread in lookup.matches(store, lookup.LAST):
-            return _resolve(store, thread.id + newest["rest"])
+        newest_threads = lookup.matches(store, lookup.LAST)
+        if newest_threads:
+            return _resolve(store, newest_threads[0].id + newest["rest"])
         return _of_checkpoint(store, checkpoint.find(store, text))
     parts = TEXT.fullmatch(text)
     if parts is None:
@@ -154,29 +166,29 @@ def _resolve(store: Store, text: str) -> Revision:
     selector = parts["selector"]
     back = parts["back"]
     matching_threads = _threads(store, name)
-    ids: list[Checkpoint] = []
+    is_thread_name = bool(matching_threads) and matching_threads[0].fields.get("name") == name
+    matching_checkpoints: list[Checkpoint] = []
     hashes: list[BlobHash] = []
-    if selector is None and not (
-        matching_threads and matching_threads[0].fields.get("name") == name
-    ):
-        ids = checkpoint.with_id_part(store, name)
-        hashes = _hashes(store, text, {matching_checkpoint.hash for matching_checkpoint in ids})
-    candidates = [f"thread {matching_thread.id}" for matching_thread in matching_threads]
-    candidates += [
-        f"checkpoint {matching_checkpoint.name}@{matching_checkpoint.id}"
-        for matching_checkpoint in ids
-    ]
+    # A selector follows a thread only: after a checkpoint's name it was found above.
+    if selector is None and not is_thread_name:
+        matching_checkpoints = checkpoint.with_id_part(store, name)
+        # An id ends in the beginning of its checkpoint's hash: one part may name it in both ways.
+        checkpoint_hashes = {candidate.hash for candidate in matching_checkpoints}
+        hashes = _hashes(store, text, checkpoint_hashes)
+    candidates = [f"thread {thread.id}" for thread in matching_threads]
+    for candidate in matching_checkpoints:
+        candidates.append(f"checkpoint {candidate.name}@{candidate.id}")
     candidates += [f"{hash[:16]}…" for hash in hashes]
     if len(candidates) > 1:
         raise Conflict(f"{text} is ambiguous: {', '.join(candidates[:4])}; give more of it")
     if matching_threads:
-        return _of_thread(
-            store,
-            matching_threads[0],
-            selector=selector,
-            back=0 if back is None else int(back or 1),
-        )
-    if ids:
+        steps_back = 0
+        if back is not None:
+            # `~` alone is `~1`.
+            steps_back = int(back or 1)
+        return _of_thread(store, matching_threads[0], selector=selector, back=steps_back)
+    if matching_checkpoints:
+        # Found once more by its whole text, which may go back from it by `~N`.
         return _of_checkpoint(store, checkpoint.find(store, text))
     if hashes:
         return _of_node(store, hashes[0])
@@ -195,15 +207,15 @@ def _threads(store: Store, name: str) -> list[Thread]:
 
 def _hashes(store: Store, prefix: str, known: set[NodeHash]) -> list[BlobHash]:
     """Returns the stored hashes, two at most, that begin with `prefix` and are not `known`."""
-    if len(prefix) < MIN_PREFIX_CHARS or not is_hash(prefix.ljust(64, "0")):
+    padded = prefix.ljust(64, "0")
+    if len(prefix) < MIN_PREFIX_CHARS or not is_hash(padded):
         return []
     return [BlobHash(hash) for hash in find_prefix(store.blobs, prefix) if hash not in known]
 
 
 def _of_checkpoint(store: Store, named_checkpoint: Checkpoint) -> Revision:
-    return Revision(
-        checkpoint.recorded(store, named_checkpoint), named_checkpoint, node=named_checkpoint.hash
-    )
+    state = checkpoint.recorded(store, named_checkpoint)
+    return Revision(state, named_checkpoint, node=named_checkpoint.hash)
 
 
 def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) -> Revision:
@@ -215,6 +227,7 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
     elif step_match := STEP.fullmatch(selector):
         index = int(step_match[1])
         if step_match[2]:
+            # From a turn `~N` goes back turns, not steps.
             turn = int(step_match[2]) - back
             state = turn_state(store, thread, index=index, turn=turn)[2]
             return Revision(state, thread=thread, node=state.tree, turn=(index, turn))
@@ -249,7 +262,8 @@ def turns(store: Store, detail: str | None) -> list[NodeHash]:
     """Returns the turns that a step's `react-session` holds, oldest first; none of others."""
     try:
         node = store.node(detail or "")
-    except NotFound:  # a blob
+    except NotFound:
+        # The detail of other agents may be plain bytes, or absent.
         return []
     return list(node.payload["turns"]) if node.type == "react-session" else []
 
@@ -259,32 +273,40 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
     and the state after it. Raises NotFound."""
     step: Mapping[str, Any]
     pending = thread.pending
-    name = f"step {index} of thread {thread.id}"
+    step_name = f"step {index} of thread {thread.id}"
     if pending is not None and pending["index"] == index:
         step = pending
-        left = [pending.get("paused"), *thread.record.get("attempts", ())[-1:]]
         turn_hashes = threads.turns(store, pending)
-        for entry in filter(None, left):
-            turn_hashes = turn_hashes or attempt_details.turns(store, entry)
+        # The intent lists those of the attempt that runs. Between attempts they are where the pause
+        # or the last failure has left them.
+        last_attempt = thread.record.get("attempts", ())[-1:]
+        for entry in [pending.get("paused"), *last_attempt]:
+            if entry and not turn_hashes:
+                turn_hashes = attempt_details.turns(store, entry)
     else:
         step = threads.step_at(store, thread, index).payload
         turn_hashes = turns(store, step["detail"])
     if not 1 <= turn <= len(turn_hashes):
-        raise NotFound(f"{name} has no turn {turn}; it has {len(turn_hashes)}")
+        raise NotFound(f"{step_name} has no turn {turn}; it has {len(turn_hashes)}")
     hash = turn_hashes[turn - 1]
     payload = store.node(hash, TURN).payload
-    if payload.get("workspace"):
-        state = recorded_state.of_node(store, hash, payload=payload, field="workspace")
-        assert state is not None
-        return step, turn_hashes[:turn], state
-    raise NotFound(f"{name}: turn {turn} has no tree; see `thread start --turn-trees`")
+    # Without the option only steps have trees: each turn would cost a snapshot.
+    if not payload.get("workspace"):
+        raise NotFound(f"{step_name}: turn {turn} has no tree; see `thread start --turn-trees`")
+    state = recorded_state.of_node(store, hash, payload=payload, field="workspace")
+    assert state is not None
+    return step, turn_hashes[:turn], state
 
 
 def _step_at(store: Store, thread: Thread, time: str) -> int:
     """Returns the index of the last step at that time, 0 where there was none yet."""
-    moment = moments.parse(time, datetime.now().astimezone()).timestamp() * 1000
-    done = (node.payload for node in threads.backwards(store, thread))
-    return next((step["index"] for step in done if step["completedAt"] <= moment), 0)
+    local_now = datetime.now().astimezone()
+    moment_ms = moments.parse(time, local_now).timestamp() * 1000
+    for node in threads.backwards(store, thread):
+        step = node.payload
+        if step["completedAt"] <= moment_ms:
+            return step["index"]
+    return 0
 
 
 def state_of_node(store: Store, hash: str) -> RecordedState:
@@ -301,13 +323,13 @@ def state_if_any(store: Store, hash: str) -> RecordedState | None:
     node = store.node(hash)
     if node.type == "directory":
         return RecordedState(TreeHash(node.hash))
+    # It has no tree of its own: the last step left it.
     if node.type == "thread-end":
         return state_if_any(store, node.payload["lastStep"] or node.payload["start"])
     if node.type not in TREE_FIELDS:
         raise NotFound(f"{hash} is a {node.type}, not a tree")
-    return recorded_state.of_node(
-        store, node.hash, payload=node.payload, field=TREE_FIELDS[node.type]
-    )
+    field = TREE_FIELDS[node.type]
+    return recorded_state.of_node(store, node.hash, payload=node.payload, field=field)
 
 
 def _missing(text: str) -> NotFound:

@@ -5,6 +5,13 @@ directories that changed (`casfs.trees.snapshot.incremental`). Whatever is uncle
 mount, other rules, an error, a start) means one look at everything, which is also taken once an
 hour. A look during which something changed is repeated: what is recorded was at rest, unless it
 never rests. A file that is mapped for writing has no events until it is unmapped.
+
+The way of a change: `_drain` reads events, `_note` adds what changed to `_changes`, `_look` takes
+`_changes` and stores the directory as a state, `_put` makes a checkpoint of the state. What goes
+wrong anywhere marks everything as changed, so the next look starts over.
+
+A directory's path is b"" for the watched one, else begins with a slash, as in the stat cache;
+paths in a report have none.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from casfs.checkpoints import checkpoint, create, forget
 from casfs.checkpoints.checkpoint import Checkpoint
@@ -42,6 +50,18 @@ MAX_RETRY_S = 600.0
 EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
 RULES = b".gitignore", b".git"  # by which directories are derived
 ABOVE = b".."  # the path of the directory that holds the watched one
+# What a snapshot reports by path of the directories that it lists, and of no others.
+CARRIED = ("private", "derived", "findings", "purged", "unreadable")
+
+
+class Look(NamedTuple):
+    """What a look saw. `new_bytes`: stored by it; `began_ms`: what changed later it may have
+    missed."""
+
+    state: RecordedState
+    report: SnapshotReport
+    new_bytes: int
+    began_ms: int
 
 
 class Watch:
@@ -51,34 +71,50 @@ class Watch:
         self.spec = spec
         self._store = store
         self._directory = Path(spec.directory)
-        self._fanotify = fanotify
         self._name = os.fsencode(self._directory.name)
+        self._fanotify = fanotify
+        # The daemon runs steps and requests in different threads.
         self._lock = Lock()
+        # One descriptor for the daemon to wait for, while the source of events is replaced.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.epoll()
         self._poll.register(self._wake, select.EPOLLIN)
         self.fd = self._poll.fileno()
-        self._source: EventSource | None = None
-        self._rules = IgnoreRules()
-        self._mounts = list[Path]()
+        # When to look. `_pending`: something may have changed since the last checkpoint, even if it
+        # was looked at by `record`; the times are of the first and the last change since then.
+        self._pending = True
+        self._first_change = self._last_change = 0.0
+        self._looked_at_all = 0.0
         self._failures = 0
-        self._failed_at = self._looked_at_all = self._first = self._last = 0.0
-        self._uses_cache = self._pending = True
-        self._look_began_ms = 0
-        self._excluded: list[Excluded] = []  # at the last look at everything
-        # Candidates for the local tree, by path; those of directories that are not listed stay.
-        self._seen = SnapshotReport()
+        self._failed_at = 0.0
+        # What a look at everything sets up. Without a source there was none yet.
+        self._source: EventSource | None = None
+        self._identity: tuple[int, ...] = ()  # inode and device of the directory
+        self._rules = IgnoreRules()
+        self._options: SnapshotOptions
+        self._cache: stat_cache.StatCache
+        self._uses_cache = True
+        self._excluded: list[Excluded] = []
+        # What is compared at each look, since no event tells of it.
+        self._mounts = list[Path]()
         self._purged = store.purged.replaced()
+        # The last look. `_seen`: what it and those before reported of directories as they are.
+        self._state: RecordedState
+        self._seen = SnapshotReport()
+        self._listed: set[bytes] = set()
+        self._is_full = False
         self._forget_directories()
         self._mark_everything()
 
     def due_in(self) -> float:
         """Returns the seconds until `step` has something to do even without an event."""
         due_at = self._looked_at_all + LOOK_AT_ALL_S
+        # No event hastens the next try: on a full disk each would read everything again.
         if self._failures:
             due_at = self._failed_at + min(RETRY_S * self._failures, MAX_RETRY_S)
         elif self._pending:
-            due_at = min(self._last, self._first + MAX_UNREST_S) + self.spec.settle
+            rests_from = min(self._last_change, self._first_change + MAX_UNREST_S)
+            due_at = rests_from + self.spec.settle
         return due_at - time.monotonic()
 
     def step(self) -> bool:
@@ -90,19 +126,25 @@ class Watch:
                 self._drain()
                 if self.due_in() > 0:
                     return False
+                # Due without a change: the hour is over.
                 if not self._pending:
                     self._mark_everything()
-                is_late = time.monotonic() > self._first + MAX_UNREST_S + self.spec.settle
-                state = self._look()
+                # Before the look, which may itself mark everything and so begin the time anew.
+                latest_rest = self._first_change + MAX_UNREST_S + self.spec.settle
+                is_late = time.monotonic() > latest_rest
+                look = self._look()
+                # A change during the look may be half in it: look again when that rests.
                 self._drain()
                 if self._changes and not is_late:
                     return False
-                created = self._put(self.spec.name, state, self.spec.message, skip=True)
+                created = self._put(look, self.spec.name, self.spec.message, skip=True)
                 self._pending = bool(self._changes)
                 self._failures = 0
                 self.spec.error = None
-                self._first = time.monotonic()
-                self.spec.message = "" if created else self.spec.message
+                # A directory that never rests is due again after another MAX_UNREST_S.
+                self._first_change = time.monotonic()
+                if created:  # else the message waits for the next checkpoint
+                    self.spec.message = ""
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
                 self.spec.error = str(failure) or repr(failure)
@@ -115,27 +157,33 @@ class Watch:
         OSError; `stats` are in the node."""
         with self._lock:
             self._drain()
-            state = self._look()
-            created = self._put(name, state, message, skip=skip)
+            look = self._look()
+            # `_pending` stays: `name` may be another than that of the watch.
+            created = self._put(look, name, message, skip=skip)
+            # The daemon waits for events that have just been read: it asks `due_in` again.
             os.eventfd_write(self._wake, 1)
         latest = created or checkpoint.find(self._store, name)
-        self._report.excluded = self._excluded
-        self._report.local = self._seen.local
-        self._report.exposed = self._seen.exposed
-        self._report.purged = self._seen.purged
-        self._report.unreadable = self._seen.unreadable
+        # The look reports only what it listed; a person is told of the whole directory.
+        report = look.report
+        report.excluded = self._excluded
+        report.local = self._seen.local
+        report.exposed = self._seen.exposed
+        report.purged = self._seen.purged
+        report.unreadable = self._seen.unreadable
         return create.Created(
-            latest, self._report, stats={}, new_bytes=self._new_bytes, skipped=created is None
+            latest, report, stats={}, new_bytes=look.new_bytes, skipped=created is None
         )
 
     def mark(self, message: str) -> bool:
         """Gives the next checkpoint a message, behind those that it has been given. Returns False
         where nothing has changed since the last one."""
         with self._lock:
+            # The change that the message tells of may be an event that nobody has read yet.
             self._drain()
             if self._pending:
-                self.spec.message = "; ".join(filter(None, (self.spec.message, message)))
-            os.eventfd_write(self._wake, 1)
+                messages = self.spec.message, message
+                self.spec.message = "; ".join(filter(None, messages))
+            os.eventfd_write(self._wake, 1)  # as in `record`
             return self._pending
 
     def close(self) -> None:
@@ -146,23 +194,14 @@ class Watch:
 
     # -- events ---------------------------------------------------------------------------
 
-    def _forget_directories(self) -> None:
-        self._paths: dict[Key, bytes] = {}
-        self._keys: dict[bytes, Key] = {}
-        self._left_out: set[bytes] = set()
-        self._links: dict[bytes, bytes] = {}  # files with several names: an event names one
-        self._inodes: set[int] = set()
-
-    def _mark_everything(self) -> None:
-        self._changes = Changes(below={b""})
-        self._first = self._last = time.monotonic()
-        self._pending = True
-
     def _drain(self) -> None:
+        """Notes all that the kernel has reported. Raises NotFound after `close`."""
+        # A request may have waited for the lock while the watch was ended.
         if self._poll.closed:
             raise NotFound(f"{self._directory} is not watched any more")
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
+        # A mount hides or shows a whole directory and has no event in it.
         if (below := mounts.mounted_below(self._directory)) != self._mounts:
             self._mounts = below
             self._mark_everything()
@@ -170,151 +209,215 @@ class Watch:
             self._note(event)
 
     def _note(self, event: Event) -> None:
+        """Adds to `_changes` what an event is of, unless it is left out."""
+        # Events were lost, or a file system was unmounted: anything may have changed.
         if event.key is None:
             self._mark_everything()
             return
-        path = self._paths.get(event.key)
-        name = event.name
-        if path is not None and name in ((self._name,) if path == ABOVE else RULES):
-            self._mark_everything()
-        if path is None or path == ABOVE or (path in self._left_out and name not in EVIDENCE):
+        # fanotify reports a whole file system, most of which is not followed.
+        directory = self._paths.get(event.key)
+        if directory is None:
             return
-        inner = path + b"/" + name
+        name = event.name
+        # This directory was moved or replaced, or rules changed that count for all below them.
+        is_above = directory == ABOVE
+        decisive = (self._name,) if is_above else RULES
+        if name in decisive:
+            self._mark_everything()
+        # A directory that is left out is followed for its evidence only, which may go.
+        if is_above or (directory in self._left_out and name not in EVIDENCE):
+            return
+        path = directory + b"/" + name
+        # Only files: of a directory its listing decides, by what is in it. A private file is
+        # recorded, too, in the local tree.
         if not event.is_directory:
-            verdict = self._rules.verdict(inner[1:], name, directory=False)
+            verdict = self._rules.verdict(path[1:], name, directory=False)
             if verdict is not None and not verdict.is_local:
                 return
-        self._changes.names[path].add(name)
+        self._changes.names[directory].add(name)
+        # A path without names is a directory that is listed again, and no file of it read.
         if event.is_moved:
-            self._changes.below.add(inner)
+            self._changes.below.add(path)  # what came with it had no events here
         elif event.is_directory and name:  # its mode
-            self._changes.names[inner] |= set()
-        elif name in EVIDENCE and path:
-            self._changes.names[path.rpartition(b"/")[0]] |= set()
-        self._last = time.monotonic()
-        self._first = self._first if self._pending else self._last
+            self._changes.names.setdefault(path, set())
+        elif name in EVIDENCE and directory:  # whether it is left out its parent's listing says
+            parent = directory.rpartition(b"/")[0]
+            self._changes.names.setdefault(parent, set())
+        self._last_change = time.monotonic()
+        if not self._pending:
+            self._first_change = self._last_change
+        self._pending = True
+
+    def _mark_everything(self) -> None:
+        self._changes = Changes(below={b""})
+        self._first_change = self._last_change = time.monotonic()
         self._pending = True
 
     # -- looking --------------------------------------------------------------------------
 
-    def _look(self, *, is_again: bool = False) -> RecordedState:
+    def _look(self) -> Look:
         """Stores the state as it is now. Raises CasfsError, OSError."""
-        self._report = SnapshotReport()
-        self._new_bytes = 0
-        self._look_began_ms = now_ms()
-        rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
-        fd = open_top(self._directory)
-        try:
-            self._check_links()
-            current_identity = os.fstat(fd)[1:3], rules.fingerprint
-            if self._source is None or current_identity != (
-                self._identity,
-                self._rules.fingerprint,
-            ):
+        was_stale = False
+        while True:
+            began_ms = now_ms()
+            # Read each time: settings, `.casfsignore`, stores and mounts below may be others.
+            rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
+            fd = open_top(self._directory)
+            report = SnapshotReport()
+            new_bytes = 0
+            try:
+                self._mark_what_has_no_event(fd, rules)
+                if b"" in self._changes.below:
+                    self._start_over(fd)
+                if self._changes:
+                    new_bytes = self._look_at_changes(fd, report)
+            except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
                 self._mark_everything()
-            purged = self._store.purged.replaced()
-            if purged is not self._purged:  # what is purged is left out, also where nothing changed
-                self._purged = purged
+                if was_stale:
+                    raise
+                self._uses_cache = False
+                was_stale = True
+            except BaseException:
+                # The changes that this look took are in no state yet, and must not be lost.
                 self._mark_everything()
-            if b"" in self._changes.below:
-                self._start_over(fd)
-            if self._changes:
-                self._state = self._look_at_changes(fd)
-        except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
-            self._mark_everything()
-            if is_again:
                 raise
-            self._uses_cache = False
-            is_again = True
-        except BaseException:
+            finally:
+                os.close(fd)
+            # The look itself may have seen that the events do not suffice (`_note_link`).
+            if b"" not in self._changes.below:
+                return Look(self._state, report, new_bytes, began_ms)
+
+    def _mark_what_has_no_event(self, fd: int, rules: IgnoreRules) -> None:
+        self._mark_changed_links()
+        # Where a directory further up is moved, the path leads to another one without an event.
+        is_other = os.fstat(fd)[1:3] != self._identity
+        are_other_rules = rules.fingerprint != self._rules.fingerprint
+        if self._source is None or is_other or are_other_rules:
             self._mark_everything()
-            raise
-        finally:
-            os.close(fd)
-        return self._look(is_again=is_again) if b"" in self._changes.below else self._state
+        purged = self._store.purged.replaced()
+        if purged is not self._purged:  # what is purged is left out, also where nothing changed
+            self._purged = purged
+            self._mark_everything()
 
-    def _look_at_changes(self, fd: int) -> RecordedState:
-        changes = self._changes
-        self._changes = Changes()
-        self._is_full = b"" in changes.below
-        self._listed: set[bytes] = set()
-        previous = checkpoint.latest(self._store, self.spec.name)
-        base = None if previous is None else checkpoint.recorded(self._store, previous)
-        with self._store.batch() as batch:
-            look = IncrementalSnapshot(
-                batch, self._directory, self._rules, self._report, self._options, self._cache, fd
-            )
-            full = look.take_changes(changes, self._note_listed, self._add_link).dated
-            self._carry(look.gone)
-            state = working_tree.divide(
-                self._store,
-                batch,
-                full=full,
-                directory=self._directory,
-                report=self._report,
-                base=base,
-                known=Target(self._store, self._directory).restored_state(),
-            )
-        self._new_bytes = batch.new_bytes
-        self._excluded = self._report.excluded if self._is_full else self._excluded
-        self._cache.save()
-        self._cache.advance()
-        for path in look.gone:
-            self._remove(path)
-        for path, reason in self._report.excluded:
-            if reason in derived.EVIDENCE_INSIDE:
-                with suppress(OSError), _closing(open_directory(fd, path.split(b"/"))) as inner:
-                    self._add(b"/" + path, inner)
-                    self._left_out.add(b"/" + path)
-        return state
-
-    def _carry(self, gone: Collection[bytes]) -> None:
-        """Adds to the report what former looks reported of directories that this one did not list.
-        `gone`: directories that are not there any more."""
-        for name in ("private", "derived", "findings", "purged", "unreadable"):
-            known = getattr(self._seen, name)
-            fresh = getattr(self._report, name)
-            for path, value in known.items():
-                above = b"/" + path.rpartition(b"/")[0] if b"/" in path else b""
-                if above not in self._listed and above not in gone:
-                    fresh.setdefault(path, value)
-        self._seen = self._report
-
-    def _note_listed(self, path: bytes, fd: int) -> None:
-        self._listed.add(path)
-        self._add(path, fd)
+    def _mark_changed_links(self) -> None:
+        """An event of a file with several names tells of one: the others are compared."""
+        for path, before in list(self._links.items()):
+            with suppress(OSError):
+                status = os.lstat(os.fsencode(self._directory) + path)
+                if stat_cache.pack_stat(status) == before:
+                    continue
+            # It may have one name now; the look notes it again where it has several.
+            del self._links[path]
+            directory, _, name = path.rpartition(b"/")
+            self._changes.names[directory].add(name)
 
     def _start_over(self, fd: int) -> None:
+        """Prepares a look at everything, which follows again each directory that it lists."""
         self._close_source()
         self._forget_directories()
         self._source = directory_events.open_source(fd if self._fanotify else None)
         self.spec.method = self._source.method
         self._poll.register(self._source.fd, select.EPOLLIN)
-        self._add(b"", fd)  # before the rules are read: a later change of them has an event
+        self._follow(b"", fd)  # before the rules are read: a later change of them has an event
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         self._rules = rules
         self._identity = os.fstat(fd)[1:3]
+        # One file that nobody can read must not keep the rest from being recorded.
         scanner = policy.load(self._store).scanner()
         self._options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
         self._seen = SnapshotReport()
+        # Loaded again: other rules have other rows, and a failed look leaves them half changed.
         cache = stat_cache.load(
             self._store, self._directory, rules=rules, variant=self._options.variant
         )
         assert cache is not None  # a daemon's store is on disk
         self._cache = cache
-        cache.rows = cache.rows if self._uses_cache else {}
+        if not self._uses_cache:
+            cache.rows = {}
         self._uses_cache = True
         self._looked_at_all = time.monotonic()
-        unreadable = suppress(CasfsError, OSError)  # then the next look tells
+        # That this directory itself is renamed or replaced is an event of the one above. Where
+        # that cannot be followed, the next look tells by the identity.
+        unreadable = suppress(CasfsError, OSError)
         with unreadable, _closing(open_top(self._directory.parent)) as above:
-            self._paths[self._source.add(above)] = ABOVE
+            key = self._source.add(above)
+            self._paths[key] = ABOVE
 
-    def _close_source(self) -> None:
-        if self._source is not None:
-            os.close(self._source.fd)
-            self._source = None
+    def _look_at_changes(self, fd: int, report: SnapshotReport) -> int:
+        """Stores what changed and sets `_state`; returns how many bytes were new."""
+        # Taken before anything is read: a change that comes meanwhile is in the next ones.
+        changes = self._changes
+        self._changes = Changes()
+        self._is_full = b"" in changes.below
+        self._listed = set()
+        previous = checkpoint.latest(self._store, self.spec.name)
+        base = None if previous is None else checkpoint.recorded(self._store, previous)
+        with self._store.batch() as batch:
+            snapshot = IncrementalSnapshot(
+                batch,
+                self._directory,
+                rules=self._rules,
+                report=report,
+                options=self._options,
+                cache=self._cache,
+                root_fd=fd,
+            )
+            full = snapshot.take_changes(changes, self._note_listed, self._note_link).dated
+            # Before the division, which decides by the report what is private in all of the tree.
+            self._carry(report, snapshot.gone)
+            state = working_tree.divide(
+                self._store,
+                batch,
+                full=full,
+                directory=self._directory,
+                report=report,
+                base=base,
+                known=Target(self._store, self._directory).restored_state(),
+            )
+        if self._is_full:
+            self._excluded = report.excluded
+        # Only now: a row must not name a node that the batch has not committed.
+        self._cache.save()
+        self._cache.advance()
+        for path in snapshot.gone:
+            self._unfollow(path)
+        for path, reason in report.excluded:
+            if reason in derived.EVIDENCE_INSIDE:
+                self._follow_left_out(path, fd)
+        self._state = state
+        return batch.new_bytes
 
-    def _add(self, path: bytes, fd: int) -> None:
+    def _note_listed(self, path: bytes, fd: int) -> None:
+        self._listed.add(path)
+        self._follow(path, fd)
+
+    def _note_link(self, path: bytes, status: os.stat_result) -> None:
+        if not self._is_full and status.st_ino not in self._inodes:
+            self._mark_everything()  # its other names may be old ones
+        self._links[path] = stat_cache.pack_stat(status)
+        self._inodes.add(status.st_ino)
+
+    def _carry(self, report: SnapshotReport, gone: Collection[bytes]) -> None:
+        """Adds to the report what former looks reported of directories that this one did not list.
+        `gone`: directories that are not there any more."""
+        for kind in CARRIED:
+            entries = getattr(report, kind)
+            for path, value in getattr(self._seen, kind).items():
+                directory = (b"/" + path).rpartition(b"/")[0]
+                if directory not in self._listed and directory not in gone:
+                    entries.setdefault(path, value)
+        self._seen = report
+
+    # -- directories that are followed ----------------------------------------------------
+
+    def _forget_directories(self) -> None:
+        self._paths: dict[Key, bytes] = {}
+        self._keys: dict[bytes, Key] = {}
+        self._left_out: set[bytes] = set()
+        self._links: dict[bytes, bytes] = {}  # files with several names: an event names one
+        self._inodes: set[int] = set()
+
+    def _follow(self, path: bytes, fd: int) -> None:
         assert self._source is not None
         try:
             key = self._source.add(fd)
@@ -322,67 +425,67 @@ class Watch:
             self._fanotify = False  # a file system below has none: the next look does without
             raise Failed(f"cannot watch {printable(path)}: {error.strerror}") from None
         if self._keys.get(path) != key:
-            self._remove(path)
+            self._unfollow(path)
         self._paths[key] = path
         self._keys[path] = key
         self._left_out.discard(path)
 
-    def _remove(self, path: bytes) -> None:
+    def _follow_left_out(self, path: bytes, top: int) -> None:
+        """Follows a directory that is left out for what is inside: that may be deleted."""
+        names = path.split(b"/")
+        with suppress(OSError), _closing(open_directory(top, names)) as fd:
+            self._follow(b"/" + path, fd)
+            self._left_out.add(b"/" + path)
+
+    def _unfollow(self, path: bytes) -> None:
         key = self._keys.pop(path, None)
+        # A directory that was moved keeps its key, and is followed by its new path already.
         if key is not None and self._source is not None and self._paths.get(key) == path:
             del self._paths[key]
             self._source.remove(key)
 
-    def _add_link(self, path: bytes, seen: os.stat_result) -> None:
-        if not self._is_full and seen.st_ino not in self._inodes:
-            self._mark_everything()  # its other names may be old ones
-        self._links[path] = stat_cache.pack_stat(seen)
-        self._inodes.add(seen.st_ino)
+    def _close_source(self) -> None:
+        if self._source is not None:
+            os.close(self._source.fd)  # which also ends its registration in `_poll`
+            self._source = None
 
-    def _check_links(self) -> None:
-        for path, before in list(self._links.items()):
-            with suppress(OSError):
-                if stat_cache.pack_stat(os.lstat(os.fsencode(self._directory) + path)) == before:
-                    continue
-            del self._links[path]
-            above, _, name = path.rpartition(b"/")
-            self._changes.names[above].add(name)
+    # -- recording ------------------------------------------------------------------------
 
-    def _put(
-        self, name: str, state: RecordedState, message: str, *, skip: bool
-    ) -> Checkpoint | None:
+    def _put(self, look: Look, name: str, message: str, *, skip: bool) -> Checkpoint | None:
+        """Makes a checkpoint of what a look saw, and removes old ones. Returns None where `skip`
+        and the latest has the same."""
         previous = checkpoint.latest(self._store, name)
-        if (
-            skip
-            and previous is not None
-            and state.is_equal(checkpoint.recorded(self._store, previous))
-        ):
-            return None
-        began = self._look_began_ms
-        with applied_steps.carried(
-            self._store, self._directory, name=name, looked_at=began
-        ) as applied:
+        if skip and previous is not None:
+            recorded = checkpoint.recorded(self._store, previous)
+            if look.state.is_equal(recorded):
+                return None
+        steps = applied_steps.carried(
+            self._store, self._directory, name=name, looked_at=look.began_ms
+        )
+        with steps as applied:
             if previous is None:
                 created = create.create_of_state(
-                    self._store, name, state=state, message=message, applied=applied
+                    self._store, name, state=look.state, message=message, applied=applied
                 )
             else:
+                # Its statistics come from the difference, without a walk of the whole tree.
                 with self._store.batch() as batch:
                     created = create.create_from_base(
                         self._store,
                         batch,
                         name=name,
                         base=previous.hash,
-                        state=state,
+                        state=look.state,
                         message=message,
                         applied=applied,
                     )
-        record_state(self._store, self._directory, state=state, name=f"{name}@{created.id}")
+        latest = f"{name}@{created.id}"
+        record_state(self._store, self._directory, state=look.state, name=latest)
+        # `keep` is a policy of the watch's name; `record` may have been given another one.
         if self.spec.keep and name == self.spec.name:
             decisions = forget.decide(self._store, name, self.spec.keep)
-            forget.remove(
-                self._store, [decision.checkpoint for decision in decisions if not decision.reasons]
-            )
+            unkept = [decision.checkpoint for decision in decisions if not decision.reasons]
+            forget.remove(self._store, unkept)
         return created
 
 

@@ -30,6 +30,7 @@ message_option = click.option("-m", "--message", default="", help="Checkpoint me
 
 
 def server_options(command: F) -> F:
+    # The help lists last what is added first.
     command = click.option("--region", metavar="R", help="Of S3, where it is needed.")(command)
     return click.option("--endpoint", metavar="URL", help="The S3 server, if not AWS.")(command)
 
@@ -42,9 +43,10 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         count = super().convert(value, param, ctx)
-        return (
-            count if count <= canonical.MAX_INT else self.fail(f"{count} is too large", param, ctx)
-        )
+        # Not as the range's maximum, which the help would show.
+        if count > canonical.MAX_INT:
+            self.fail(f"{count} is too large", param, ctx)
+        return count
 
 
 # -- the store --------------------------------------------------------------------------------
@@ -59,6 +61,7 @@ def store_root(ctx: click.Context) -> Path:
 @contextmanager
 def open_store(ctx: click.Context, with_local: bool = True) -> Iterator[Store]:
     """`with_local`: what only local trees reach is there, too."""
+    # Not at the top: helps, completions and errors of usage need no store.
     from casfs.store.store import Store
 
     with Store.open(store_root(ctx)) as store:
@@ -93,6 +96,7 @@ def read_input(name: str) -> bytes:
         return sys.stdin.buffer.read()
     try:
         return Path(name).read_bytes()
+    # NotFound has an exit code of its own.
     except FileNotFoundError:
         raise NotFound(f"no file {name}") from None
     except OSError as error:
@@ -111,14 +115,22 @@ def refuse_home_or_root(path: Path, force: bool | None) -> None:
     """Guards against recording a whole machine or a home directory with its keys by mistake. Raises
     Refused for a home directory and every directory above one, unless `force`; None stands for a
     verb without that option."""
-    homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
-    if not force and any(home.is_relative_to(path.resolve()) for home in homes):
+    home = Path.home().resolve()
+    # HOME may be set to another directory: the keys lie in that of the account.
+    account_home = os.path.expanduser(f"~{_user()}")
+    homes = {home, Path(account_home).resolve()}
+    if force:
+        return
+    directory = path.resolve()
+    if any(home.is_relative_to(directory) for home in homes):
         remedy = "name another directory" if force is None else "use --force"
-        raise Refused(f"{path.resolve()}: refusing to record the root or home directory; {remedy}")
+        raise Refused(f"{directory}: refusing to record the root or home directory; {remedy}")
 
 
 def _user() -> str:
+    user_id = os.getuid()
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(user_id).pw_name
+    # A container may run under a number that has no account; `~` alone is HOME again.
     except KeyError:
         return ""

@@ -26,7 +26,8 @@ EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
 COMPLETION = "_CASFS_COMPLETE"  # set by a shell that asks for completions
 FIRST_COLUMN = 12  # of the list of commands
 
-# verb or noun: (module, help)
+# verb or noun: (module, help). The helps are repeated here, so that `casfs --help` imports no
+# command.
 COMMANDS = {
     "init": ("init", "make a store, or join a shared one"),
     "demo": ("demo", "run a workflow on a sample project and look at it"),
@@ -91,16 +92,17 @@ SECTIONS = {
     "Plumbing": "put get has missing refs walk heads list node schema tree",
 }
 OTHERS = "Others"  # commands in no section
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+Resolved = tuple[str | None, click.Command | None, list[str]]
 
 
 class TopGroup(LazyGroup):
     """The group of all commands, listed in sections."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         try:
             return super().resolve_command(ctx, args)
+        # click suggests only commands that are imported, of which there are none yet.
         except click.exceptions.NoSuchCommand as error:
             raise click.exceptions.NoSuchCommand(
                 error.command_name, possibilities=COMMANDS, ctx=ctx
@@ -111,7 +113,9 @@ class TopGroup(LazyGroup):
             result = super().invoke(ctx)
         except BrokenPipeError:  # click would make it exit code 1
             return _discard_stdout()
-        return result or int(ctx.meta.get(INCOMPLETE, False))
+        # A command that printed an error for a part of its work and went on has failed, too.
+        is_incomplete = ctx.meta.get(INCOMPLETE, False)
+        return result or int(is_incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections = {title: names.split() for title, names in SECTIONS.items()}
@@ -124,15 +128,15 @@ class TopGroup(LazyGroup):
 
 
 def _module(name: str) -> str:
-    attribute = name + "_" * (name in ("list", "import", "help"))  # names of Python
+    is_of_python = name in ("list", "import", "help")
+    attribute = f"{name}_" if is_of_python else name
     return f"{COMMANDS[name][0]}:{attribute}"
 
 
-@click.group(
-    cls=TopGroup,
-    modules={name: _module(name) for name in COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+MODULES = {name: _module(name) for name in COMMANDS}
+
+
+@click.group(cls=TopGroup, modules=MODULES, context_settings=CONTEXT_SETTINGS)
 @click.version_option(VERSION, prog_name="casfs")
 @click.option("--store", metavar="DIR", help="The store (default: CASFS_STORE, then the user's).")
 @color_option
@@ -152,17 +156,22 @@ def cli(ctx: click.Context, store: str | None) -> None:
 
 def main() -> NoReturn:
     _fill_closed_streams()
+    # Before click sees it: its own completion imports every command (`casfs.cli.completion.shell`).
     if instruction := os.environ.get(COMPLETION):
         from casfs.cli.completion import shell
 
         sys.exit(shell.main(cli, instruction))
     try:
+        # Not standalone: click would print errors in its own form, and exit with its own codes.
         with _ended_by_signals():
             result = cli.main(prog_name="casfs", standalone_mode=False)
+        # Here, and not by Python at exit, which would print a traceback of a closed pipe or a full
+        # disk.
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except CasfsError as error:
         code = _fail(str(error), error.exit_code)
+    # A group without a command: a usage error, too, whose message is the help and not one line.
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         code = 2
@@ -175,6 +184,7 @@ def main() -> NoReturn:
         code = _fail(error.format_message(), 1)
     except (KeyboardInterrupt, click.Abort):
         code = 130
+    # Of the flush; before OSError, of which it is one.
     except BrokenPipeError:
         code = _discard_stdout()
     except OSError as error:
@@ -190,7 +200,8 @@ def _fill_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+            null = os.open(os.devnull, os.O_RDWR)  # `number`, as the lowest that is free
+            os.set_inheritable(null, True)  # also of programs that are started from here
             stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115  # stays open
             setattr(sys, name, stream)
 
@@ -215,11 +226,15 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _discard_stdout() -> int:
     """Sends the rest of stdout to /dev/null: its reader has closed it, which is not an error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # Python flushes stdout once more at exit, and would fail again.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
     return 0
 
 
 def _fail(message: str, code: int) -> int:
-    line = safe_text.escape(" ".join(message.split("\n")), one_line=True)
+    # A message may hold names of files, which could hold control sequences of a terminal.
+    text = " ".join(message.split("\n"))
+    line = safe_text.escape(text, one_line=True)
     click.echo(f"casfs: {line}", err=True)
     return code

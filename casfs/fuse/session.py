@@ -97,7 +97,8 @@ class Session:
         self.uid = os.getuid()
         self.gid = os.getgid()
         self.xattr = xattr
-        self.inodes = Inodes(root, table, lambda ino: self._live_contents.pop(ino, None))
+        # No read of an inode comes once the kernel has forgotten it, so its content can go.
+        self.inodes = Inodes(root, table, self._drop_live_content)
         self._log = log
         self._logged: dict[tuple[str, str], float] = {}  # when each failure was logged last
         self._store = store
@@ -106,6 +107,7 @@ class Session:
         self._root = root
         self._live_contents: OrderedDict[int, bytes] = OrderedDict()
         self._cursors = ListingCursors(self.inodes, self._parent)
+        # The sizes of the views' caches are known already; those of the inodes only here.
         counts = stats.cache
         stats.cache = lambda: {"inodes": len(self.inodes), **counts()}
 
@@ -118,11 +120,15 @@ class Session:
             now_s = time.monotonic()
             key = (kind, str(error))
             if now_s - self._logged.get(key, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
+                # Messages name paths, so there may be any number; at worst some are logged again.
                 if len(self._logged) >= MAX_LOGGED:
                     self._logged.clear()
                 self._logged[key] = now_s
                 self._log("request failed", request=kind, error=name, message=str(error))
         return code
+
+    def _drop_live_content(self, ino: int) -> None:
+        self._live_contents.pop(ino, None)
 
     # -- names and attributes -----------------------------------------------------------------
 
@@ -138,8 +144,10 @@ class Session:
         if vnode is not None:
             vnode = self.inodes.intern(vnode)
             entry = self.entry(directory, name, vnode)
+            # Counted last: where the entry raises, the kernel gets no inode to forget.
             self.inodes.add_lookup(vnode, parent, name)
             return entry
+        # ENOENT is cached nowhere, so a name that is added later is seen at once.
         if not directory.fixed:
             raise Denied(errno.ENOENT)
         return NEGATIVE_ENTRY
@@ -147,19 +155,24 @@ class Session:
     def _lookup_dot(self, ino: int, name: bytes) -> Entry:
         vnode = self.directory(ino) if name == b"." else self._parent(ino)
         inode = self.inodes.table.get(vnode.ino)
+        # Under its own name: the table rebuilds a vnode by the name of its last lookup.
         if inode is not None:
             self.inodes.add_lookup(vnode, inode.parent, inode.name)
         return Entry(vnode.ino, vnode.attr(), attr_timeout=0.0, entry_timeout=0.0)
 
     def _parent(self, ino: int) -> Directory:
         inode = self.inodes.table.get(ino)
-        return self.directory(inode.parent if inode is not None and inode.parent else ROOT)
+        # The root, whose parent is 0, is its own here: the kernel knows what is above a mount.
+        if inode is None or not inode.parent:
+            return self.directory(ROOT)
+        return self.directory(inode.parent)
 
     def forget(self, ino: int, lookups: int) -> None:
         self.inodes.forget(ino, lookups)
 
     def getattr(self, ino: int) -> Entry:
         vnode = self.vnode(ino)
+        # A lookup has just made its vnode; this one may be as old as the mount.
         if vnode.live:
             vnode.refresh()
         return Entry(
@@ -168,6 +181,7 @@ class Session:
 
     def entry(self, directory: Directory, name: bytes, vnode: Vnode) -> Entry:
         """Returns the entry of a name; `vnode` is from `Inodes.intern`."""
+        # What is broken may be mended, by a repair or a pull; then the name is another vnode.
         if isinstance(vnode, BrokenFile) or not directory.binds(name):
             timeout = 0.0
         else:
@@ -183,6 +197,8 @@ class Session:
     def _attr(self, vnode: Vnode) -> Attr:
         if not isinstance(vnode, LiveFile) or self._handles:
             return vnode.attr()
+        # Without handles a read has no open file to keep a version for: these bytes, whose size the
+        # kernel is told, are those that the next reads get.
         data, mtime_ns = vnode.snapshot()
         self._live_contents[vnode.ino] = data
         self._live_contents.move_to_end(vnode.ino)
@@ -193,7 +209,9 @@ class Session:
     def _attr_timeout(self, vnode: Vnode) -> float:
         if not vnode.live:
             return FOREVER_S
-        return SHORT_S if self._handles and isinstance(vnode, Directory) else 0.0
+        if self._handles and isinstance(vnode, Directory):
+            return SHORT_S
+        return 0.0
 
     def readlink(self, ino: int) -> bytes:
         vnode = self.vnode(ino)
@@ -203,13 +221,19 @@ class Session:
 
     def access(self, ino: int, wanted: int, uid: int, gid: int) -> None:
         """Raises Denied unless the user has all of `wanted` (os.R_OK …)."""
+        # Without `default_permissions`, which cost a request per path walk, the kernel asks here
+        # (decision 039).
         if wanted & os.W_OK:
             raise Denied(errno.EROFS)
         mode = self.vnode(ino).attr().mode
-        if uid == 0:
+        if uid == 0:  # root reads all, but executes only what somebody may
             granted = os.R_OK | (os.X_OK if mode & 0o111 else 0)
+        elif uid == self.uid:
+            granted = mode >> 6
+        elif gid == self.gid:
+            granted = mode >> 3
         else:
-            granted = mode >> (6 if uid == self.uid else 3 if gid == self.gid else 0)
+            granted = mode
         if wanted & ~granted & (os.R_OK | os.X_OK):
             raise Denied(errno.EACCES)
 
@@ -232,9 +256,9 @@ class Session:
 
     def file(self, ino: int) -> File:
         vnode = self.vnode(ino)
-        if not isinstance(vnode, File):
-            raise Denied(errno.EISDIR if isinstance(vnode, Directory) else errno.EINVAL)
-        return vnode
+        if isinstance(vnode, File):
+            return vnode
+        raise Denied(errno.EISDIR if isinstance(vnode, Directory) else errno.EINVAL)
 
     def read(self, file: File, offset: int, size: int) -> bytes:
         """Fast if the file is `ready`; else call its `prepare` first, in any thread."""
@@ -245,6 +269,7 @@ class Session:
 
     def directory_number(self, path: Iterable[bytes]) -> int:
         """Returns the inode number of a directory with `invalidated`, by its path."""
+        # By the keys, without a lookup: of most removed names the kernel has no dentry anyway.
         key = self._root.key
         for name in path:
             key = child_key(key, name)
@@ -274,7 +299,7 @@ class Session:
         try:
             return self.entry(listing.directory, item.name, vnode)
         except CasfsError as error:
-            self.errno_for("listing", error)
+            self.errno_for("listing", error)  # for the log
             mode = READ_DIRECTORY if isinstance(vnode, Directory) else READ_FILE
             return Entry(vnode.ino, Attr(mode, 0, Y2000_NS), attr_timeout=0.0, entry_timeout=0.0)
 

@@ -6,6 +6,10 @@ thread the step of the caller (`parentState`), else an older step with the same 
 thread also an older checkpoint. A name's first checkpoint never goes on with one of another name:
 an equal tree there may be that of an unrelated directory.
 
+`find` leads to the version that a person names, a `Place` in its chain. From there readers go to
+`older` versions, and into a version by what it `called`. Each of these chains is read when it is
+first asked for, and kept by the one that led to it.
+
 The entries of a path are read for a whole chain, a level of directories at a time: only the nodes
 of directories on the path, each once, however many trees share it.
 """
@@ -36,13 +40,16 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.directory_cache import as_read
 from casfs.trees.recorded_state import RecordedState
 
+NEVER = 1 << 62  # later than any time, in ms
+HASH_CHARS = 12  # of a thread-start, that name a thread which is gone
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
     """A tree, and what recorded it: a step, a thread-start (index 0), a checkpoint (index None).
-    `at`: ms since 1970 UTC; `called`: the ends of the threads that the step called, or the steps
-    that were applied before a checkpoint, None where its node has them; `call`: turn and tool that
-    left the tree, within a step."""
+    `recorded_at`: ms since 1970 UTC; `called`: the ends of the threads that the step called, or the
+    steps that were applied before a checkpoint, None where its node has them; `call`: turn and tool
+    that left the tree, within a step."""
 
     root: TreeHash | None
     hash: NodeHash
@@ -65,12 +72,15 @@ class Version:
             raise NotFound(f"{self.revision} has no tree")
         if self.call is not None:
             return DatedTree(self.root, self.times)
-        work_tree = revisions.state_of_node(store, self.hash).work
-        return work_tree if work_tree.tree == self.root else DatedTree(self.root)
+        recorded = revisions.state_of_node(store, self.hash).work
+        # What a step began with has the step's hash, but another root: those times are not its own.
+        return recorded if recorded.tree == self.root else DatedTree(self.root)
 
 
 class Chain:
-    """`find_older`: returns the version before the oldest one, None where none is known."""
+    """`find_older`: returns the version before the oldest one, None where none is known;
+    `is_whole`: its entries are those of whole directories, private files too; `calls`: the chains
+    within its versions, by index and number of the call, 0 for the turns."""
 
     def __init__(
         self, store: Store, versions: list[Version], find_older: Callable[[], Place | None]
@@ -78,17 +88,18 @@ class Chain:
         self.store = store
         self.versions = versions
         self._find_older = find_older
-        self.is_whole = False  # whether entries are those of whole directories, private ones too
+        self.is_whole = False
         self._entries: dict[bytes, list[Entry | None]] = {}
         self._oldest: dict[bytes, dict[object, int]] = {}
+        # Kept, since a reader comes again for each path and compares chains by identity.
         self.calls: dict[tuple[int, int], Chain] = {}
 
+    # Not looked for with the chain: it may need the index of referrers, and readers may end before.
     @cached_property
     def older(self) -> Place | None:
-        return self._as_this(self._find_older())
-
-    def _as_this(self, position: Place | None) -> Place | None:
+        position = self._find_older()
         if position is not None:
+            # A private file that is followed here would seem deleted in a chain of the work alone.
             position.chain.is_whole = self.is_whole
         return position
 
@@ -98,12 +109,14 @@ class Chain:
             roots = [version.root for version in self.versions]
             if self.is_whole:
                 roots = [_whole_root(self.store, version) for version in self.versions]
-            self._entries[path] = entries = list(_entries(self.store, roots, path))
+            entries = _entries(self.store, roots, path)
+            self._entries[path] = entries
+            # The oldest version is the last, so its index is the one that stays.
             self._oldest[path] = {content(entry): index for index, entry in enumerate(entries)}
         return self._entries[path]
 
     def oldest(self, path: bytes, what: object) -> Place:
-        """Returns the oldest version that had this content at the path."""
+        """Returns the oldest version that had this content at the path, whose entries were read."""
         return Place(self, self._oldest[path][what])
 
 
@@ -120,41 +133,28 @@ class Place:
 
     @property
     def older(self) -> Place | None:
-        end = self.index + 1 == len(self.chain.versions)
-        return self.chain.older if end else Place(self.chain, self.index + 1)
+        if self.index + 1 == len(self.chain.versions):
+            return self.chain.older
+        return Place(self.chain, self.index + 1)
 
     def entry(self, path: bytes) -> Entry | None:
         return self.chain.entries(path)[self.index]
 
     def called(self) -> Iterator[Place]:
         """Yields the last tree that a turn of this step recorded, and the last version of each
-        thread that it called, or that was applied before it, the latest first. Its chain ends with
-        the tree that this one gave it, after the calls before."""
-        # Tool calls record the work alone.
+        thread that it called, or that was applied before it, the latest first."""
+        # Tool calls record the work alone, so they know nothing of a private file.
         if self.version.detail is not None and not self.chain.is_whole:
-            if (self.index, 0) not in self.chain.calls:
-                store = self.chain.store
-                step = self.version
-                turns = revisions.turns(store, step.detail)
-                self.chain.calls[self.index, 0] = _within(store, self.older, step=step, turns=turns)
-            if len(self.chain.calls[self.index, 0].versions) > 1:
-                yield Place(self.chain.calls[self.index, 0])
+            turns = _turns_of(self)
+            # The oldest is what the step began with: alone it adds nothing.
+            if len(turns.versions) > 1:
+                yield Place(turns)
         ends = self.version.called
         if ends is None:
             ends = _applied(self.chain.store, self.version.hash)
+        # All of them, not the latest alone: threads that ran at once do not have each other's work.
         for count in range(len(ends), 0, -1):
-            if (self.index, count) not in self.chain.calls:
-                *earlier, end = ends[:count]
-                store = self.chain.store
-                whole = _of_node(store, store.node(end)).chain.versions
-                start = _whole_root(store, whole[-1])
-                input_version = replace(
-                    self.version, root=whole[-1].root, whole=start, called=earlier
-                )
-                chain = Chain(store, [*whole[:-1], input_version], lambda: self.older)
-                chain.is_whole = self.chain.is_whole
-                self.chain.calls[self.index, count] = chain
-            yield Place(self.chain.calls[self.index, count])
+            yield Place(_called_chain(self, ends[:count]))
 
 
 def find(store: Store, text: str) -> tuple[Place, bytes]:
@@ -162,6 +162,7 @@ def find(store: Store, text: str) -> tuple[Place, bytes]:
     revision, path = revisions.split(text)
     position = at(store, revisions.resolve(store, revision))
     if path:
+        # Set before a reader asks the chain: entries that it has read are kept.
         position.chain.is_whole = path in _private_files(store, position.version)
     return position, path or b""
 
@@ -174,143 +175,220 @@ def at(store: Store, revision: Revision) -> Place:
     if revision.thread is not None and revision.turn is not None:
         return _of_turn(store, revision.thread, *revision.turn)
     revision_node = store.node(revision.node)
+    # Neither has the id under which it was recorded, so one with an equal tree is looked for.
     if revision_node.type in ("directory", "checkpoint"):
-        if (position := _recorded(store, revision.root)) is None:
+        position = _recorded(store, revision.root)
+        if position is None:
             raise NotFound(f"no checkpoint or thread of this store has the tree {revision.root}")
         return position
     return _of_node(store, revision_node, revision.thread.id if revision.thread else "")
 
 
+def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
+    versions: list[Version] = []
+    for candidate in reversed(checkpoint.listing(store, last.name)):
+        # Ids sort by time, so what is newer has a greater one. A damaged head has no tree.
+        if candidate.id <= last.id and candidate.root != NO_TREE:
+            versions.append(_checkpoint_version(candidate))
+    first = versions[-1]
+
+    def older() -> Place | None:
+        return _recorded_by_step(store, first.root, first.recorded_at)
+
+    return Place(Chain(store, versions, older))
+
+
+def _checkpoint_version(candidate: Checkpoint) -> Version:
+    # `called` is None: the heads tell all but that, so no node is read until somebody asks.
+    return Version(
+        candidate.root,
+        candidate.hash,
+        recorded_at=candidate.created_at,
+        revision=f"{candidate.name}@{candidate.id}",
+        called=None,
+        message=candidate.message,
+    )
+
+
 def _of_node(store: Store, thread_node: node.Node[Any], id: str = "") -> Place:
     """Returns the version of a node of the chain of a thread, whose id is known or looked for."""
-    is_start = thread_node.type == "thread-start"
-    start = thread_node if is_start else store.node(thread_node.payload["start"], "thread-start")
-    last = thread_node.payload["lastStep"] if thread_node.type == "thread-end" else thread_node.hash
-    steps = [] if is_start else list(_steps(store, last))
-    id = id or _thread_of(store, start.hash, index=steps[0][1]["index"] if steps else 0, step=last)
-    name = f"{id}@%d" if id else f"{start.hash[:12]}@%d"
+    start = thread_node
+    last: NodeHash | None = thread_node.hash
+    steps: list[tuple[NodeHash, Any]] = []
+    if thread_node.type == "thread-end":
+        last = thread_node.payload["lastStep"]
+    if thread_node.type != "thread-start":
+        start = store.node(thread_node.payload["start"], "thread-start")
+        steps = list(_steps(store, last))
+    newest_index = steps[0][1]["index"] if steps else 0
+    id = id or _thread_of(store, start.hash, index=newest_index, step=last)
+    owner = id or start.hash[:HASH_CHARS]
+    # Without an id this is 0, the beginning of time: then no older tree is taken for its first one.
     began = steps[-1][1]["startedAt"] if steps else created_ms(ThreadId(id))
     root = start.payload["workspace"]
     caller = start.payload["parentState"]
-    versions = [_of_step(hash, step, name) for hash, step in steps]
+    versions = [_step_version(hash, step, owner) for hash, step in steps]
+    versions.append(Version(root, start.hash, began, revision=f"{owner}@0", index=0))
 
     def older() -> Place | None:
         if caller is not None:
             return _of_node(store, store.node(caller))
         return _recorded(store, root, began)
 
-    return Place(
-        Chain(
-            store,
-            [*versions, Version(root, start.hash, recorded_at=began, revision=name % 0, index=0)],
-            older,
-        )
+    return Place(Chain(store, versions, older))
+
+
+def _step_version(hash: NodeHash, step: Any, owner: str) -> Version:
+    return Version(
+        step["workspace"],
+        hash,
+        recorded_at=step["completedAt"],
+        revision=f"{owner}@{step['index']}",
+        index=step["index"],
+        role=step["role"],
+        agent=step["agent"],
+        detail=step["detail"],
+        called=tuple(step["childThreads"]),
     )
 
 
-def _of_step(hash: NodeHash, step: Any, name: str) -> Version:
-    index = step["index"]
-    called = tuple(step["childThreads"])
-    recorded = step["workspace"], hash, step["completedAt"], name % index
-    return Version(*recorded, index, step["role"], step["agent"], step["detail"], called)
+def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]]:
+    """As `threads.backwards_from`, a step and its ancestors at a time."""
+    near = [last] if last else []
+    while near:
+        interruption.check()
+        for hash, payload in zip(near, _payloads(store, near, "thread-step"), strict=True):
+            yield hash, payload
+        # The last one read is the oldest. It names those before it, which one look-up brings.
+        near = [payload["previous"], *payload["ancestors"]] if payload["previous"] else []
+
+
+def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None) -> str:
+    """Returns the id of the oldest thread that has a step, or a start; empty where it is gone."""
+    # Forks share the start and the first steps: the oldest is the one that they were forked from.
+    for thread in [*threads.with_field(store, "start", [start])][::-1]:
+        with suppress(NotFound):  # it is shorter
+            if not index or threads.step_at(store, thread, index).hash == step:
+                return thread.id
+    return ""
 
 
 def _of_turn(store: Store, thread: Thread, index: int, turn: int) -> Place:
     """Returns the version of a turn, also of a step that is pending or has failed."""
     step, turns, _ = revisions.turn_state(store, thread, index=index, turn=turn)
+    # By its name: a pending step has no node yet that refers to the one before it.
     older = at(store, revisions.resolve(store, f"{thread.id}@{index - 1}"))
-    recorded = step.get("completedAt", step.get("since")), f"{thread.id}@{index}", index
-    step_version = Version(None, turns[-1], *recorded, step["role"], step.get("agent"))
-    return Place(_within(store, older, step=step_version, turns=turns))
-
-
-def _within(store: Store, older: Place | None, step: Version, turns: Sequence[NodeHash]) -> Chain:
-    """Returns the trees that the tool calls of a step, and its turns without any, recorded; the
-    oldest is that which it began with."""
-    root = None if older is None else older.version.root
-    versions = [replace(step, root=root, called=(), detail=None)]
-    for number, hash in enumerate(turns, 1):
-        turn = store.node(hash, revisions.TURN).payload
-        if "before" in turn:
-            turn_version = replace(versions[0], revision=f"{step.revision}.{number}")
-            for call in [store.node(call_hash).payload for call_hash in turn["toolCalls"]] or [
-                turn
-            ]:
-                if root := call.get("workspace"):
-                    tree_fields = {"root": root, "times": call.get("times")}
-                    versions.append(
-                        replace(turn_version, **tree_fields, call=(number, call.get("name")))
-                    )
-    return Chain(store, versions[::-1], lambda: older)
-
-
-def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
-    versions = [
-        Version(
-            candidate.root,
-            candidate.hash,
-            recorded_at=candidate.created_at,
-            revision=f"{candidate.name}@{candidate.id}",
-            called=None,
-            message=candidate.message,
-        )
-        for candidate in reversed(checkpoint.listing(store, last.name))
-        if candidate.id <= last.id and candidate.root != NO_TREE
-    ]
-    first = versions[-1]
-    return Place(
-        Chain(store, versions, lambda: _recorded_by_step(store, first.root, first.recorded_at))
+    recorded_at = step.get("completedAt", step.get("since"))
+    step_version = Version(
+        None,
+        turns[-1],
+        recorded_at=recorded_at,
+        revision=f"{thread.id}@{index}",
+        index=index,
+        role=step["role"],
+        agent=step.get("agent"),
     )
+    return Place(_within_step(store, older, step=step_version, turns=turns))
 
 
-def _applied(store: Store, checkpoint: NodeHash) -> list[NodeHash]:
-    """Returns the steps that a checkpoint names, where this store has them."""
-    steps = store.node(checkpoint).payload.get("applied", ())
-    known = store.blobs.info(steps)
-    return [step for step in steps if step in known]
-
-
-def _recorded(store: Store, root: TreeHash | None, before: int = 1 << 62) -> Place | None:
+def _recorded(store: Store, root: TreeHash | None, before: int = NEVER) -> Place | None:
     """Returns the newest checkpoint, else step, with this tree and older than `before`: chains that
     follow one another grow older, so they end."""
     same = [candidate for candidate in checkpoint.listing(store) if candidate.root == root]
     same = [candidate for candidate in same if candidate.created_at < before]
     # Those of any directory that a restore overwrote: the last choice.
-    if same := [candidate for candidate in same if candidate.name != BEFORE_RESTORE] or same:
-        return _of_checkpoint(store, max(same, key=lambda candidate: candidate.created_at))
+    preferred = [candidate for candidate in same if candidate.name != BEFORE_RESTORE]
+    if same:
+        newest = max(preferred or same, key=lambda candidate: candidate.created_at)
+        return _of_checkpoint(store, newest)
     return _recorded_by_step(store, root, before)
 
 
 def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place | None:
     """Returns the newest step that made this tree and is older than `before`. One that changed
     nothing may be in any directory."""
-    if root is None or all(
-        created_ms(thread.id) >= before for thread in threads.list_threads(store)
-    ):
+    if root is None:
+        return None
+    # The index of referrers reads all that is new in the store first: not for nothing.
+    if all(created_ms(thread.id) >= before for thread in threads.list_threads(store)):
         return None
     from casfs.store.referrers import Referrers
 
+    steps: dict[int, node.Node[Any]] = {}
     with Referrers(store) as index:
-        steps = [
-            referrer
-            for referrer in map(store.node, index.of(root))
-            if referrer.type == "thread-step"
-        ]
-    times = {step.payload["completedAt"]: step for step in steps}
-    for newest in sorted((time for time in times if time < before), reverse=True):
-        position = _of_node(store, times[newest])
+        for hash in index.of(root):
+            referrer = store.node(hash)
+            if referrer.type == "thread-step":
+                steps[referrer.payload["completedAt"]] = referrer
+    times = [completed_at for completed_at in steps if completed_at < before]
+    for completed_at in sorted(times, reverse=True):
+        position = _of_node(store, steps[completed_at])
         if position.chain.versions[-1].root != root:
             return position
     return None
 
 
-def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None) -> str:
-    """Returns the id of the oldest thread that has a step, or a start; empty where it is gone."""
-    for thread in [*threads.with_field(store, "start", [start])][::-1]:
-        with suppress(NotFound):
-            if not index or threads.step_at(store, thread, index).hash == step:
-                return thread.id
-    return ""
+def _turns_of(position: Place) -> Chain:
+    """Returns the chain of the trees that the turns of a step recorded."""
+    calls = position.chain.calls
+    key = (position.index, 0)
+    if key not in calls:
+        store = position.chain.store
+        turns = revisions.turns(store, position.version.detail)
+        calls[key] = _within_step(store, position.older, step=position.version, turns=turns)
+    return calls[key]
+
+
+def _within_step(
+    store: Store, older: Place | None, step: Version, turns: Sequence[NodeHash]
+) -> Chain:
+    """Returns the trees that the tool calls of a step, and its turns without any, recorded; the
+    oldest is that which it began with."""
+    root = None if older is None else older.version.root
+    # Without `called` and `detail`: readers would come back here, without end.
+    beginning = replace(step, root=root, called=(), detail=None)
+    versions = [beginning]
+    for number, hash in enumerate(turns, 1):
+        turn = store.node(hash, revisions.TURN).payload
+        # Only a turn that changed files has this; any other repeats the tree before it.
+        if "before" not in turn:
+            continue
+        turn_version = replace(beginning, revision=f"{step.revision}.{number}")
+        tool_calls = [store.node(call_hash).payload for call_hash in turn["toolCalls"]]
+        for call in tool_calls or [turn]:
+            if root := call.get("workspace"):
+                times = call.get("times")
+                tool = call.get("name")
+                versions.append(replace(turn_version, root=root, times=times, call=(number, tool)))
+    return Chain(store, versions[::-1], lambda: older)
+
+
+def _applied(store: Store, checkpoint: NodeHash) -> list[NodeHash]:
+    """Returns the steps that a checkpoint names, where this store has them."""
+    steps = store.node(checkpoint).payload.get("applied", ())
+    # They are not pushed with the checkpoint, so another store lacks them.
+    known = store.blobs.info(steps)
+    return [step for step in steps if step in known]
+
+
+def _called_chain(position: Place, ends: Sequence[NodeHash]) -> Chain:
+    """Returns the chain of the last thread of these. It ends with the tree that this version gave
+    it, after the calls before."""
+    calls = position.chain.calls
+    key = (position.index, len(ends))
+    if key not in calls:
+        store = position.chain.store
+        *earlier, end = ends
+        versions = _of_node(store, store.node(end)).chain.versions
+        start = versions[-1]
+        whole = _whole_root(store, start)
+        # What the thread began with counts as the caller's, or as that of an earlier call, which
+        # may have made it: the thread itself wrote none of it.
+        given_tree = replace(position.version, root=start.root, whole=whole, called=earlier)
+        chain = Chain(store, [*versions[:-1], given_tree], lambda: position.older)
+        chain.is_whole = position.chain.is_whole
+        calls[key] = chain
+    return calls[key]
 
 
 def _private_files(store: Store, version: Version) -> Collection[bytes]:
@@ -338,42 +416,30 @@ def content(entry: Entry | None) -> object:
     return entry.target if isinstance(entry, Symlink) else None
 
 
+def _entries(store: Store, roots: Sequence[TreeHash | None], path: bytes) -> list[Entry | None]:
+    """Returns what each of the trees has at a path."""
+    entries: dict[TreeHash | None, Entry | None] = {}
+    for root in roots:
+        if root:
+            entries[root] = Subdirectory(b".", TreeDigest(root, 0))
+    for name in tree.split_path(path):
+        interruption.check()
+        subtrees = {root: tree.subtree(entry) for root, entry in entries.items()}
+        wanted = dict.fromkeys(subtree for subtree in subtrees.values() if subtree)
+        # Not by `tree.load`: it decodes whole directories, and of each one entry is needed.
+        payloads = zip(wanted, _payloads(store, wanted, "directory"), strict=True)
+        below = {hash: directory.find(payload, name) for hash, payload in payloads}
+        for root, subtree in subtrees.items():
+            entries[root] = below.get(subtree) if subtree else None
+    stored = [entries.get(root) for root in roots]
+    # A stored payload still names what was purged since; readers see its substitute, or nothing.
+    return [as_read(store, entry) for entry in stored]
+
+
 def _payloads(store: Store, hashes: Collection[str], type: str) -> Iterator[Any]:
     for hash, data in zip(hashes, store.blobs.get_many(hashes), strict=True):
+        # None stands for a blob that is too large to be read with others.
         type_hash, payload = node.decode(hash, store.get(hash) if data is None else data)
         if store.registry.compiled(type_hash)[0] != type:
             raise Corrupt(f"{hash} is not a {type}")
         yield payload
-
-
-def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]]:
-    """As `threads.backwards_from`, a step and its ancestors at a time."""
-    near = [last] if last else []
-    while near:
-        interruption.check()
-        for hash, payload in zip(near, _payloads(store, near, "thread-step"), strict=True):
-            yield hash, payload
-        near = [payload["previous"], *payload["ancestors"]] if payload["previous"] else []
-
-
-def _entries(store: Store, roots: Sequence[TreeHash | None], path: bytes) -> Iterator[Entry | None]:
-    entries_by_root: dict[TreeHash | None, Entry | None] = {
-        root: Subdirectory(b".", TreeDigest(root, 0)) for root in roots if root
-    }
-    for name in tree.split_path(path):
-        interruption.check()
-        wanted = {
-            tree_hash: None
-            for entry in entries_by_root.values()
-            if (tree_hash := tree.subtree(entry))
-        }
-        payloads = _payloads(store, wanted, "directory")
-        below = {
-            hash: directory.find(payload, name)
-            for hash, payload in zip(wanted, payloads, strict=True)
-        }
-        entries_by_root = {
-            root: below.get(tree_hash) if (tree_hash := tree.subtree(entry)) else None
-            for root, entry in entries_by_root.items()
-        }
-    return (as_read(store, entries_by_root.get(root)) for root in roots)

@@ -1,11 +1,16 @@
-"""Fetches what refs of a remote reach and a store lacks. Everything from there is verified."""
+"""Fetches what refs of a remote reach and a store lacks. Everything from there is verified.
+
+`Missing` first finds what is to be fetched, by packs: it follows references through nodes of the
+remote that are not stored yet. Then it stores the blobs, or notes in which packs they are (a lazy
+pull), and at last the nodes, which refer to them.
+"""
 
 from __future__ import annotations
 
 import io
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
@@ -58,25 +63,15 @@ class Missing:
         self.marked = 0  # tombstones that were taken
         self._lock = threading.Lock()
         self._batch = store.batch()
-        assert store.root is not None
-        self._lazy = LazyRemote(store.root, remote.name, limit=0, connect=lambda: remote.storage)
+        root = store.root
+        assert root is not None
+        # Without a limit: nodes are read once to find what they refer to, and again to store them.
+        self._lazy = LazyRemote(root, remote.name, limit=0, connect=lambda: remote.storage)
         if whole:
-            self._prefetch([pack.name for pack in self._packs.values() if pack.kind == NODES])
-
-    def close(self) -> None:
-        """Drops what was fetched and is in the store now, also by a pull that was killed."""
-        self._lazy.close()
-        root = self._lazy.root
-        remote = self._lazy.name
-        needed = {pack for _, pack in derived.in_remote(self._store.blobs, remote)}
-        for path in mirror_path(root, remote, "").parent.glob("*.pack"):
-            if path.stem not in needed:
-                remove_mirror(root, remote, path.stem)
-
-    def totals(self) -> tuple[int, int, int]:
-        """Returns the numbers of nodes and of blobs, and the bytes of the blobs."""
-        sizes = [self._member(name, n).size for name, all in self._blobs.items() for n in all]
-        return sum(map(len, self._nodes.values())), len(sizes), sum(sizes)
+            # Almost every pack of nodes will be read: this asks for all of them at once, where the
+            # walk would come to one after another.
+            node_packs = [pack.name for pack in self._packs.values() if pack.kind == NODES]
+            self._prefetch(node_packs)
 
     # -- finding --------------------------------------------------------------------------
 
@@ -93,6 +88,8 @@ class Missing:
             waiting += new
             locations = self._note(part)
             self._prefetch([located.pack for located in locations])
+            # Sorted by pack and number: the members of a frame follow one another, so a reader
+            # decompresses it once.
             for location in sorted(locations):
                 new = [ref for ref in self._refs(location) if ref not in seen]
                 seen.update(new)
@@ -101,6 +98,8 @@ class Missing:
     def add_remote(self, *, all: bool) -> None:
         """Notes the blobs that a lazy pull has left in the remote: those in packs that a gc there
         has given up since; or `all`."""
+        # The file of a pack that was given up goes after a grace period. What was still reached in
+        # it is in another pack, where `locate` finds it.
         live = self._remote.state.since(LIVE)
         remote_blobs = [*derived.in_remote(self._store.blobs, self._remote.name)]
         gone = [self.purged[hash] for hash, _ in remote_blobs if hash in self.purged]
@@ -117,6 +116,7 @@ class Missing:
         if not self.purged:
             return hashes, []
         gone = [hash for hash in hashes if hash in self.purged]
+        # What is here stays, unless a person asks for its purge: that is up to `pull`.
         gone = derived.find_missing(self._store.blobs, gone)
         self._tombstones.update((hash, self.purged[hash]) for hash in gone)
         substitutes = [self.purged[hash].substitute for hash in gone]
@@ -126,20 +126,22 @@ class Missing:
     def _note(self, hashes: list[str]) -> list[Place]:
         """Notes where what is missing lies; returns the places of the nodes among it."""
         infos = self._store.blobs.info(hashes)
+        # What is private here counts as absent: nothing from elsewhere may refer to it before the
+        # remote has brought it as work.
         for hash in self._store.blobs.local_among(infos.keys()):
-            del infos[hash]  # work of the remote is fetched, whatever is private here
+            del infos[hash]
+        # Plain bytes here may be a node there: then it becomes one here, and the walk goes on.
         untyped = [hash for hash in hashes if hash not in infos or infos[hash].type is None]
         places = self._remote.state.locate(untyped)
         if lacking := set(untyped) - places.keys() - infos.keys():
             raise Corrupt(f"the remote {self._remote.name} lacks {min(lacking)}, which is in use")
         nodes = []
         for hash, location in places.items():
+            # It was purged here: a put of the same bytes would store nothing.
             if hash in infos and infos[hash].purged:
                 continue
-            if (
-                location.kind == NODES
-                and self._member(location.pack, location.number).type is not None
-            ):
+            in_nodes = location.kind == NODES
+            if in_nodes and self._member(location.pack, location.number).type is not None:
                 self._nodes[location.pack].add(location.number)
                 nodes.append(location)
             elif hash not in infos:
@@ -155,6 +157,7 @@ class Missing:
             self._need_type(str(member.type))
             type_hash, payload = node.decode(member.hash, data)
             schema = self._store.registry.compiled(type_hash)[1]
+            # The collectors of references check nothing, and a remote may send anything.
             schema.check(payload)
             followed = [ref.hash for ref in schema.refs(payload) if self._is_followed(ref)]
             return [type_hash, *dict.fromkeys(followed)]
@@ -163,7 +166,9 @@ class Missing:
 
     def _is_followed(self, ref: Ref) -> bool:
         """Returns whether to fetch the target: a local one only where it was pushed."""
-        return not ref.is_local or bool(self._remote.state.locate([ref.hash]))
+        if not ref.is_local:
+            return True
+        return bool(self._remote.state.locate([ref.hash]))
 
     def _need_type(self, type: str) -> None:
         """Stores a type, and the type of that, before a node of it is looked at."""
@@ -175,15 +180,18 @@ class Missing:
         outer = self._member(location.pack, location.number).type
         if outer not in (None, META, type):
             self._need_type(str(outer))
+        # In a batch of its own: the registry reads a type from the store.
         with self._store.batch() as batch:
             self._put(batch, location)
 
     def _node(self, location: Place) -> bytes:
+        # By its claim, before it is read: it would be in memory whole.
         if self._member(location.pack, location.number).size > MAX_NODE_BYTES:
             raise self._corrupt(f"member {location.number} of pack {location.pack} is too large")
         return self._reader(location.pack).read(location.number)
 
     def _reader(self, pack: str) -> LazyPack:
+        # Threads that stage blobs of one pack share its reader: it caches the frames.
         with self._lock:
             reader: LazyPack | None = self._readers.get(pack)
             if reader is None:
@@ -197,13 +205,17 @@ class Missing:
         self._mirrored.add(pack)
         root = self._lazy.root
         name = self._lazy.name
+        # One that is there has frames which an earlier pull, or a reader, has fetched.
         if not mirror_path(root, name, pack).exists():
-            create_mirror(root, name, size=self._packs[pack].size, index=self._index(pack))
+            size = self._packs[pack].size
+            create_mirror(root, name, size=size, index=self._index(pack))
 
     def _prefetch(self, packs: list[str]) -> None:
         """Fetches the first frames of packs that were not read yet, at the same time."""
         new = {*packs} - self._mirrored
-        for _ in parallel(partial(self._first, name) for name in sorted(new)):
+        requests = [partial(self._first, name) for name in sorted(new)]
+        # There are no results: this waits, and raises what a request has raised.
+        for _ in parallel(requests):
             pass
 
     def _first(self, pack: str) -> None:
@@ -224,15 +236,79 @@ class Missing:
 
     # -- storing --------------------------------------------------------------------------
 
+    def totals(self) -> tuple[int, int, int]:
+        """Returns the numbers of nodes and of blobs, and the bytes of the blobs."""
+        packs_of_nodes = self._nodes.values()
+        nodes = sum(map(len, packs_of_nodes))
+        sizes: list[int] = []
+        for pack, numbers in self._blobs.items():
+            sizes += [self._member(pack, number).size for number in numbers]
+        return nodes, len(sizes), sum(sizes)
+
+    def adopt_blobs(self) -> None:
+        """Notes where the blobs are: each is fetched when it is read."""
+        for name, numbers in self._blobs.items():
+            # Nobody reads them now, so nothing else would notice a size that the frames deny.
+            for number in numbers:
+                self._index(name).check_extent(number)
+            members = [(n, self._member(name, n)) for n in sorted(numbers)]
+            places = [(n, member.hash, member.size) for n, member in members]
+            # Before the rows that lead readers there: they would fetch the index again.
+            self._mirror(name)
+            backend: Any = self._store.backend
+            backend.adopt_pack(name, "remote", self._packs[name].size, self._remote.name, places)
+
+    def store_blobs(self, begin: Begin) -> None:
+        """Fetches and stores the blobs; what is committed now and then, the next pull has."""
+        count = size = committed = 0
+        _, total_count, total_size = self.totals()
+        with begin(total_count, total_size) as progress, self._store.batch() as batch:
+            # No more groups ahead than fetchers: what is staged is held in memory.
+            for staged in parallel(self._groups(), FETCHERS, FETCHERS):
+                for blob in staged:
+                    batch.put_staged(blob)
+                    count = count + 1
+                    size = size + blob.digest.size_bytes
+                progress(count, size)
+                if size - committed >= COMMIT_BYTES:
+                    batch.commit()
+                    committed = size
+
+    def _groups(self) -> Iterator[Callable[[], list[Staged]]]:
+        """Yields the calls that stage all blobs, some of one pack each."""
+        for name, members in self._blobs.items():
+            numbers = sorted(members)
+            for start in range(0, len(numbers), STAGED_AT_ONCE):
+                yield partial(self._stage, name, numbers[start : start + STAGED_AT_ONCE])
+
+    def _stage(self, pack: str, numbers: list[int]) -> list[Staged]:
+        reader = self._reader(pack)
+        stage = derived.stager(self._store.blobs)
+        staged = []
+        for number in numbers:
+            member = self._member(pack, number)
+            if member.size <= FILE_MIN_BYTES:
+                data = reader.read(number)
+                # The reader has verified it, so it is not hashed again.
+                digest = Digest(BlobHash(member.hash), len(data))
+                staged.append(stage(digest, data))
+            else:
+                # Verified at its end: of damaged bytes the stream raises before they are staged.
+                pieces: Any = PieceStream(reader.pieces(number))
+                stream = io.BufferedReader(pieces)
+                staged.append(self._store.blobs.stage(stream))
+        return staged
+
     def store_nodes(self) -> None:
         """Stores the nodes in the order of their packs, in which references come first; what a gc
         has moved out of that order waits for the next round, as does what refers to a purged node:
         that gets its mark when its substitute is stored. Raises Corrupt."""
         self._mark_purged()
-        packs = [name for name in self._packs if name in self._nodes]  # the oldest first
-        waiting = [
-            Place(name, NODES, number) for name in packs for number in sorted(self._nodes[name])
-        ]
+        waiting: list[Place] = []
+        for name in self._packs:  # the oldest first
+            if name in self._nodes:
+                numbers = sorted(self._nodes[name])
+                waiting += [Place(name, NODES, number) for number in numbers]
         while waiting:
             again = []
             why = None
@@ -243,6 +319,7 @@ class Missing:
                     again.append(location)
                     why = error
             if len(again) == len(waiting):
+                # First the commit: a mark is set only where its substitute is in the store.
                 self._batch.commit()
                 if not self._mark_purged():
                     raise self._corrupt(why)
@@ -277,49 +354,17 @@ class Missing:
     def _put(self, batch: Batch, location: Place) -> None:
         try:
             batch.put_encoded(self._node(location))
+        # Checks that expect a sound node raise these.
         except (KeyError, TypeError, AttributeError):
             raise self._corrupt(f"{location} is not one") from None
 
-    def adopt_blobs(self) -> None:
-        """Notes where the blobs are: each is fetched when it is read."""
-        for name, numbers in self._blobs.items():
-            for number in numbers:
-                self._index(name).check_extent(number)
-            members = [(n, self._member(name, n)) for n in sorted(numbers)]
-            places = [(n, member.hash, member.size) for n, member in members]
-            self._mirror(name)
-            backend: Any = self._store.backend
-            backend.adopt_pack(name, "remote", self._packs[name].size, self._remote.name, places)
-
-    def store_blobs(self, begin: Begin) -> None:
-        """Fetches and stores the blobs; what is committed now and then, the next pull has."""
-        count = size = held = 0
-        groups = (
-            partial(self._stage, name, sorted(all)[start : start + STAGED_AT_ONCE])
-            for name, all in self._blobs.items()
-            for start in range(0, len(all), STAGED_AT_ONCE)
-        )
-        with begin(*self.totals()[1:]) as progress, self._store.batch() as batch:
-            for staged in parallel(groups, FETCHERS, FETCHERS):
-                for blob in staged:
-                    batch.put_staged(blob)
-                    count = count + 1
-                    size = size + blob.digest.size_bytes
-                progress(count, size)
-                if size - held >= COMMIT_BYTES:
-                    batch.commit()
-                    held = size
-
-    def _stage(self, pack: str, numbers: list[int]) -> list[Staged]:
-        reader = self._reader(pack)
-        stage = derived.stager(self._store.blobs)
-        staged = []
-        for number in numbers:
-            member = self._member(pack, number)
-            if member.size <= FILE_MIN_BYTES:
-                data = reader.read(number)
-                staged.append(stage(Digest(BlobHash(member.hash), len(data)), data))
-            else:  # verified at its end
-                pieces: Any = PieceStream(reader.pieces(number))
-                staged.append(self._store.blobs.stage(io.BufferedReader(pieces)))
-        return staged
+    def close(self) -> None:
+        """Drops what was fetched and is in the store now, also by a pull that was killed."""
+        self._lazy.close()
+        root = self._lazy.root
+        remote = self._lazy.name
+        # Blobs that are in the remote only are read from their mirrors, so these stay.
+        needed = {pack for _, pack in derived.in_remote(self._store.blobs, remote)}
+        for path in mirror_path(root, remote, "").parent.glob("*.pack"):
+            if path.stem not in needed:
+                remove_mirror(root, remote, path.stem)

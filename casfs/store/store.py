@@ -60,6 +60,8 @@ class Store:
         self.whole = self  # that of a view (`shown`) hides nothing
         self.cache = LruCache(DECODED_CACHE_ENTRIES)
         self.purged = PurgedContents(backend)
+        # Directories are cached as readers see them, without what is purged: a tombstone must drop
+        # them, also that of another process.
         self.purged.add_cache(self.cache)
 
     @classmethod
@@ -73,6 +75,7 @@ class Store:
                 (root / name).mkdir(exist_ok=True)
             store = cls(DiskBackend(root), root)
             try:
+                # Before the format: what can be opened has its types, wherever `init` was killed.
                 store.register_builtin()
                 _write_format(root)
             except BaseException:
@@ -90,6 +93,7 @@ class Store:
         from casfs.system.config_edit import with_table
 
         wanted = config.Shared(url, objects, endpoint=endpoint, region=region)
+        # Before anything is made: `create` does not ask whether `root` is another database's.
         cls.check_shared(root, wanted)
         with _making(root):
             _make_root(root, SHARED_FORMAT)
@@ -98,10 +102,14 @@ class Store:
                 (root / name).mkdir(exist_ok=True)
             path = root / config.FILE
             text = path.read_text() if path.exists() else ""
-            values = {key: value for key, value in shared._asdict().items() if value is not None}
+            # Those of the database, not `wanted`: who joins need not know where the objects are.
+            settings = shared._asdict()
+            values = {key: value for key, value in settings.items() if value is not None}
             with replacing(path, durable=True) as file:
-                file.write(with_table(text, config.SHARED, values).encode())
+                new_text = with_table(text, config.SHARED, values)
+                file.write(new_text.encode())
             _write_format(root, SHARED_FORMAT)
+        # After a crash here the store lacks the types; another `init` adds them.
         store = cls.open(root)
         store.register_builtin()
         return store
@@ -139,7 +147,8 @@ class Store:
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
         if store_format == SHARED_FORMAT:
-            return cls(_postgres("backend").PostgresBackend.open(root), root)
+            shared_backend = _postgres("backend").PostgresBackend.open(root)
+            return cls(shared_backend, root)
         if store_format != FORMAT:
             raise _unreadable(root, store_format)
         return cls(DiskBackend(root), root)
@@ -181,6 +190,7 @@ class Store:
         view.blobs = ShownBlobs(self.blobs)
         view.registry = self.registry
         view.whole = self
+        # Its cache is its own: a lookup in this one's would answer for directories that are hidden.
         return view
 
     def local_writes(self) -> Store:
@@ -189,6 +199,7 @@ class Store:
         view = Store(self.backend, self.root)
         view.blobs = self.blobs
         view.registry = self.registry
+        # Unlike that of `shown`: this view hides nothing.
         view.cache = self.cache
         view._writes_local = True
         return view
@@ -286,11 +297,14 @@ class Store:
         contents: list[bytes | None]
         try:
             contents = list(self.blobs.get_many(hashes))
-        except CasfsError:  # one of them
+        except CasfsError:
+            # It does not say which one, so each is read by itself, where only that one is left out.
             contents = [None] * len(hashes)
         for hash, data in zip(hashes, contents, strict=True):
             try:
-                type_hash, payload = node.decode(hash, data or self.get(hash))
+                # `get_many` gives None for what is large, too.
+                content = data or self.get(hash)
+                type_hash, payload = node.decode(hash, content)
                 name = self.registry.name(type_hash)
             except CasfsError:
                 continue
@@ -298,6 +312,7 @@ class Store:
 
     def refs(self, node: Node[Any]) -> list[Ref]:
         """Returns the refs of a node: those of its payload, then its type."""
+        # The meta-schema alone: its type is not a hash, and it refers to nothing.
         if node.type_hash == META:
             return []
         _, schema = self.registry.compiled(node.type_hash)
@@ -310,7 +325,9 @@ class Store:
             if not self.blobs.info([text]):
                 raise NotFound(f"no blob {text} in this store")
             return text
-        if len(text) < MIN_PREFIX_CHARS or not is_hash(text.ljust(64, "0")):
+        # Filled up to a hash, so that one rule says which characters are allowed.
+        padded = text.ljust(64, "0")
+        if len(text) < MIN_PREFIX_CHARS or not is_hash(padded):
             raise Invalid(
                 f"{text!r} is not a valid hash (64 hex characters, or a prefix of 8 or more)"
             )
@@ -330,6 +347,7 @@ def _making(root: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         if is_new:
+            # Refuses a directory with anything in it: another process may be making a store there.
             with suppress(OSError):
                 root.rmdir()
         if isinstance(error, OSError):
@@ -352,25 +370,36 @@ def _write_format(root: Path, format: str = FORMAT) -> None:
     """Marks the directory as a store, durably, once everything that it is made of is durable."""
     with replacing(root / FORMAT_FILE, durable=True) as file:
         file.write(f"{format}\n".encode())
+        # Inside the block: the file gets its name after this. One sync serves all files and
+        # directories that were made so far.
         syncfs(root)
 
 
 def _make_root(root: Path, format: str = FORMAT) -> None:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Before the mode: a directory that is refused stays as it is.
     _format(root, format)
+    # `mkdir` left an existing directory's mode.
     root.chmod(0o700)
 
 
 def _format(root: Path, format: str = FORMAT) -> str | None:
     """Returns the format of the store at `root`, None where there is none. Raises Refused where
     `init` would not make or update one."""
-    ours = {FORMAT_FILE, "store.db"}  # `init` makes the latter first
-    there = {path.name for path in root.iterdir()} if os.path.lexists(root) else set()
-    if there and not there & ours:
+    # `init` makes store.db first and the format last: with the former alone, it was interrupted,
+    # and may go on.
+    own_names = {FORMAT_FILE, "store.db"}
+    names: set[str] = set()
+    # A dangling symlink must fail here, too, so that `check_init` does not promise a store.
+    if os.path.lexists(root):
+        names = {path.name for path in root.iterdir()}
+    if names and not names & own_names:
         raise Refused(f"{root} is not empty and not a store; give another directory")
-    if FORMAT_FILE not in there:
+    if FORMAT_FILE not in names:
         return None
-    store_format = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
+    # Another program's file of this name may hold any bytes, and must be refused like a version.
+    content = (root / FORMAT_FILE).read_bytes()
+    store_format = content.strip().decode("ascii", "replace")
     if store_format not in (FORMAT, SHARED_FORMAT):
         raise _unreadable(root, store_format)
     if store_format != format:

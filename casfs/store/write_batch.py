@@ -54,7 +54,10 @@ class Batch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.commit() if kind is None else self.discard()
+        if kind is None:
+            self.commit()
+        else:
+            self.discard()
 
     def discard(self) -> None:
         discard(self._staged.values())
@@ -71,7 +74,9 @@ class Batch:
     def put_staged(self, staged: Staged) -> Digest:
         """Adds what `Blobs.stage` returned, perhaps in another thread."""
         if staged.digest.hash in self._known:
+            # Other members of its pack are to be published yet.
             discard([staged], keep_packs=True)
+            # gc may delete what was stored when it was looked up: the commit must check.
             self._require.add(staged.digest.hash)
         else:
             self._add(staged)
@@ -88,11 +93,14 @@ class Batch:
         """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
         neither where this batch `knows` it, or gets it later. `is_work`: it is, whatever `settle`
         will say."""
+        # What is stored gets no mark by a local batch, so only a new blob needs the exception.
         if is_work and info is None:
             self._work.add(digest.hash)
         if staged is not None:
             self.put_staged(staged)
         elif info is not None:
+            # `info` was read before, perhaps by another process: this batch may know better by now.
+            # Not required: the node that will refer to it does that.
             self._known.setdefault(digest.hash, info.type)
 
     def knows(self, hash: str) -> bool:
@@ -132,7 +140,12 @@ class Batch:
     def _refuse_local(self, hashes: set[str]) -> None:
         """Raises Invalid where a node from elsewhere refers to what is local here, as to what is
         not here: it would make that work."""
-        if hashes and (hidden := self.blobs.local_among(hashes) - self._require):
+        if not hashes:
+            return
+        # What this batch requires becomes work by it in any case.
+        hidden = self.blobs.local_among(hashes) - self._require
+        if hidden:
+            # In the words of `check_types`: others would tell that we have it.
             raise Invalid(f"refers to {min(hidden)}, which is not in this store; put it first")
 
     def _refs_of(self, hash: str) -> Collection[str]:
@@ -141,7 +154,8 @@ class Batch:
             if blob.type in (None, META):
                 return ()
             type_hash, payload = node.decode(hash, blob.data)
-            self._refs_put[hash] = [ref.hash for ref in self._compiled(type_hash)[1].refs(payload)]
+            _, schema = self._compiled(type_hash)
+            self._refs_put[hash] = [ref.hash for ref in schema.refs(payload)]
         return self._refs_put[hash]
 
     # -- nodes --------------------------------------------------------------------------
@@ -156,11 +170,10 @@ class Batch:
         schema = self._type(type)[1].document
         required = schema["required"]
         known = schema["properties"]
-        members = {
-            name: value
-            for name, value in payload.items()
-            if name in required or (value and name in known)
-        }
+        members: dict[str, Any] = {}
+        for name, value in payload.items():
+            if name in required or (value and name in known):
+                members[name] = value
         return self.put_node(type, members)
 
     def put_directory(self, payload: Any) -> TreeDigest:
@@ -168,7 +181,10 @@ class Batch:
 
     def put_times(self, payload: Any) -> TimesHash | None:
         """Stores a node of times; None where the store has none."""
-        return cast(TimesHash, self.put_node("times", payload).hash) if self.has_times() else None
+        if not self.has_times():
+            return None
+        times_node = self.put_node("times", payload)
+        return cast(TimesHash, times_node.hash)
 
     def has_times(self) -> bool:
         """Whether the store can have nodes of times; one of an older casfs cannot."""
@@ -191,29 +207,36 @@ class Batch:
             self._add(Staged(digest, data, type=META))
         else:
             self._put_node(type_hash, payload, is_foreign=True)
+        # The payload was encoded anew, so a node with other bytes was added under another hash. The
+        # hash alone proves nothing: these bytes may be known as a plain blob.
         if digest.hash not in self._known or node.encode(type_hash, payload) != data:
             raise Invalid(f"{digest}: its bytes are not canonical")
+        # Nodes that follow may be of this type, which the registry cannot read before the commit.
         if type_hash == META or self._compiled(type_hash)[0] == META:
             self._documents[digest.hash] = payload
         return digest
 
     def _put_node(self, type_hash: str, payload: Any, *, is_foreign: bool = False) -> NodeDigest:
         name, schema = self._compiled(type_hash)
-        data = node.encode(type_hash, payload)  # first: the checks below need valid JSON
+        # First: the checks below need valid JSON.
+        data = node.encode(type_hash, payload)
         schema.check(payload)
         if check := node.CHECKS.get(name):
             check(payload)
         if name == META:
             check_document(payload)
         refs = schema.refs(payload)
+        # In a local batch the node makes nothing work; what was added here came from there, too.
         if is_foreign and not self._is_local:
             self._refuse_local({ref.hash for ref in refs} - self._sizes.keys())
-        self._check_refs(
-            name, type_hash, refs=self._present(refs) if is_foreign else refs, payload=payload
-        )
+        needed_refs = self._present(refs) if is_foreign else refs
+        self._check_refs(name, type_hash, refs=needed_refs, payload=payload)
         digest = NodeDigest.of(data)
         if self._is_local:
-            self._refs_put[digest.hash] = [ref.hash for ref in refs if ref.hash not in self._work]
+            # For `_marked_below`, which would read the node again to take marks away; what is in
+            # `_work` is published without one.
+            marked_refs = [ref.hash for ref in refs if ref.hash not in self._work]
+            self._refs_put[digest.hash] = marked_refs
         self._add(Staged(digest, data, type=type_hash))
         return digest
 
@@ -221,7 +244,9 @@ class Batch:
         """Registers a schema under its `$id`. Raises Invalid, Conflict (a built-in name).
         `builtin`: the document comes with casfs, and its tests have checked it."""
         name = document["$id"] if builtin else check_document(document)
-        data = node.encode(META if name == META else self._type(META)[0], document)
+        # The meta-schema cannot name its own hash as its type.
+        meta_type = META if name == META else self._type(META)[0]
+        data = node.encode(meta_type, document)
         digest = NodeDigest.of(data)
         old = self.head(head_name(name))
         changed = old is None or old.hash != digest.hash
@@ -236,7 +261,9 @@ class Batch:
             self._add(Staged(digest, data, type=type_hash))
         self._documents[digest.hash] = document
         self._named[name] = digest.hash
+        # From here on the name leads to this version.
         self._types.pop(name, None)
+        # `init` registers all built-in types each time: equal ones must not fill the journal.
         if changed:
             self.swap(head_name(name), old, Head(digest.hash, {"builtin": builtin}))
         return digest
@@ -255,13 +282,19 @@ class Batch:
     def _check_refs(self, name: str, type_hash: str, refs: list[Ref], payload: Any) -> None:
         """Raises Invalid for a node with a dangling reference, one to a node of another type, or
         one that states another size."""
-        if not refs and type_hash in self._require:  # as for a node before
+        # Only the type is to be looked up, and it was, for a node before.
+        if not refs and type_hash in self._require:
             return
-        needed = {type_hash, *(hashes := {ref.hash for ref in refs})}
+        hashes = {ref.hash for ref in refs}
+        needed = {type_hash, *hashes}
+        # A cached type does not tell that the node is still stored: `_require` has that checked in
+        # the transaction, where gc cannot come between.
         types = self._registry.types_of(needed)
         self._look_up(needed - types.keys())
-        types.update({hash: self._known[hash] for hash in needed & self._known.keys()})
+        for hash in needed & self._known.keys():
+            types[hash] = self._known[hash]
         node.check_types(refs, types, self.type_name)
+        # `info` is a lambda, as it costs a query, and few types of nodes need it.
         node.check_targets(name, payload, info=lambda: self.info(hashes), type_name=self.type_name)
         self._require |= needed - self._staged.keys()
 
@@ -309,11 +342,13 @@ class Batch:
     def commit(self) -> None:
         """Makes everything durable, then moves the heads. Raises Conflict, NotFound, Failed."""
         try:
+            # Also for `_require` alone: it is checked, and marks of local blobs are taken away.
             if self._staged or self._swaps or self._require:
                 self._publish(self._swaps)
         except BaseException:
             self.discard()
             raise
+        # A batch may be committed on the way, and go on.
         self._swaps = []
 
     def _publish(self, swaps: list[Swap]) -> None:
@@ -324,7 +359,9 @@ class Batch:
         except NotFound:
             if len(new) == len(self._staged):
                 raise
-            new = self._staged  # gc deleted a blob that was found stored: publish it after all
+            # A blob that was left out as stored may be what gc has deleted since: with all of them
+            # only a reference can be missing.
+            new = self._staged
             stored = self.backend.publish(*self.publication(new, swaps))
         self._note_published(new, stored)
 
@@ -334,19 +371,20 @@ class Batch:
         """Returns what is to be published: by default all of a small batch, for a group."""
         blobs = self._staged if new is None else new
         moves = self._swaps if swaps is None else swaps
+        # A record may name blobs that no node of this batch refers to; those that it named before
+        # are kept alive by the head as it is.
         kept = set[str]().union(*map(protocols.new_targets, moves))
+        staged = list(blobs.values())
         if self._is_local:
             require = (self._require | kept) - blobs.keys()
-            return protocols.Publication(
-                list(blobs.values()),
-                moves,
-                require=require,
-                local=(blobs.keys() | require) - self._work,
-            )
+            # What is required keeps its mark, too: a ref of a local node makes nothing work.
+            local = (blobs.keys() | require) - self._work
+            return protocols.Publication(staged, moves, require=require, local=local)
+        # What has no mark refers to nothing that has one, so marks go from all that is below, too.
         require = (self._require | kept | self._marked_below(self._require)) - blobs.keys()
         # A head makes nothing work: that of a local tree leads to what is local.
         local = kept - self._require - blobs.keys()
-        return protocols.Publication(list(blobs.values()), moves, require=require, local=local)
+        return protocols.Publication(staged, moves, require=require, local=local)
 
     def conclude(self, result: set[str] | BaseException) -> None:
         """Ends a batch with what publishing all of it returned or raised."""
@@ -357,10 +395,15 @@ class Batch:
             self._swaps = []
 
     def _note_published(self, new: Mapping[str, Staged], stored: set[str]) -> None:
-        discard(staged for hash, staged in self._staged.items() if hash not in new)
+        left_out = [staged for hash, staged in self._staged.items() if hash not in new]
+        # No member of a pack is ever left out, so no pack loses its file.
+        discard(left_out)
+        # `_add` counted all as new.
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
-        self._registry.cache_types({hash: staged.type for hash, staged in new.items()})
+        types = {hash: staged.type for hash, staged in new.items()}
+        self._registry.cache_types(types)
+        # `_known` and `_sizes` stay: nodes to come may refer to what was published.
         self._staged = {}
         self._require = set()
         self._held_bytes = 0
@@ -368,13 +411,15 @@ class Batch:
     def _not_stored(self) -> dict[str, Staged]:
         """Returns the staged blobs that the store lacks (or has untyped); all of a few rows."""
         new = dict(self._staged)
-        if len(new) < LOOKUP_MIN_BLOBS and all(staged.is_row for staged in new.values()):
-            return new
-        unchecked = [
-            hash for hash, staged in new.items() if staged.member is None
-        ]  # others were, just now
+        if len(new) < LOOKUP_MIN_BLOBS:
+            are_rows = all(staged.is_row for staged in new.values())
+            if are_rows:
+                return new
+        # Members of a pack were looked up just now, before they were written to it.
+        unchecked = [hash for hash, staged in new.items() if staged.member is None]
         for hash, info in self.blobs.info(unchecked).items():
             is_enough = info.type is not None or self._staged[hash].type is None
+            # A put brings the content of others here; of a purged blob it would store nothing.
             if is_enough and (info.is_here or info.purged):
                 self._known[hash] = info.type
                 self._require.add(hash)
@@ -384,9 +429,11 @@ class Batch:
     def _add(self, staged: Staged) -> None:
         hash = staged.digest.hash
         if hash in self._known and (self._known[hash] is not None or staged.type is None):
-            self._require.add(hash)  # stored already, with its type
+            self._require.add(hash)
             return
-        if hash in self._staged:  # plain bytes so far, now a node: moves behind its references
+        if hash in self._staged:
+            # Plain bytes so far, now a node. Put again at the end of the dictionary: blobs are
+            # published in its order, and a node must come after its references.
             discard([self._staged.pop(hash)], keep_packs=True)
         else:
             self.new_bytes += staged.digest.size_bytes
@@ -395,12 +442,14 @@ class Batch:
         self._sizes[hash] = staged.digest.size_bytes
         self._held_bytes += len(staged.data or b"")
         full = self._held_bytes >= PUBLISH_BATCH_BYTES or len(self._staged) >= PUBLISH_BATCH_BLOBS
-        if full and staged.member is None:  # else the others of its pack are to come
+        # All members of a pack are published at once, and others may be to come.
+        if full and staged.member is None:
             self._publish([])
 
     def _look_up(self, hashes: Iterable[str]) -> None:
         unknown = [hash for hash in hashes if hash not in self._known and hash != META]
         if unknown:
             infos = self.blobs.info(unknown)
-            self._known.update((hash, info.type) for hash, info in infos.items())
-            self._registry.cache_types({hash: info.type for hash, info in infos.items()})
+            types = {hash: info.type for hash, info in infos.items()}
+            self._known.update(types)
+            self._registry.cache_types(types)

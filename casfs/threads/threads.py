@@ -161,7 +161,8 @@ def new_id() -> ThreadId:
     """Returns a fresh ULID: ids sort by the time of creation."""
     from ulid import ULID  # 12 ms; most commands create no thread
 
-    return ThreadId(str(ULID()))
+    text = str(ULID())
+    return ThreadId(text)
 
 
 def list_threads(store: Store) -> list[Thread]:
@@ -185,11 +186,13 @@ def with_field(store: Store, field: str, values: Collection[str]) -> Iterator[Th
     """Yields the threads whose record has one of these values in this field, newest first. Reads no
     others where the backend can tell."""
     texts = [field_text(field, value) for value in values]
+    # A second look: the text may stand in a nested object, and some backends yield all threads.
     return (thread for thread in newest_first(store, texts) if thread.fields.get(field) in values)
 
 
 def called(store: Store) -> Iterator[Thread]:
     """Yields the threads that another one called, newest first."""
+    # With the quote of the value: the parent of others is null.
     return (thread for thread in newest_first(store, ['"parent":"']) if thread.fields.get("parent"))
 
 
@@ -202,7 +205,9 @@ def get(store: Store, id: ThreadId) -> Thread:
 
 
 def of_head(name: HeadName, head: Head) -> Thread:
-    return Thread(thread_id(name), head, head_kinds.record_fault(name, head))
+    # Not raised: one damaged record must not break every listing; `record` raises.
+    fault = head_kinds.record_fault(name, head)
+    return Thread(thread_id(name), head, fault)
 
 
 def start(store: Store, thread: Thread) -> StartNode:
@@ -212,6 +217,7 @@ def start(store: Store, thread: Thread) -> StartNode:
 
 def agents(store: Store, thread: Thread) -> Mapping[str, NodeHash]:
     """Returns the agents of the next steps: role name to agent node."""
+    # In the record, as all forks of a thread share its start.
     other = thread.record.get("agents")
     node = start(store, thread) if other is None else store.node(other, "thread-agents")
     agent_hashes: Mapping[str, NodeHash] = node.payload["agents"]
@@ -227,12 +233,18 @@ def workflow(store: Store, thread: Thread) -> NodeHash:
 def turns(store: Store, intent: Mapping[str, Any]) -> list[NodeHash]:
     """Returns the turns of a pending step, oldest first. Those that the intent does not list are
     the artifacts of a content node, whose first artifact may be such a node again."""
-    turn_hashes = list(intent.get("turns") or ())
+    newest: Sequence[NodeHash] = intent.get("turns") or ()
+    turn_hashes = list(newest)
+    # A record has room for a few (MAX_RECORD_BYTES).
     hash = intent.get("earlier")
     while hash is not None:
         held = cast(list[NodeHash], store.node(hash, "content").payload["artifacts"])
+        # Only the count tells whether the first artifact is a turn or the node of earlier ones.
         has_earlier = len(held) < intent["turnCount"] - len(turn_hashes)
-        hash, held = (held[0], held[1:]) if has_earlier else (None, held)
+        hash = None
+        if has_earlier:
+            hash = held[0]
+            held = held[1:]
         turn_hashes = held + turn_hashes
     return turn_hashes
 
@@ -269,7 +281,9 @@ def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) 
     """Returns the newest `count` steps (all for None) with an index above `after`, oldest first.
     Loads these and at most one more, however long the thread is."""
     nodes: list[StepNode] = []
-    for node in backwards(store, thread) if count != 0 else ():
+    if count == 0:
+        return nodes
+    for node in backwards(store, thread):
         if node.payload["index"] <= after:
             break
         nodes.append(node)
@@ -281,7 +295,10 @@ def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) 
 def length(store: Store, thread: Thread) -> int:
     """Returns the number of steps."""
     last = last_step(store, thread)
-    return 0 if last is None else int(store.node(last, "thread-step").payload["index"])
+    if last is None:
+        return 0
+    node = store.node(last, "thread-step")
+    return int(node.payload["index"])
 
 
 def step_at(store: Store, thread: Thread, index: int) -> StepNode:
@@ -302,32 +319,42 @@ def _nearer(step: Mapping[str, Any], back: int) -> NodeHash:
     if back <= len(near):
         return near[back - 1]
     if len(near) < leap(step["index"]) <= back:
+        # Optional in the schema: of a step without one the farthest ancestor leads on.
         return NodeHash(step.get("leap", near[-1]))
 
+    # Only some steps leap far, and an index tells how far: so no step is read to choose.
     def reached(hop: int) -> int:
         far = leap(step["index"] - hop)
         return hop + (far if len(near) < far <= back - hop else len(near))
 
-    return near[max(range(1, len(near) + 1), key=reached) - 1]
+    hops = range(1, len(near) + 1)
+    best = max(hops, key=reached)
+    return near[best - 1]
 
 
 def steps(store: Store, thread: Thread) -> list[StepRef]:
     """Returns all steps, oldest first. Cached in the store: a thread that grew by one step costs
     one node. Raises Corrupt where the indices do not count from 1."""
-    known: list[StepRef] = store.cache.get(_cache_key(thread)) or []
+    cached = store.cache.get(_cache_key(thread))
+    known: list[StepRef] = cached or []
     if known and known[-1].hash == last_step(store, thread):
         return known
-    places = {ref.hash: position for position, ref in enumerate(known)}
+    positions = {ref.hash: position for position, ref in enumerate(known)}
     fresh: list[StepRef] = []
     base = 0
     for node in backwards(store, thread):
-        if node.hash in places:
-            base = places[node.hash] + 1
+        if node.hash in positions:
+            # Not always the last one: `thread` may be an older snapshot than that of the cache.
+            base = positions[node.hash] + 1
             break
         fresh.append(StepRef(node.payload["index"], node.payload["role"], node.hash))
+    # A new list: other callers hold the cached one.
     step_refs = known[:base] + fresh[::-1]
-    if fresh and any(ref.index != position for position, ref in enumerate(step_refs, start=1)):
-        raise Corrupt(f"thread {thread.id}: its steps do not count from 1")
+    if fresh:
+        # Callers find the step with an index by its position.
+        for position, ref in enumerate(step_refs, start=1):
+            if ref.index != position:
+                raise Corrupt(f"thread {thread.id}: its steps do not count from 1")
     if fresh or len(step_refs) != len(known):
         store.cache.put(_cache_key(thread), step_refs, len(step_refs) + 1)
     return step_refs
@@ -337,10 +364,10 @@ def links(hashes: Sequence[NodeHash]) -> dict[str, Any]:
     """Returns the links of a new step to the earlier ones, whose hashes are given oldest first:
     `previous`, up to 10 `ancestors`, newest first, and `leap` where that is farther."""
     back = leap(len(hashes) + 1)
-    link_fields: dict[str, Any] = {
-        "previous": hashes[-1] if hashes else None,
-        "ancestors": list(hashes[-2 : -2 - MAX_ANCESTORS : -1]),
-    }
+    previous = hashes[-1] if hashes else None
+    ancestors = list(hashes[-2 : -2 - MAX_ANCESTORS : -1])
+    link_fields: dict[str, Any] = {"previous": previous, "ancestors": ancestors}
+    # What is nearer is `previous` or an ancestor already; what is farther is before the first.
     if 1 + MAX_ANCESTORS < back <= len(hashes):
         link_fields["leap"] = hashes[-back]
     return link_fields
@@ -352,7 +379,9 @@ def leap(index: int) -> int:
     away: 40 at 100,000 steps."""
     part = index
     while index:
-        part = (1 << (index + 1).bit_length() - 1) - 1
+        # The greatest 2^n - 1 that fits.
+        exponent = (index + 1).bit_length() - 1
+        part = (1 << exponent) - 1
         index -= part
     return part
 

@@ -24,6 +24,8 @@ from casfs.store.write_batch import Batch
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 
+Payload = Mapping[str, Any]
+
 LOCAL = "local"
 TIMES = "times"
 LOCAL_TIMES = "localTimes"
@@ -56,6 +58,7 @@ class RecordedState(NamedTuple):
 
     def is_equal(self, other: RecordedState | None) -> bool:
         """Whether both hold the same, whenever it was made."""
+        # Not `==`, which compares the times, too.
         return other is not None and (self.tree, self.local) == (other.tree, other.local)
 
     @property
@@ -72,39 +75,41 @@ class RecordedState(NamedTuple):
     @classmethod
     def of_fields(cls, tree: str, fields: Mapping[str, Any]) -> RecordedState:
         """The inverse of `fields`."""
-        return cls(TreeHash(NodeHash(BlobHash(tree))), *map(fields.get, FIELDS))
+        root = TreeHash(NodeHash(BlobHash(tree)))
+        return cls(root, *map(fields.get, FIELDS))
 
 
-def put_node(
-    batch: Batch, type: str, payload: Mapping[str, Any], state: RecordedState | None
-) -> NodeDigest:
+def put_node(batch: Batch, type: str, payload: Payload, state: RecordedState | None) -> NodeDigest:
     """Puts a node whose payload names the work of a directory, None for no directory, and keeps
     what stays here of `state` beside it. Raises as `Batch.put_known`."""
     times = {TIMES: state.times} if state is not None else {}
+    # `put_known`, since a store of an older casfs has no times, and many a state has none.
     node = batch.put_known(type, {**payload, **times})
+    # Under the node's hash, so after it; one commit makes both visible.
     if state is not None and state.local is not None:
         local_trees.put(batch, node.hash, LocalTree(state.local, state.local_times))
     return node
 
 
-def put_turn(batch: Batch, payload: Mapping[str, Any]) -> NodeDigest:
+def put_turn(batch: Batch, payload: Payload) -> NodeDigest:
     """Puts a `react-turn`, whose payload has the tree and `fields` of its state, if any."""
-    tree = payload.get("workspace")
-    state = None if tree is None else RecordedState.of_fields(tree, payload)
+    root = payload.get("workspace")
+    state = None if root is None else RecordedState.of_fields(root, payload)
+    # `local` is among the fields here; the schema does not know it, so `put_known` leaves it out.
     return put_node(batch, "react-turn", payload=payload, state=state)
 
 
-def of_node(
-    store: Store, hash: str, payload: Mapping[str, Any], field: str
-) -> RecordedState | None:
+def of_node(store: Store, hash: str, payload: Payload, field: str) -> RecordedState | None:
     """Returns the state that the node `hash` has: `field` of its payload names the work. None where
     it has none. Of a node that was pulled all is work here."""
     root = payload[field]
     if root is None:
         return None
+    times = payload.get(TIMES)
     local = local_trees.get(store, hash)
-    whole = (None, None) if local is None else local
-    return RecordedState(root, whole[0], times=payload.get(TIMES), local_times=whole[1])
+    if local is None:
+        return RecordedState(root, times=times)
+    return RecordedState(root, local.root, times=times, local_times=local.times)
 
 
 def divide(
@@ -120,19 +125,26 @@ def divide(
     `kept`, a file that became private, the work keeps the version in the tree `base`: it was not
     deleted, and what applies the work elsewhere must not delete it there. `replaced`: files that
     the work has in place of others."""
-    changes: dict[bytes, Entry | None] = dict.fromkeys(_topmost([*local_paths, *replaced]))
+    # Of a private directory the files below are no changes of their own: what stands in place of
+    # one of them would bring the directory back.
+    topmost = _topmost([*local_paths, *replaced])
+    changes: dict[bytes, Entry | None] = dict.fromkeys(topmost)
     changes |= {path: entry for path, entry in replaced.items() if path in changes}
     if not changes:
         return RecordedState.of_tree(full)
     for path in kept:
         before = tree.find(store, base, path) if base and path in changes else None
+        # A link or a directory there before was no version of this file.
         if isinstance(before, File):
             changes[path] = before
     # A directory that holds private files alone is kept in the work, empty.
-    work = edit.with_entries(store, batch, root=full.tree, changes=changes, keep_empty=True).hash
+    edited = edit.with_entries(store, batch, root=full.tree, changes=changes, keep_empty=True)
+    work = edited.hash
+    # The paths need not be in the tree. Then all is work, and needs no local tree.
     if work == full.tree:
         return RecordedState(work, times=full.times)
-    batch.commit()  # the work can be read from here on
+    # Before the times are made: these read the new directories from the store.
+    batch.commit()
     times = dated.times_for(store, batch, tree=work, source=full)
     return RecordedState(work, full.tree, times=times, local_times=full.times)
 
@@ -140,11 +152,8 @@ def divide(
 def private_files(store: Store, state: RecordedState) -> dict[bytes, Entry]:
     """Returns the files and links of the directory that are not in the work as they are: those that
     are private. What is derived is whole directories."""
-    return {
-        path: entry
-        for path, entry in local_paths(store, state.tree, state.full)
-        if not isinstance(entry, Subdirectory)
-    }
+    entries = local_paths(store, state.tree, state.full)
+    return {path: entry for path, entry in entries if not isinstance(entry, Subdirectory)}
 
 
 def with_private(store: Store, state: RecordedState) -> TreeHash:
@@ -153,6 +162,7 @@ def with_private(store: Store, state: RecordedState) -> TreeHash:
     if state.local is None:
         return state.tree
     private: dict[bytes, Entry | None] = {**private_files(store, state)}
+    # A plain batch would make work of the private files, and show them to readers elsewhere.
     with store.local_writes().batch() as batch:
         return edit.with_entries(store, batch, root=state.tree, changes=private).hash
 
@@ -162,11 +172,11 @@ def with_local_of(store: Store, state: RecordedState, known: RecordedState | Non
     private and derived files stay, where the work has nothing at their paths."""
     if known is None or known.local is None:
         return state
-    kept = {
-        path: entry
-        for path, entry in local_paths(store, known.tree, known.full)
-        if tree.find(store, state.tree, path) is None
-    }
+    kept: dict[bytes, Entry | None] = {}
+    for path, entry in local_paths(store, known.tree, known.full):
+        if tree.find(store, state.tree, path) is None:
+            kept[path] = entry
+    # As in `with_private`: what stays must not become work.
     with store.local_writes().batch() as batch:
         full = edit.with_entries(store, batch, root=state.tree, changes=kept).hash
     return state if full == state.tree else state._replace(local=full)
@@ -180,6 +190,7 @@ def local_paths(
     if work == full:
         return
     shared = {} if work is None else tree.load(store, work)
+    # What the work alone has is not looked for: a work is made of its whole.
     for name, entry in tree.load(store, full).items():
         other = shared.get(name)
         if entry == other:
@@ -208,10 +219,12 @@ def local_totals(store: Store, state: RecordedState) -> Totals:
             if isinstance(entry, File):
                 files += 1
                 size += entry.digest.size_bytes
+            # A directory counts by its entries, and as one where it has none.
             if not isinstance(entry, Subdirectory) or not tree.load(store, entry.digest.hash):
                 entries += 1
         kept = tree.find(store, state.tree, path)
-        if isinstance(kept, File):  # an earlier version, which counts in the work
+        # An earlier version of the file, which counts in the work.
+        if isinstance(kept, File):
             entries -= 1
             files -= 1
             size -= kept.digest.size_bytes
@@ -221,6 +234,7 @@ def local_totals(store: Store, state: RecordedState) -> Totals:
 def _topmost(paths: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the paths that are below no other of them."""
     last: bytes | None = None
+    # Sorted with the slash, else `a-b` would stand between `a` and `a/b`: `-` sorts before `/`.
     for path in sorted(paths, key=lambda path: path + b"/"):
         if last is None or not path.startswith(last + b"/"):
             last = path

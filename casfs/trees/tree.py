@@ -24,6 +24,7 @@ from casfs.trees.directory_cache import load as load
 from casfs.trees.directory_cache import loaded
 
 DIRECTORY_MODE = 0o755  # of a directory whose node has none
+PathEntry = tuple[bytes, Entry]
 
 
 class Change(NamedTuple):
@@ -53,6 +54,7 @@ class Change(NamedTuple):
 
 def split_path(path: bytes) -> list[bytes]:
     """Splits a path below a root into components. Raises Invalid for `..`."""
+    # `..` is not resolved: behind a symlink, which nothing here follows, it would lead elsewhere.
     parts = [part for part in path.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
         raise Invalid(f"{path.decode('utf-8', 'replace')}: a path in a tree must not contain ..")
@@ -71,7 +73,9 @@ def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
             tree_hash = entry.digest.hash
         entry = load(store, tree_hash).get(part)
         if entry is None:
-            if any(file.name == part for file in loaded(store, tree_hash).purged):
+            # What was purged without a substitute is not among the entries; a person is told why.
+            purged = loaded(store, tree_hash).purged
+            if any(file.name == part for file in purged):
                 raise NotFound(f"{printable(path)}: it was purged; see `casfs purge --list`")
             raise NotFound(f"{printable(path)}: not in tree {root}")
     return entry
@@ -84,9 +88,11 @@ def find(store: Store, root: TreeHash, path: bytes) -> Entry | None:
     return None
 
 
-def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
+def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[PathEntry]:
     """Yields every entry with its path, in name order, a directory before its entries."""
-    stack = [(below, iter(load(store, root).values()))]
+    # A stack, since generators inside generators pass each entry up through every level.
+    top = load(store, root).values()
+    stack = [(below, iter(top))]
     while stack:
         prefix, entries = stack[-1]
         entry = next(entries, None)
@@ -96,7 +102,8 @@ def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[byt
         path = prefix + entry.name
         yield path, entry
         if isinstance(entry, Subdirectory):
-            stack.append((path + b"/", iter(load(store, entry.digest.hash).values())))
+            inner = load(store, entry.digest.hash).values()
+            stack.append((path + b"/", iter(inner)))
 
 
 def missing(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[bytes, Tombstone]]:
@@ -106,6 +113,7 @@ def missing(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[
         return
     for file in loaded(store, root).purged:
         tombstone = tombstones.get(store, file.digest.hash)
+        # Another process may have allowed the content again since the directory was loaded.
         if tombstone is not None:
             yield below + file.name, tombstone
     for entry in load(store, root).values():
@@ -133,11 +141,16 @@ def diff(
     added or deleted directory is a change, followed by those of its entries; a directory on both
     sides is one where its mode differs, as `.` the root. `paths`: only these, and what is below
     them."""
-    wanted = [b"/".join(split_path(path)) for path in paths]
-    if (not wanted or b"" in wanted) and _differ_in_mode(store, old, new):
-        old_top, new_top = (Subdirectory(b".", TreeDigest(hash, 0)) for hash in (old, new) if hash)
-        yield Change(b".", old_top, new_top)
-    yield from _diff(store, old, new=new, prefix=b"", paths=[] if b"" in wanted else wanted)
+    wanted = [b"/".join(parts) for parts in map(split_path, paths)]
+    is_whole = not wanted or b"" in wanted
+    if is_whole and old is not None and new is not None and _differ_in_mode(store, old, new):
+        yield Change(b".", _top(old), _top(new))
+    yield from _diff(store, old, new=new, prefix=b"", paths=[] if is_whole else wanted)
+
+
+def _top(root: TreeHash) -> Subdirectory:
+    # No directory has an entry for the root, and so nothing says its size.
+    return Subdirectory(b".", TreeDigest(root, 0))
 
 
 def _diff(
@@ -148,23 +161,26 @@ def _diff(
     before = load(store, old) if old else {}
     after = load(store, new) if new else {}
     for name in sorted(before.keys() | after.keys()):
-        a = before.get(name)
-        b = after.get(name)
-        if a == b:
+        old_entry = before.get(name)
+        new_entry = after.get(name)
+        # Equal subtrees have equal hashes: nothing below is read.
+        if old_entry == new_entry:
             continue
         path = prefix + name
         below = [wanted_path for wanted_path in paths if wanted_path.startswith(path + b"/")]
         is_wanted = not paths or path in paths
-        below_a = subtree(a)
-        below_b = subtree(b)
-        if is_wanted and (
-            below_a is None or below_b is None or _differ_in_mode(store, below_a, below_b)
-        ):
-            yield Change(path, a, b)
-        if (is_wanted or below) and (below_a or below_b):
-            yield from _diff(
-                store, below_a, new=below_b, prefix=path + b"/", paths=[] if is_wanted else below
-            )
+        old_tree = subtree(old_entry)
+        new_tree = subtree(new_entry)
+        if is_wanted:
+            # Two directories differ in what is below them, which is no change of their own.
+            are_directories = old_tree is not None and new_tree is not None
+            if not are_directories or _differ_in_mode(store, old_tree, new_tree):
+                yield Change(path, old_entry, new_entry)
+        # One tree is enough: where a file became a directory, its entries were added.
+        if (is_wanted or below) and (old_tree or new_tree):
+            inner_paths = [] if is_wanted else below
+            inner_prefix = path + b"/"
+            yield from _diff(store, old_tree, new=new_tree, prefix=inner_prefix, paths=inner_paths)
 
 
 def _differ_in_mode(store: Store, old: TreeHash | None, new: TreeHash | None) -> bool:
@@ -183,13 +199,18 @@ def directory_mode(store: Store, hash: TreeHash) -> int:
 def modes(store: Store, change: Change) -> tuple[int, int] | None:
     """Returns the permissions of both sides; None for a one-sided change, and where neither side
     has preserved any. Symlinks have none."""
-    sides = [(entry, _preserved_mode(store, entry)) for entry in (change.old, change.new)]
-    if all(kept is None for _, kept in sides):
+    old_mode = _preserved_mode(store, change.old)
+    new_mode = _preserved_mode(store, change.new)
+    if old_mode is None and new_mode is None:
         return None
-    side_modes = [_default_mode(entry) if kept is None else kept for entry, kept in sides]
-    return (
-        None if side_modes[0] is None or side_modes[1] is None else (side_modes[0], side_modes[1])
-    )
+    # An ordinary mode is in no tree, so a change from or to one has a mode on one side only.
+    if old_mode is None:
+        old_mode = _default_mode(change.old)
+    if new_mode is None:
+        new_mode = _default_mode(change.new)
+    if old_mode is None or new_mode is None:
+        return None
+    return old_mode, new_mode
 
 
 def changed_modes(store: Store, change: Change) -> tuple[int, int] | None:

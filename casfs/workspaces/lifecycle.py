@@ -65,6 +65,7 @@ def open(
     Opened again after a reboot or a crash, it is mounted as before, whatever `strategy` is.
     Raises Refused (the directory), Conflict (a workspace already), NotFound, Failed.
     """
+    # First: a tree that is not here is refused before anything is made.
     tree.load(store, state.full)
     path = registry.absolute(directory)
     old = registry.get(store, path)
@@ -77,16 +78,16 @@ def open(
     new = registry.new(
         store, path, state=state, strategy=strategy, origin=origin, read_only=read_only, mode=mode
     )
+    # Locked before it has a head: else a gc in another process would sweep a read-only one.
     with _not_swept(new):
+        # Before the directory and the mount: `close` finds by the head what a crash leaves behind.
         registry.swap(store, new.id, old=None, new=new.head)
         try:
-            try:
-                new.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise Failed(f"cannot make {new.path}: {error.strerror}") from None
+            _make_directory(new.path)
             _create_layers(store, new)
             _populate(store, new, trees=trees, verify=verify)
         except BaseException:
+            # The head goes last, for the same reason.
             _remove(store, new)
             registry.swap(store, new.id, old=new.head, new=None)
             raise
@@ -112,14 +113,24 @@ def _check_directory(store: Store, path: Path) -> int | None:
         raise Failed(f"cannot use {path}: {error.strerror}") from None
 
 
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failed(f"cannot make {path}: {error.strerror}") from None
+
+
 def _reopen(
     store: Store, workspace: Workspace, state: RecordedState, trees: TreeLocator, verify: bool
 ) -> Workspace:
+    # The table of mounts still has a mount whose server died.
     if workspace.state != "unmounted" and not _is_disconnected(workspace):
         raise Conflict(f"{workspace.path} is a workspace already; commit or close it")
     if state.tree != workspace.root and state.full != workspace.record["base"]:
         raise Conflict(f"{workspace.path} is a workspace of tree {workspace.root}; close it first")
+    # Lazily: programs may still have files open in the mount that died.
     overlay_mount.unmount(workspace.path, lazy=True)
+    # `is_unused` compares with the boot and the process namespace of the last mount.
     values = {**workspace.record, "system": registry.system()}
     again = replace(workspace, head=Head(workspace.root, values))
     with _not_swept(workspace):
@@ -159,12 +170,14 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
     try:
         if not force:
             placeholder.check(workspace)
-        if not force and is_dirty(store, workspace):
-            raise Refused(
-                f"{workspace.path} has changes that are not committed; commit them, or close"
-                " --force"
-            )
+            if is_dirty(store, workspace):
+                raise Refused(
+                    f"{workspace.path} has changes that are not committed; commit them, or close"
+                    " --force"
+                )
+        # Not lazily, and before anything is deleted: where programs run in there it is refused.
         overlay_mount.unmount(workspace.path)
+        # No longer mounted here, it may be in a container, which has a copy of the mount.
         in_use = workspace.record["readOnly"] and not workspace.is_unused
         _remove(store, workspace, keep_directory=in_use)
         if in_use:
@@ -183,6 +196,8 @@ def remove_broken(store: Store, path: Path) -> bool:
     head = store.heads.get(name)
     if store.root is None or head is None or not head_kinds.fault(name, head):
         return False
+    # The directory is left alone: only a sound record would say whether we made it. The folder in
+    # the store has the name of the head.
     overlay_mount.unmount(path, lazy=True)
     rmtree.delete(store.root / name)
     with store.batch() as batch:
@@ -196,6 +211,7 @@ def sweep(store: Store) -> list[Workspace]:
     for workspace in registry.listing(store, read_only=True):
         if workspace.is_unused:
             with suppress(Refused), _not_swept(workspace):  # refused: it is just being opened
+                # Again, under the lock: it may have been mounted before we had it.
                 if workspace.is_unused:
                     registry.swap(store, workspace.id, old=workspace.head, new=None)
                     _remove(store, workspace)
@@ -218,6 +234,7 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
     registry.check_writable(workspace)
     lock = registry.lock(workspace, inherited=False)
     try:
+        # Not lazily, and before anything is deleted: where programs run in there it is refused.
         overlay_mount.unmount(workspace.path)
         generation = workspace.record["generation"] + 1
         whole = workspace.recorded.whole
@@ -228,9 +245,12 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
             "generation": generation,
         }
         new = replace(workspace, head=Head(workspace.root, values))
+        # A restore would refuse to overwrite the changes.
         if not workspace.strategy.layered:
             rmtree.empty(workspace.path)
         _create_layers(store, new)
+        # Between the two generations: whenever a crash comes, the head has a base and the upper
+        # that belongs to it.
         registry.swap(store, workspace.id, old=workspace.head, new=new.head)
         rmtree.delete(workspace.upper.parent)
         _populate(store, new, trees)
@@ -257,6 +277,7 @@ def create_upper(store: Store, base: DatedTree, upper: Path) -> None:
     beside it. Raises OSError."""
     upper.mkdir(parents=True)
     upper.with_name("work").mkdir(mode=0o700)
+    # The root of an overlay shows the attributes of its upper, not those of the tree.
     fd = os.open(upper, DIR_FLAGS)
     try:
         set_directory_attributes(fd, dated.load(store, base).own)
@@ -269,8 +290,10 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
     strategy = workspace.strategy
     if strategy.mount is not None:
         lowers = strategies.lower_locator(store, strategy, trees, verify=verify)
+        # A function: it is called again where gc has evicted the image meanwhile.
         strategies.mount(strategy, lambda: workspace.layers(lowers), trees)
     elif strategy.layered:
+        # Tried here, so that nothing is opened in which `workspace exec` would then fail.
         overlay_mount.try_namespace(workspace.layers(trees))
         placeholder.make(workspace)
     else:
@@ -287,6 +310,7 @@ def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False)
         overlay_mount.unmount(point, lazy=True)
     if not workspace.strategy.layered:
         rmtree.empty(workspace.path)
+        # The restore that made the copy has noted what it holds.
         Target(store, workspace.path).forget()
     placeholder.remove(workspace)
     rmtree.delete(workspace.folder)

@@ -96,6 +96,7 @@ class Workspace:
     @property
     def is_orphaned(self) -> bool:
         """Whether it is closed, while a container still uses it."""
+        # The id of a directory is hexadecimal; that of an orphan has a dot and a time behind it.
         return "." in self.id
 
     @property
@@ -111,21 +112,25 @@ class Workspace:
     @property
     def source(self) -> str:
         """The unique source of its mount in the kernel's table."""
+        # With the time, since a container may still have an earlier mount of the same directory. An
+        # orphan's mount has the source of before, so without what was added to its id.
         return f"casfs-{self.id.partition('.')[0]}-{self.record['openedAt']}"
 
     @property
     def is_unused(self) -> bool:
         """Whether it is certainly not mounted in any namespace."""
-        if self.state == "open" or mounts.is_mounted_anywhere(self.source):
+        if self.state == "open":
             return False
-        then = self.record["system"].split()
-        current_system = system().split()
-        if then[0] != current_system[0]:
-            return True  # the machine was rebooted
-        return current_system[1] in (
-            then[1],
-            INITIAL_PID_NAMESPACE,
-        )  # else processes may be hidden from us
+        # Of all processes that are visible from here: a container may have a copy of the mount.
+        if mounts.is_mounted_anywhere(self.source):
+            return False
+        opened_in = self.record["system"].split()
+        boot, pid_namespace = system().split()
+        # No mount outlives a reboot.
+        if opened_in[0] != boot:
+            return True
+        # In another process namespace than that of the opening its users may be hidden from us.
+        return pid_namespace in (opened_in[1], INITIAL_PID_NAMESPACE)
 
     def layers(self, lowers: TreeLocator) -> OverlayLayers:
         """`lowers`: the lower layer of a tree (`strategies.lower_locator`)."""
@@ -155,15 +160,21 @@ def new(
 ) -> Workspace:
     """Returns a workspace that is not stored yet. `mode`: of its directory, None for one that must
     be made. Raises Invalid (the path)."""
+    name = None
+    checkpoint = None
+    if origin:
+        name = origin.name
+        checkpoint = origin.hash
     record = {
         "path": _text(path),
         "way": strategy.way,
+        # The whole directory: without its private files the work might not run.
         "base": state.full,
         **state.fields,
         BASE_TIMES: state.whole.times,
         "generation": 0,
-        "name": origin.name if origin else None,
-        "checkpoint": origin.hash if origin else None,
+        "name": name,
+        "checkpoint": checkpoint,
         "readOnly": read_only,
         "made": mode is None,
         "mode": mode,
@@ -180,11 +191,12 @@ def system() -> str:
 
 def listing(store: Store, *, read_only: bool = False) -> list[Workspace]:
     """Returns all, or the read-only ones, by directory."""
-    workspaces = [
-        _workspace(store, name[len(HEADS) :], head)
-        for name, head in head_kinds.sound(store.heads, HEADS)
-        if not read_only or head.record["readOnly"]
-    ]
+    workspaces: list[Workspace] = []
+    # Without the damaged ones: one of them would end every listing, and gc, which sweeps these.
+    for name, head in head_kinds.sound(store.heads, HEADS):
+        if not read_only or head.record["readOnly"]:
+            id = name[len(HEADS) :]
+            workspaces.append(_workspace(store, id, head))
     return sorted(workspaces, key=lambda workspace: workspace.path)
 
 
@@ -192,10 +204,13 @@ def get(store: Store, path: Path) -> Workspace | None:
     """Returns the workspace at an absolute path, if any. Raises Corrupt."""
     id = id_of(path)
     head = store.heads.get(head_name(id))
-    if head is not None and (fault := head_kinds.fault(head_name(id), head)):
+    if head is None:
+        return None
+    # A listing leaves it out; who names it must learn how to remove it.
+    if fault := head_kinds.fault(head_name(id), head):
         hint = "`casfs workspace close --force` removes it"
         raise Corrupt(f"the workspace {path} is broken: {fault}; {hint}")
-    return None if head is None else _workspace(store, id, head)
+    return _workspace(store, id, head)
 
 
 def find(store: Store, directory: Path) -> Workspace:
@@ -221,11 +236,11 @@ def swap(store: Store, id: str, old: Head | None, new: Head | None) -> None:
 
 def orphan(store: Store, workspace: Workspace) -> None:
     """Keep the tree of a closed workspace, but free its directory for another."""
+    orphan_name = head_name(f"{workspace.id}.{workspace.record['openedAt']}")
+    # In one transaction: a gc in between would find no head that keeps the tree.
     with store.batch() as batch:
         batch.swap(head_name(workspace.id), workspace.head, None)
-        batch.swap(
-            head_name(f"{workspace.id}.{workspace.record['openedAt']}"), None, workspace.head
-        )
+        batch.swap(orphan_name, None, workspace.head)
 
 
 def check_open(workspace: Workspace) -> None:
@@ -243,19 +258,22 @@ def check_writable(workspace: Workspace) -> None:
 def lock(workspace: Workspace, *, inherited: bool = True) -> int:
     """Lock the workspace for a command, until the descriptor is closed; `inherited`: also in
     subprocesses. Raises Refused where another command runs."""
+    path = workspace.folder / "lock"
     try:
         workspace.folder.mkdir(parents=True, exist_ok=True)
-        fd = lock_file(workspace.folder / "lock")
+        fd = lock_file(path)
     except OSError as error:
         raise Failed(f"cannot lock {workspace.folder}: {error.strerror}") from None
     if fd is None:
         raise Refused(f"a command runs in the workspace {workspace.path}; end it first")
+    # The process of `workspace exec` becomes the command, which holds the lock from then on.
     os.set_inheritable(fd, inherited)
     return fd
 
 
 def _workspace(store: Store, id: str, head: Head) -> Workspace:
-    return Workspace(id, head, (store.root or Path()) / FOLDER / id)
+    root = store.root or Path()
+    return Workspace(id, head, root / FOLDER / id)
 
 
 def id_of(path: Path) -> str:
@@ -264,6 +282,7 @@ def id_of(path: Path) -> str:
 
 
 def _text(path: Path) -> str:
+    # A record is JSON, which has no text for other bytes.
     try:
         os.fsencode(path).decode("utf-8")
     except UnicodeDecodeError:

@@ -70,22 +70,28 @@ def support() -> Support:
     trials = {group / f"{cgroups.PREFIX}{TRIAL}{os.getpid()}" for group in groups.values()}
     for trial in trials:
         trial.mkdir(exist_ok=True)
-    if not _works({"join": [str(trial / cgroups.PROCS) for trial in trials]}):
+    # Where a group can be made, the kernel may still refuse that a process enters it.
+    files = [str(trial / cgroups.PROCS) for trial in trials]
+    if not _works({"join": files}):
         groups = {}
     for trial in trials:
         cgroups.end(trial)
-    uncounted = os.geteuid() == 0  # the kernel counts no processes of root
-    cpu = bool(groups) and cgroups.cpu_seconds(groups[UNIFIED]) is not None
-    holders = {
-        "memory": "cgroup" if MEMORY in groups else "process",
-        "processes": "cgroup" if PIDS in groups else None if uncounted else "user",
-        "cpuS": "cgroup" if cpu else "process",
-        "network": "namespace" if _works({"offline": True}) else None,
-    }
+    holders: dict[str, str | None] = {"memory": "process", "processes": "user", "cpuS": "process"}
+    if MEMORY in groups:
+        holders["memory"] = CGROUP
+    if PIDS in groups:
+        holders["processes"] = CGROUP
+    elif os.geteuid() == 0:
+        holders["processes"] = None  # the kernel counts no processes of root
+    # Version 1 has no such count.
+    if groups and cgroups.cpu_seconds(groups[UNIFIED]) is not None:
+        holders["cpuS"] = CGROUP
+    holders["network"] = "namespace" if _works({"offline": True}) else None
     return Support(CGROUP if groups else PARENT, holders, groups)
 
 
 def _works(spec: Mapping[str, Any]) -> bool:
+    # What a kernel and a container allow is only learned by trying.
     argv = launched(spec, ["true"])
     with suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(argv, capture_output=True, timeout=PROBE_TIMEOUT_S).returncode == 0
@@ -118,6 +124,7 @@ class Cage:
     ) -> tuple[list[str], Path | None]:
         """Returns the argv that starts a program inside, and its group. Raises OSError as for the
         program itself."""
+        # A missing program would else be an exit code of the shell or the launcher, which do start.
         _find(argv[0], env, cwd)
         machine = support()
         process_limits = self._process_limits()
@@ -130,13 +137,19 @@ class Cage:
         else:
             if not self._groups:
                 self._make_groups()
-            group = self._groups[UNIFIED] / str(next(_numbers))
+            main_group = self._groups[UNIFIED]
+            # One for each process, so that the end of one does not end what others have started.
+            group = main_group / str(next(_numbers))
             group.mkdir()
-            joined = {group, *self._groups.values()} - {self._groups[UNIFIED]}
+            # The attempt's main group holds the process by this group, which is below it.
+            joined = {group, *self._groups.values()} - {main_group}
             spec["join"] = [str(joined_group / cgroups.PROCS) for joined_group in joined]
         self.was_used = True
-        if spec.keys() == {"join"} and (script := _shell_script(spec["join"], argv[0], env)):
-            return [SHELL, "-c", script, SHELL, *argv], group
+        # A shell is ready in a tenth of the time of the launcher, but enters groups only.
+        if spec.keys() == {"join"}:
+            script = _shell_script(spec["join"], argv[0], env)
+            if script:
+                return [SHELL, "-c", script, SHELL, *argv], group
         return launched(spec, argv), group
 
     def _make_groups(self) -> None:
@@ -152,12 +165,17 @@ class Cage:
                     groups[controller].mkdir(exist_ok=True)
                     cgroups.limit(groups[controller], controller, value)
         except OSError:
+            # `self._groups` is still empty, so `finish` would not know them.
             for group in groups.values():
                 cgroups.end(group)
             raise
         self._groups = groups
-        if self.limits.cpu and machine.holders["cpuS"] == CGROUP:
-            threading.Thread(target=self._watch, args=[self.limits.cpu], daemon=True).start()
+        # The kernel counts a group's processor time, but has no limit for it.
+        cpu = self.limits.cpu
+        if cpu and machine.holders["cpuS"] == CGROUP:
+            # A daemon thread: it must not keep this process from ending.
+            watcher = threading.Thread(target=self._watch, args=[cpu], daemon=True)
+            watcher.start()
 
     def _watch(self, most: float) -> None:
         group = self._groups[UNIFIED]
@@ -170,16 +188,21 @@ class Cage:
         limits = self.limits
         holders = support().holders
         rlimits = []
+        # Also beside a group, which is only looked at from time to time.
         if limits.cpu:
             rlimits.append((resource.RLIMIT_CPU, limits.cpu))
         if limits.memory and holders["memory"] == "process":
             rlimits.append((resource.RLIMIT_DATA, limits.memory))
         if limits.processes and holders["processes"] == "user":
-            rlimits.append((resource.RLIMIT_NPROC, processes.threads_of_user() + limits.processes))
+            # The kernel compares it with all threads of the user, those outside included.
+            most = processes.threads_of_user() + limits.processes
+            rlimits.append((resource.RLIMIT_NPROC, most))
         return rlimits
 
     def kill(self, pid: int) -> None:
         """Ends a process that did not end itself, and its descendants."""
+        # A group needs no help: `end` kills what is in it. The launcher, which stays as the parent,
+        # blocks all signals and takes this one as the order to end its descendants.
         if support().method == PARENT:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGRTMAX)
@@ -190,12 +213,14 @@ class Cage:
             self._reached.add("cpuS")
         if group is not None:
             cgroups.end(group)
+        # Outside of an attempt nobody else finishes it.
         if _cages.get(self.token) is not self:
             self.finish()
 
     def finish(self) -> None:
         """Ends the attempt's remaining processes."""
         self._ended.set()
+        # Before the groups are removed, and the counts with them.
         for name, key in ((MEMORY, "memory"), (PIDS, "processes")):
             if name in self._groups and cgroups.was_reached(self._groups[name], name):
                 self._reached.add(key)
@@ -207,6 +232,7 @@ class Cage:
             del _cages[self.token]
 
     async def close(self) -> None:
+        # The end of processes may take seconds, and is due when the attempt is cancelled, too.
         if self.was_used:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self.finish)
@@ -221,15 +247,17 @@ class Cage:
         limits = self.limits.asked()
         value: dict[str, Any] = {"method": machine.method}
         if limits:
-            value["limits"] = {
-                name: {"limit": limit, "by": machine.holders[name]}
-                for name, limit in limits.items()
-            }
-        return value | ({"reached": sorted(self._reached)} if self._reached else {})
+            holders = machine.holders
+            held = {name: {"limit": limit, "by": holders[name]} for name, limit in limits.items()}
+            value["limits"] = held
+        if self._reached:
+            value["reached"] = sorted(self._reached)
+        return value
 
     def reason(self) -> str:
         """Returns which limits were reached, for the reason of a failed attempt; else empty."""
-        return "; ".join(self.limits.reached(name) for name in sorted(self._reached))
+        names = sorted(self._reached)
+        return "; ".join(map(self.limits.reached, names))
 
 
 _numbers = itertools.count()  # of groups for processes
@@ -249,13 +277,17 @@ def begin(token: str, *tables: Mapping[str, Any]) -> Cage:
     """Begins an attempt: its processes are started with that token, within the limits of the
     tables. Raises Invalid, Refused."""
     cage = Cage(token, merge(_defaults, *tables))
+    # Before it is registered: nobody finishes the cage of an attempt that was refused.
     cage.check()
     _cages[token] = cage
     return cage
 
 
 def cage(token: str) -> Cage:
-    return _cages.get(token) or Cage(token, merge(_defaults))
+    """Returns the cage of a running attempt, else a new one for one process."""
+    if running := _cages.get(token):
+        return running
+    return Cage(token, merge(_defaults))
 
 
 def prepare(root: Path) -> int:
@@ -265,6 +297,7 @@ def prepare(root: Path) -> int:
     _store = store_key(root)
     for prefix in (TRIAL, cgroups.PROBE, NO_DAEMON):
         cgroups.remove_abandoned(prefix)
+    # In this order: `support` tries once, and what it finds depends on what is delegated.
     cgroups.delegate()
     support()
     left = cgroups.named(f"{_store}-")
@@ -274,11 +307,13 @@ def prepare(root: Path) -> int:
 
 
 def store_key(root: Path) -> str:
-    return hashlib.blake2b(os.fsencode(root.resolve()), digest_size=6).hexdigest()
+    path = os.fsencode(root.resolve())
+    return hashlib.blake2b(path, digest_size=6).hexdigest()
 
 
 def end_left(token: str) -> None:
     """Ends what a killed daemon left of an attempt."""
+    # By the token alone: this may be another process than the daemon, without its `_store`.
     for group in cgroups.named(""):
         if group.name.endswith(f"-{token}"):
             cgroups.end(group)
@@ -287,22 +322,26 @@ def end_left(token: str) -> None:
 def _shell_script(files: Sequence[str], name: str, env: Mapping[str, str] | None) -> str | None:
     """Returns a script that does the same as the launcher, in a tenth of the time; None where a
     shell would not keep the environment."""
+    # `exec` would take such a name for an option.
     if env is None or name.startswith("-") or not SHELL_OWN.isdisjoint(env):
         return None
     if not all(map(PLAIN_NAME.fullmatch, env)):
         return None
     commands = [f"echo 0 >{shlex.quote(file)} || exit 126" for file in files]
     for variable in SHELL_NAMES:
-        commands.append(
-            f"{variable}={shlex.quote(env[variable])}" if variable in env else f"unset {variable}"
-        )
+        if variable in env:
+            commands.append(f"{variable}={shlex.quote(env[variable])}")
+        else:
+            commands.append(f"unset {variable}")
     return "; ".join([*commands, 'exec "$@"'])
 
 
 def _find(name: str, env: Mapping[str, str] | None, cwd: Path | str | None) -> None:
     """Raises OSError as `subprocess` does for a missing program."""
     path = None if env is None else env.get("PATH", os.defpath)
+    # A path is relative to the directory of the program, which changes into it before it starts.
     where = os.path.join(cwd or "", name) if "/" in name else name
+    # A NUL is left to `subprocess`, which raises another error for it.
     if "\0" not in name and shutil.which(where, path=path) is None:
         there = shutil.which(where, os.F_OK, path=path)
         error = PermissionError if there else FileNotFoundError

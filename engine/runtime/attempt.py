@@ -106,6 +106,7 @@ class Attempt:
         budget: Budget,
     ) -> None:
         self.tokens = 0
+        # What the attempt before left is not this one's.
         head.interrupted = None
         self._store = store
         self._head = head
@@ -119,14 +120,16 @@ class Attempt:
         timeout = self._role_agent.timeout
         left = self._seconds_left()
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
+        limit = min(limits, default=float("inf"))
         begin = time.monotonic()
-        with trio.move_on_after(min(limits, default=float("inf"))) as scope:
+        with trio.move_on_after(limit) as scope:
             result = await self._contained()
             result.tokens = self.tokens
             result.duration_ms = round((time.monotonic() - begin) * 1000)
             return result
         assert scope.cancelled_caught
         if left is not None and (timeout is None or left <= timeout):
+            # None where the clock of the record is a little behind that of the loop.
             reason = self._budget.exceeded(self._spent())
             raise BudgetExceeded(reason or "budget: no running time is left")
         detail = self._head.interrupted  # it is recorded once
@@ -140,9 +143,11 @@ class Attempt:
             raise AttemptFailed(f"{self._context.role}: {error}") from None
         try:
             async with self._context.exit_stack as stack:
+                # Pushed first, so called last: the agent may first close its processes in order.
                 stack.push_async_callback(cage.close)
                 result = await self._until_output_fits()
         except AttemptFailed as why:
+            # Known only here: a cage looks at what was reached when it is closed.
             if reached := cage.reason():
                 why.args = (f"{why}; {reached}",)
             raise
@@ -160,18 +165,21 @@ class Attempt:
                 return StepResult(
                     result, extracted, prompt=context.prompt, extraction=method, workspace=state
                 )
-            if not isinstance(extracted, DanglingRef) and (
-                step := await self._extract_by_model(context, result, corrections)
-            ):
-                return step
+            # The form fits, but a hash in it leads to nothing: a model that reads the same text
+            # knows no better one, the agent may.
+            if not isinstance(extracted, DanglingRef):
+                step = await self._extract_by_model(context, result, corrections)
+                if step is not None:
+                    return step
             fault = str(extracted)
             detail = result.detail.hash
             self.tokens += await blocking(partial(result_tokens, self._store, result))
             if corrections == MAX_CORRECTIONS:
                 break
+            # Durable before the agent is asked again: a crash must not lose the detail.
             await self._head.move(partial(self._correct, detail, fault))
-            if out := self._budget.exceeded(self._spent()):
-                raise BudgetExceeded(out)
+            if exceeded := self._budget.exceeded(self._spent()):
+                raise BudgetExceeded(exceeded)
             context = replace(context, prompt=context.prompt.corrected(fault), answer=None)
         raise AttemptFailed(
             f"{context.role}: no usable output after {MAX_CORRECTIONS} corrections: {fault}", detail
@@ -190,28 +198,34 @@ class Attempt:
             if waiting := find_waiting(error):
                 self.tokens += _bounded(waiting.tokens)
                 raise waiting from error
-            ours = isinstance(error, CasfsError)
-            message = str(error) if ours else describe(error)
-            reason = context.secrets.redact(message)  # before it is cut to fit a record
-            detail = error.detail if isinstance(error, AgentFailed) else None
-            self.tokens += await blocking(lambda: detail_tokens(self._store, detail))
-            timed_out = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
-            cause = TIMEOUT if timed_out else FAILURE
-            failed = AttemptFailed(f"{context.role}: {reason}", detail, cause)
-            if self._head.is_shared and unreachable(error):
-                failed.is_away = True
-                await trio.sleep(PAUSE_S)
-            raise failed from error
+            raise await self._failure(context, error) from error
         output = context.secrets.redact(result.output)
         return result if output == result.output else replace(result, output=output)
+
+    async def _failure(self, context: AgentContext, error: BaseException) -> AttemptFailed:
+        """Returns the failure that an agent's error becomes."""
+        message = str(error) if isinstance(error, CasfsError) else describe(error)
+        reason = context.secrets.redact(message)  # before it is cut to fit a record
+        detail = error.detail if isinstance(error, AgentFailed) else None
+        self.tokens += await blocking(partial(detail_tokens, self._store, detail))
+        # An agent of a program raises its own failure, with the detail, in place of it.
+        timed_out = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
+        cause = TIMEOUT if timed_out else FAILURE
+        failure = AttemptFailed(f"{context.role}: {reason}", detail, cause)
+        # The step is tried again without counting it as a retry, so it waits here.
+        if self._head.is_shared and unreachable(error):
+            failure.is_away = True
+            await trio.sleep(PAUSE_S)
+        return failure
 
     async def _extract(self, output: str) -> Extracted | Invalid:
         """Returns the meta of an output, or the fault."""
         schema = self._role_agent.schema
         try:
+            # The way to a worker thread and back takes longer than a small output.
             if is_quick(output, schema):
                 return extract(output, schema, self._store)
-            return await blocking(lambda: extract(output, schema, self._store))
+            return await blocking(partial(extract, output, schema, self._store))
         except Invalid as error:
             return error
 
@@ -273,6 +287,7 @@ def detail_tokens(store: Store, detail: str | None) -> int:
 def _may_have_tokens(store: Store, detail: str) -> bool:
     """Returns False where the detail's type says so, which saves reading it."""
     type = store.registry.types_of([detail]).get(detail)
+    # The registry has only the types that are cached: the node has to be read.
     if type is None:
         return True
     document = store.registry.compiled(type)[1].document
@@ -287,6 +302,7 @@ def result_tokens(store: Store, result: AgentResult) -> int:
 
 def _bounded(tokens: object) -> int:
     """Returns a count of third-party code within the bounds of a record, 0 for anything else."""
+    # A bool is an int in Python, and no count.
     if not isinstance(tokens, int) or isinstance(tokens, bool):
         return 0
     return min(max(tokens, 0), MAX_TOKENS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
@@ -82,8 +83,9 @@ class StepCommitter:
         before = self.history.state
         if self.head.thread.intent["calls"]:
             await blocking(self._cancel_children)
+        # Without either the thread has no directory.
         if before is not None or result.workspace is not None:
-            await self.head.patiently(lambda: self._record(before, result))
+            await self.head.patiently(partial(self._record, before, result))
 
     def _cancel_children(self) -> None:
         calls.cancel_children(self.store, self.head.thread, self.workspaces)
@@ -95,16 +97,20 @@ class StepCommitter:
                 self._log_report()
             old = None if before is None else before.tree
             after = result.workspace.tree
+            # Before the step is put: what the agent printed may hold their values.
             self.config.read_private_files(result.workspace)
             self._log_files_with_secrets(old, after)
             if after != old:
-                result.changes = unified_diff.patch(self.store, old, after)
-                if self.head.is_shared and len(result.changes or b"") > LARGE_BYTES:
+                changes = unified_diff.patch(self.store, old, after)
+                result.changes = changes
+                # An upload: in the batch of the step, the commit of a group would wait for it.
+                if self.head.is_shared and len(changes) > LARGE_BYTES:
                     with self.store.batch() as batch:
-                        put_work(batch, result.changes or b"")
+                        put_work(batch, changes)
 
     def build(self, result: StepResult) -> UncommittedStep:
         """Builds the pending step from its recorded result. In a worker thread."""
+        # The detail of a cached result counts what was spent when it was made.
         spent = 0 if result.cached else result_tokens(self.store, result.result)
         batch = self.store.batch()
         payload = self._payload(batch, result)
@@ -121,8 +127,11 @@ class StepCommitter:
             return step
 
         step = await self.head.commit(self.queue, prepare)
-        self.config.recorded_agents[step.payload["role"]] = step.payload["agent"]
-        self.history.add(step.moved.hash, step.payload, step.state, step.output, step.summary)
+        payload = step.payload
+        hash = step.moved.hash
+        # Not before the commit: the next step refers to the agent's node without putting it.
+        self.config.recorded_agents[payload["role"]] = payload["agent"]
+        self.history.add(hash, payload, step.state, step.output, step.summary)
 
     def _finish(self, step: UncommittedStep, current: Thread, decision: Decision) -> None:
         record = current.record
@@ -170,25 +179,31 @@ class StepCommitter:
         }
         if step.workspace is not None and step.workspace.times is not None:
             payload[TIMES] = step.workspace.times
+        # The schema of a step in a store of an older casfs lacks some of these.
         if "paused" in intent and "paused" in self.config.step_fields:
             payload["paused"] = intent["paused"]
         if "prompt" in self.config.step_fields:
             payload["prompt"] = self._prompt(intent["role"], step)
         if step.containment and "containment" in self.config.step_fields:
             payload["containment"] = step.containment
-        return payload if step.cached is None else {**payload, "cached": dict(step.cached)}
+        if step.cached is not None:
+            payload["cached"] = dict(step.cached)
+        return payload
 
     def _prompt(self, role: str, step: StepResult) -> dict[str, Any]:
         """The digest of the prompt, and the nodes of its parts that the chain does not have."""
         record = self.head.thread.record
-        digest = self.prompts.digest(role, step.prompt)
-        parts = {
-            "hint": step.prompt.hint and record.get("hint"),
-            "answer": step.prompt.answer and record["answer"],
-            "correction": step.prompt.correction and self.head.thread.intent.get("correction"),
-        }
-        digest_fields = {"hash": digest.hash, "size": digest.size_bytes}
-        return digest_fields | {name: hash for name, hash in parts.items() if hash}
+        prompt = step.prompt
+        digest = self.prompts.digest(role, prompt)
+        fields: dict[str, Any] = {"hash": digest.hash, "size": digest.size_bytes}
+        # Only what this prompt had: after a correction the record still has the answer.
+        if prompt.hint and (hint := record.get("hint")):
+            fields["hint"] = hint
+        if prompt.answer and (answer := record["answer"]):
+            fields["answer"] = answer
+        if prompt.correction and (correction := self.head.thread.intent.get("correction")):
+            fields["correction"] = correction
+        return fields
 
     def _log_report(self) -> None:
         """Logs which files are private, and which secrets are in the work."""
@@ -197,7 +212,8 @@ class StepCommitter:
         for path, why in report.local.items():
             self.log("private", thread=thread, path=printable(path), reason=why)
         for path, hits in report.exposed.items():
-            self.log("secret in workspace", thread=thread, path=printable(path), found=str(hits[0]))
+            hit = str(hits[0])
+            self.log("secret in workspace", thread=thread, path=printable(path), found=hit)
         for path, commits in report.git_commits.items():
             shown = " ".join(commit[:SHORT_ID] for commit in commits)
             self.log("git objects kept here", thread=thread, path=printable(path), commits=shown)
@@ -210,6 +226,7 @@ class StepCommitter:
         """Logs the changed files that contain a secret: files are recorded unredacted. At the
         first step of a thread without a caller, all files are searched."""
         thread = self.head.thread
+        # No step has searched what the thread began with; a caller's steps have.
         if not self.history.steps and not thread.record["parent"]:
             before = None
         log_fields = {"thread": thread.id, "index": thread.intent["index"]}

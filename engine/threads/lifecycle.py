@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from casfs import canonical
@@ -37,9 +38,9 @@ from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLI
 from engine.workflow import registry as workflows
 
 MAX_STEPS = Call.max_steps
-MAX_CALL_DEPTH = 8
+MAX_CALL_DEPTH = 8  # a workflow may call itself
 KEY_HEADS = "keys/"
-SUMMARISER = ""
+SUMMARISER = ""  # no role has this name
 NO_CALLER: Mapping[str, Any] = {"depth": 0, "parentState": None}
 
 
@@ -98,27 +99,34 @@ def create(store: Store, request: ThreadRequest) -> Thread:
     for another request, or its name is taken. Nothing is stored then.
     """
     valid = _validated(store, request)
-    return retry_on_conflict(lambda: _create(store, valid))
+    # Of two requests with the same key at once, the second conflicts, and then finds the key.
+    return retry_on_conflict(partial(_create, store, valid))
 
 
 def _create(store: Store, valid: _ValidatedRequest) -> Thread:
-    key = None if valid.request.key is None else _key_hash(valid.request.key)
-    known = None if key is None else head_kinds.get(store.heads, HeadName(KEY_HEADS + key))
-    with naming.one_at_a_time(valid.request.name), store.batch() as batch:
+    request = valid.request
+    key = None if request.key is None else _key_hash(request.key)
+    key_head = None if key is None else head_kinds.get(store.heads, _key_name(key))
+    # The batch commits before the lock is released, so who comes next sees the name.
+    with naming.one_at_a_time(request.name), store.batch() as batch:
+        # Also for a known key: equal requests have equal starts, so the start shows whether this
+        # one asks for the same.
         start = _put_start(batch, valid)
-        if known is not None:
-            return _thread_of_key(store, known, start)
-        ends = valid.request.on_limit == END_ON_LIMIT
-        fields: dict[str, Any] = {"onLimit": END_ON_LIMIT} if ends else {}
-        if valid.request.allow_secret:
+        if key_head is not None:
+            return _thread_of_key(store, key_head, start)
+        fields: dict[str, Any] = {}
+        if request.on_limit == END_ON_LIMIT:
+            fields["onLimit"] = END_ON_LIMIT
+        if request.allow_secret:
             fields[record.ALLOWS_SECRETS] = True
-        fields |= naming.fields(store, valid.request.name)
-        if valid.request.ignored is not None:
-            fields[ignored_files.FIELD] = valid.request.ignored
+        fields |= naming.fields(store, request.name)
+        if request.ignored is not None:
+            fields[ignored_files.FIELD] = request.ignored
         created = new_thread(start, valid.name, key=key, **fields)
         batch.swap(created.name, None, created.head)
         if key is not None:
-            batch.swap(HeadName(KEY_HEADS + key), None, Head(start, {"thread": created.id}))
+            key_head = Head(start, {"thread": created.id})
+            batch.swap(_key_name(key), None, key_head)
     return created
 
 
@@ -139,24 +147,26 @@ def call(
     with store.batch() as batch:
         start = _put_start(batch, valid)
         for id in intent["calls"]:
-            if id not in used and (child := threads.get(store, id)).record["start"] == start:
+            # An agent may make the same call twice, so a child answers one call of an attempt.
+            if id in used:
+                continue
+            child = threads.get(store, id)
+            if child.record["start"] == start:
                 return parent, child
         if len(intent["calls"]) >= record.MAX_CALLS:
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
-        fields: Mapping[str, Any] = parent.record
-        inherited = {
-            key: fields[key]
-            for key in (ignored_files.FIELD, record.ALLOWS_SECRETS)
-            if key in fields
-        }
+        parent_fields: Mapping[str, Any] = parent.record
+        inherited = {}
+        for key in (ignored_files.FIELD, record.ALLOWS_SECRETS):
+            if key in parent_fields:
+                inherited[key] = parent_fields[key]
         child = new_thread(start, valid.name, parent=parent.id, **inherited)
         batch.swap(child.name, None, child.head)
+        # The record has room for the newest; every child's own record names its caller.
         children = [*parent.record["children"], child.id][-threads.MAX_CHILDREN :]
-        changed = {
-            **parent.record,
-            "intent": {**intent, "calls": [*intent["calls"], child.id]},
-            "children": children,
-        }
+        calls = [*intent["calls"], child.id]
+        changed_intent = record.changed(intent, calls=calls)
+        changed = {**parent.record, "intent": changed_intent, "children": children}
         moved = batch.move(parent.name, parent.head, parent.hash, changed)
     return Thread(parent.id, moved, fault=None), child
 
@@ -165,13 +175,17 @@ def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread, as `casfs.store.removals`. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED, BROKEN):
         raise Conflict(f"thread {thread.id} {says(thread)}; `casfs thread cancel` ends it")
+    # The caller's next attempt, or its step, would look for the child and not find it.
     if call_stack.is_awaited(store, thread):
         above = f"thread {thread.fields['parent']}"
         raise Conflict(f"{above} has a pending step that called {thread.id}; wait for it")
     heads = [(thread.name, thread.head)]
-    key = HeadName(KEY_HEADS + (thread.fields.get("key") or ""))
-    if (key_head := store.heads.get(key)) and key_head.record.get("thread") == thread.id:
-        heads.append((key, key_head))
+    # `fields`, not `record`: a broken thread can be removed, too.
+    key_name = _key_name(thread.fields.get("key") or "")
+    key_head = store.heads.get(key_name)
+    # After an undo of a removal the key may have stayed with a newer thread.
+    if key_head and key_head.record.get("thread") == thread.id:
+        heads.append((key_name, key_head))
     with store.batch() as batch:
         removals.remove(store, batch, heads)
 
@@ -184,6 +198,7 @@ def _validated(
     workflow = workflows.load(store, request.workflow)
     check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
+    # Agents of called threads are checked now: a fault would else be found in the middle of a run.
     for role, binding in request.all_agents.items():
         _check_calls(store, option(role), agent=binding, checked=set())
     return _ValidatedRequest(request, workflow.name, packages=packages, caller=caller)
@@ -203,6 +218,7 @@ def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) 
             agent_binding.resolve(agents)
             for called in agents.values():
                 _check_calls(store, where, agent=called, checked=checked)
+        # Not at the top: most threads call none, and the parser of expressions takes long to load.
         from engine.moderator import rules
 
         schemas = {name: role.schema for name, role in flow.roles.items()}
@@ -216,6 +232,7 @@ def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) 
 
 def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
     request = valid.request
+    # Together, so that a schema that several have is registered once.
     agents = agent_binding.put_agents(batch, valid.packages, request.all_agents)
     summariser = agents.pop(SUMMARISER, None)
     payload: dict[str, Any] = {
@@ -231,9 +248,8 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
         payload["workspace"] = request.workspace.tree
     if request.compact is not None:
         payload["compact"] = {"above": request.compact.above, "agent": summariser}
-    return recorded_state.put_node(
-        batch, "thread-start", payload=payload, state=request.workspace
-    ).hash
+    state = request.workspace
+    return recorded_state.put_node(batch, "thread-start", payload=payload, state=state).hash
 
 
 def new_thread(
@@ -243,13 +259,17 @@ def new_thread(
     return Thread(threads.new_id(), head, fault=None)
 
 
+def _key_name(key: str) -> HeadName:
+    return HeadName(KEY_HEADS + key)
+
+
 def _key_hash(key: str) -> str:
     """Returns half a hash: a whole one in a record would be a reference."""
     return hash_bytes(key.encode())[:32]
 
 
-def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
-    thread = threads.get(store, known.record["thread"])
+def _thread_of_key(store: Store, key_head: Head, start: NodeHash) -> Thread:
+    thread = threads.get(store, key_head.record["thread"])
     if thread.record["start"] != start:
         raise Conflict(f"the idempotency key is taken by thread {thread.id}, which does other work")
     return thread
@@ -257,8 +277,9 @@ def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
 
 def check_roles(workflow: workflows.Workflow, bound: Mapping[str, Any]) -> None:
     """Raises Invalid for a role without an agent, or an agent without a role."""
-    if without := ", ".join(sorted(workflow.roles.keys() - bound.keys())):
-        raise Invalid(f"workflow {workflow.name}: no agent for {without}; give --agent ROLE=NAME")
+    if without := sorted(workflow.roles.keys() - bound.keys()):
+        roles = ", ".join(without)
+        raise Invalid(f"workflow {workflow.name}: no agent for {roles}; give --agent ROLE=NAME")
     if unknown := sorted(bound.keys() - workflow.roles.keys()):
         roles = ", ".join(workflow.roles)
         raise Invalid(f"workflow {workflow.name}: no role {unknown[0]!r}; it has {roles}")

@@ -50,6 +50,7 @@ def suspend(
         intent = thread.pending
         details = failed
         with store.batch() as batch:
+            # Before it suspends for a failure, a run cancels them.
             if cause not in (FAILURE, TIMEOUT):
                 for child in call_stack.open_children(store, thread):
                     _pause(batch, child, thread)
@@ -58,26 +59,25 @@ def suspend(
                 details = ()
             elif intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
                 details = attempt_entry(batch, thread, how=f"failed: {reason}", details=failed)
-                finished = call_stack.finished_children(store, thread)
-                calls = intent["calls"] if cause == UNKNOWN else finished
+                calls = call_stack.finished_children(store, thread)
+                # Nobody has ended the children of an attempt that ended with the daemon: an equal
+                # call of the next attempt goes on with them.
+                if cause == UNKNOWN:
+                    calls = intent["calls"]
                 intent = record.changed(record.without_turns(intent), calls=calls)
             if intent is not None and state is not None:
-                kept_fields = {key: value for key, value in intent.items() if key not in FIELDS}
-                intent = record.changed(kept_fields, **record.state_fields(state))
-            return move_head(
-                batch,
-                thread,
-                thread.hash,
-                status=SUSPENDED,
-                reason=record.truncate_reason(reason),
-                cause=cause,
-                question=question,
-                answer=None,
-                intent=intent,
-                attempts=record.add_attempts(thread.record, details),
-                spent=record.spent(thread.record, tokens),
-            )
+                # A state has no field for what it lacks: one of the state before would count as
+                # its own.
+                other_fields = {key: field for key, field in intent.items() if key not in FIELDS}
+                intent = record.changed(other_fields, **record.state_fields(state))
+            changes: dict[str, Any] = {"status": SUSPENDED, "cause": cause, "intent": intent}
+            changes |= {"reason": record.truncate_reason(reason), "question": question}
+            changes["attempts"] = record.add_attempts(thread.record, details)
+            changes["spent"] = record.spent(thread.record, tokens)
+            return move_head(batch, thread, thread.hash, **changes, answer=None)
 
+    # For the children, which may move meanwhile and are read anew. Where the thread itself has
+    # moved, each try is in conflict, and the caller learns it.
     return retry_on_conflict(attempt)
 
 
@@ -85,8 +85,10 @@ def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:
     """Suspends a running child of a suspended caller: no task runs it."""
     if thread.status == RUNNING:
         reason = f"thread {caller.id} is suspended"
+        spent = record.spent(thread.record, 0)
+        # Its intent stays as it is until `_resume` has the attempt go on.
         changes = {"status": SUSPENDED, "cause": CALLER, "reason": reason}
-        move_head(batch, thread, thread.hash, **changes, spent=record.spent(thread.record, 0))
+        move_head(batch, thread, thread.hash, **changes, spent=spent)
 
 
 def resume(
@@ -110,66 +112,72 @@ def resume(
     """
     if thread.status != SUSPENDED:
         raise Conflict(f"thread {thread.id} {says(thread)}, not suspended")
-    callers = call_stack.waiting_callers
-    children = call_stack.awaited_children
-    resumed = [*callers(store, thread), thread, *children(store, thread)]
+    # The whole stack, wherever in it a person asks: a caller would wait for a child that nobody
+    # runs, and the question is the innermost thread's.
+    callers = call_stack.waiting_callers(store, thread)
+    children = call_stack.awaited_children(store, thread)
+    resumed = [*callers, thread, *children]
+    innermost = resumed[-1]
     trust.check(store, resumed)
-    asks = resumed[-1].record.get("cause") == HUMAN
-    if asks and resumed[-1] is thread and thread.intent["role"] in agents:
+    asks = innermost.record.get("cause") == HUMAN
+    if asks and innermost is thread and thread.intent["role"] in agents:
         asks = False  # another agent takes the place of the one that asked
     if asks and answer is None:
-        reason = resumed[-1].record["reason"]
+        reason = innermost.record["reason"]
         raise Conflict(f"thread {thread.id} waits for an answer ({reason}); give it by --input")
     if answer is not None and not asks:
         raise Conflict(f"thread {thread.id} has asked nothing; resume it without an input")
-    if hint is not None and (asks or resumed[-1].pending is None):
+    if hint is not None and (asks or innermost.pending is None):
         raise Conflict(f"thread {thread.id} has no failed step that a hint is for")
     if answer is not None and check:
-        _check_answer(store, resumed[-1], answer)
+        _check_answer(store, innermost, answer)
     kept = threads.agents(store, thread) if agents else {}
     agent_binding.check_replacements(thread, kept, agents)
+    moved: list[Thread] = []
     with store.batch() as batch:
         changes: dict[ThreadId, dict[str, Any]] = {member.id: {} for member in resumed}
         if agents:
             changes[thread.id]["agents"] = agent_binding.put_replaced(batch, kept, agents)
         for name, text in (("answer", answer), ("hint", hint)):
             if text is not None:
-                changes[resumed[-1].id][name] = content.put(batch, text)
-        roles = {thread.id: agents}
-        moved = [
-            _resume(
-                store, batch, thread=member, thread_changes=changes, new=roles.get(member.id, {})
-            )
-            for member in resumed
-        ]
+                changes[innermost.id][name] = content.put(batch, text)
+        for member in resumed:
+            replaced = agents if member is thread else NO_BINDINGS
+            moved.append(_resume(store, batch, member, changes[member.id], replaced))
+    # Callees run in the task of their caller.
     return moved[0]
 
 
 def _resume(
-    store: Store, batch: Batch, thread: Thread, thread_changes: Any, new: Collection[str]
+    store: Store,
+    batch: Batch,
+    thread: Thread,
+    fields: Mapping[str, Any],
+    replaced: Collection[str],
 ) -> Thread:
-    """A failed step is run again with all that it called, unless another agent plays its role,
+    """Sets one thread running. `fields`: of its record; `replaced`: roles with another agent.
+    A failed step is run again with all that it called, unless another agent plays its role,
     which begins with nothing of what that one kept."""
     intent = thread.pending
     cause = thread.record.get("cause")
-    changes = {
-        "status": RUNNING,
-        "reason": None,
-        "cause": None,
-        "answer": None,
-        **thread_changes[thread.id],
-    }
+    changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None}
+    # An earlier answer is for an earlier question; a new one is in `fields`.
+    changes |= {"answer": None, **fields}
     if intent is not None:
-        other = intent["role"] in new
-        dropped = record.KEPT if other else ()
-        kept_intent = record.changed(
-            {key: field for key, field in intent.items() if key not in dropped}
-        )
-        again = cause in (FAILURE, TIMEOUT) and not other
+        is_replaced = intent["role"] in replaced
+        if is_replaced:
+            kept = {key: field for key, field in intent.items() if key not in record.KEPT}
+            intent = record.changed(kept)
+        is_repeated = cause in (FAILURE, TIMEOUT) and not is_replaced
+        # For these causes the suspension has recorded what the attempt left.
         if cause not in (FAILURE, TIMEOUT, UNKNOWN):
-            kept_intent = paused_intent(batch, kept_intent)
-        calls = [] if again else kept_intent["calls"]
-        changes["intent"] = record.changed(kept_intent, resumed=True, calls=calls)
+            intent = paused_intent(batch, intent)
+        # The same agent would fail again with the same results of its calls; another one, such as
+        # the same with its config mended, gets those that finished.
+        calls = [] if is_repeated else intent["calls"]
+        changes["intent"] = record.changed(intent, resumed=True, calls=calls)
+    # The thread-start, which has the limits, cannot change: the budget counts from zero again, and
+    # the record gets a higher step limit.
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:
@@ -182,6 +190,7 @@ def _check_answer(store: Store, thread: Thread, answer: str) -> None:
     """Raises Invalid for an answer to the human agent, whose output it is, without its meta."""
     role = thread.intent["role"]
     agent = store.node(threads.agents(store, thread)[role], "agent").payload
+    # What other agents ask for is an answer to them, not their output.
     if agent["package"] == "human":
         flow = workflows.load(store, threads.workflow(store, thread))
         extract(human.as_output(answer), role_schema(flow.roles[role].schema), store)

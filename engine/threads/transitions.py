@@ -44,16 +44,9 @@ def begin(
 ) -> Thread:
     """Commits a decision while no step is finished: the next intent, or the end. A repeated
     attempt keeps the children of the one before."""
+    head = thread.hash
     with store.batch() as batch:
-        return _advance(
-            batch,
-            thread,
-            hash=thread.hash,
-            decision=decision,
-            done=done,
-            rounds=rounds,
-            attempt=attempt,
-        )
+        return _advance(batch, thread, head, decision, done=done, rounds=rounds, attempt=attempt)
 
 
 def finish_step(
@@ -71,51 +64,40 @@ def finish_step(
     step."""
     step = recorded_state.put_node(batch, "thread-step", payload=payload, state=state)
     spent = record.spent(thread.record, tokens)
-    clear_hint: dict[str, Any] = {"hint": None} if "hint" in thread.record else {}
-    out = budget.exceeded(spent)
-    if out is not None and isinstance(decision, Next) and payload["index"] < rounds:
-        stop = {"status": SUSPENDED, "cause": BUDGET, "reason": out}
-        clear: dict[str, Any] = {"intent": None, "attempts": [], "answer": None, "compact": None}
-        return move_head(batch, thread, step.hash, spent=spent, **stop, **clear, **clear_hint)
-    return _advance(
-        batch,
-        thread,
-        hash=step.hash,
-        decision=decision,
-        done=payload["index"],
-        rounds=rounds,
-        spent=spent,
-        answer=None,
-        compact=None,
-        **clear_hint,
-    )
+    # Answer, summary and hint were for this step.
+    changes: dict[str, Any] = {"spent": spent, "answer": None, "compact": None}
+    if "hint" in thread.record:
+        changes["hint"] = None
+    done = payload["index"]
+    exceeded = budget.exceeded(spent)
+    # A spent budget ends nothing that the rules end, and at the step limit that limit counts: it
+    # may end the thread (`onLimit`), which a suspension would prevent.
+    if exceeded is not None and isinstance(decision, Next) and done < rounds:
+        changes |= {"status": SUSPENDED, "cause": BUDGET, "reason": exceeded}
+        changes |= {"intent": None, "attempts": []}
+        return move_head(batch, thread, step.hash, **changes)
+    return _advance(batch, thread, step.hash, decision, done=done, rounds=rounds, **changes)
 
 
 def retry(
     store: Store, thread: Thread, reason: str, failed: Sequence[str] = (), tokens: int = 0
 ) -> Thread:
     """Begins another attempt at the pending step, with the finished children of the last one."""
-    intent = thread.intent
+    last = thread.intent
+    role = last["role"]
+    index = last["index"]
+    # An equal call of the next attempt gets their results; the failed ones are called anew.
     calls = call_stack.finished_children(store, thread)
-    number = intent["attempt"] + 1
+    number = last["attempt"] + 1
     with store.batch() as batch:
-        details = attempt_entry(batch, thread, how=f"failed: {reason}", details=failed)
-        return move_head(
-            batch,
-            thread,
-            thread.hash,
-            intent=record.new_intent(
-                intent["role"],
-                intent["index"],
-                attempt=number,
-                calls=calls,
-                lost=intent.get("lost", 0),
-                last=intent,
-            ),
-            attempts=record.add_attempts(thread.record, details),
-            spent=record.spent(thread.record, tokens),
-            answer=None,
-        )
+        entry = attempt_entry(batch, thread, how=f"failed: {reason}", details=failed)
+        # Not `record.lost_attempts`: this attempt failed by itself, the daemon went on.
+        lost = last.get("lost", 0)
+        intent = record.new_intent(role, index, number, calls=calls, lost=lost, last=last)
+        attempts = record.add_attempts(thread.record, entry)
+        spent = record.spent(thread.record, tokens)
+        changes = {"intent": intent, "attempts": attempts, "spent": spent, "answer": None}
+        return move_head(batch, thread, thread.hash, **changes)
 
 
 def update_record(store: Store, thread: Thread, **changes: Any) -> Thread:
@@ -127,6 +109,7 @@ def update_record(store: Store, thread: Thread, **changes: Any) -> Thread:
 def add_turn(store: Store, thread: Thread, hash: NodeHash) -> Thread:
     """Records a turn of the pending step, a node that is stored already."""
     with store.batch() as batch:
+        # A record has room for a few turns: the full list becomes one node.
         keep = partial(content.put, batch, "earlier turns")
         intent = record.with_turn(thread.intent, hash, keep)
         return move_head(batch, thread, thread.hash, intent=intent)
@@ -141,6 +124,8 @@ def add_tokens(store: Store, thread: Thread, tokens: int) -> Thread:
 def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
     """Records the detail of an unusable output, and the fault that the agent is told."""
     with store.batch() as batch:
+        # In the intent, since the prompt of a pending step is rebuilt from the head
+        # (`casfs.threads.prompts`).
         intent = record.changed(thread.intent, correction=content.put(batch, fault))
         attempts = record.add_attempts(thread.record, [detail])
         return move_head(batch, thread, thread.hash, intent=intent, attempts=attempts)
@@ -156,6 +141,8 @@ def cancel(
         raise Conflict(f"thread {thread.id} {says(thread)} already")
     with store.batch() as batch:
         if caller is not None:
+            # Its head stays as it is. The swap tests that the caller was not taken over meanwhile,
+            # by another machine, whose run waits for these children.
             batch.swap(caller.name, caller.head, caller.head)
         for child in call_stack.open_children(store, thread):
             _cancel(store, batch, thread=child, summary=f"cancelled with thread {thread.id}")
@@ -167,9 +154,11 @@ def _cancel(
 ) -> Thread:
     end = End(RETURN_CANCELLED, summary)
     last = threads.last_step(store, thread)
-    paused = thread.pending and thread.pending.get("paused")
-    held = [*([paused] if paused else []), *interrupted]
-    entry = attempt_entry(batch, thread, how="was cancelled", details=held, is_told=False)
+    # No step will carry what was done before a pause, so it goes into the entry.
+    details = list(interrupted)
+    if thread.pending and (paused := thread.pending.get("paused")):
+        details.insert(0, paused)
+    entry = attempt_entry(batch, thread, how="was cancelled", details=details, is_told=False)
     attempts = record.add_attempts(thread.record, entry)
     return _end(batch, thread, last=last, end=end, status=CANCELLED, attempts=attempts)
 
@@ -182,6 +171,7 @@ def compact(
     Raises Conflict where the thread has moved on, or has ended."""
     if thread.status in (ENDED, CANCELLED):
         raise Conflict(f"thread {thread.id} {says(thread)}; no step comes after it")
+    # A summary of an older history in the newest step would hide the steps between.
     if thread.hash != head:
         raise Conflict(f"thread {thread.id} went on while it was summarised; try again")
     spent = thread.record["spent"]
@@ -201,34 +191,38 @@ def _advance(
 ) -> Thread:
     """Moves the head to `hash`, the newest of `done` steps, with the decision made there."""
     reason = f"step limit (--max-steps) reached after {done} steps"
+    # The attempts are in the step at `hash`: the record holds those at the pending one.
     stop: dict[str, Any] = {"status": SUSPENDED, "intent": None, "attempts": []}
     if isinstance(decision, Next) and done >= rounds:
         if thread.record.get("onLimit") != END_ON_LIMIT:
             return move_head(batch, thread, hash, **stop, reason=reason, cause=ROUNDS, **changes)
         decision = End(RETURN_MAX_STEPS, reason)
     if isinstance(decision, End):
-        return _end(
-            batch, thread, last=hash if done else None, end=decision, status=ENDED, **changes
-        )
+        last_step = hash if done else None
+        return _end(batch, thread, last=last_step, end=decision, status=ENDED, **changes)
     if isinstance(decision, RuleFailed):
         reason = record.truncate_reason(decision.reason)
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
+    # Only an attempt at the same step inherits from the pending intent: a further one, the first
+    # of a fork, or one that goes on after a pause, under the same number.
     last = thread.pending
-    is_again = attempt > 1 or (last and (last.get("begun") is False or last.get("goesOn")))
-    last = last if is_again else None
-    calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
-    intent = record.new_intent(
-        decision.role, done + 1, attempt=attempt, calls=calls, lost=lost, last=last
-    )
-    intent |= {} if decision.rule is None else {"rule": decision.rule}
+    if last and attempt == 1:
+        is_same_step = last.get("begun") is False or last.get("goesOn")
+        last = last if is_same_step else None
+    calls = last["calls"] if last else ()
+    lost = record.lost_attempts(last) if last else 0
+    role = decision.role
+    intent = record.new_intent(role, done + 1, attempt, calls=calls, lost=lost, last=last)
+    if decision.rule is not None:
+        intent["rule"] = decision.rule
     attempts: list[str] = []
     if last:
+        # Where a person resumed it, the suspension has recorded how the attempt ended.
         is_told = not last.get("resumed")
         entry = attempt_entry(batch, thread, "was interrupted", is_told=is_told)
         attempts = record.add_attempts(thread.record, entry)
-    return move_head(
-        batch, thread, hash, intent=intent, attempts=attempts, question=None, **changes
-    )
+    changes |= {"intent": intent, "attempts": attempts, "question": None}
+    return move_head(batch, thread, hash, **changes)
 
 
 def attempt_entry(
@@ -243,7 +237,8 @@ def attempt_entry(
     turns = record.all_turns(intent)
     if not (turns or details or is_told):
         return []
-    if details and not turns and not any(_is_session(batch, detail) for detail in details):
+    # A session lists its turns, but not how the attempt ended: it needs the text beside it.
+    if details and not turns and not _has_session(batch, details):
         return list(details)
     text = f"attempt {intent['attempt']} of {intent['role']} {record.truncate_reason(how)}"
     return [content.put(batch, text, [*turns, *details])]
@@ -252,46 +247,49 @@ def attempt_entry(
 def paused_intent(batch: Batch, intent: Intent, details: Sequence[str] = ()) -> Intent:
     """Returns the intent of an attempt that goes on later, under the same number: what it left so
     far does not count as a failed attempt; `paused` refers to it."""
-    before = intent.get("paused")
     left = [*record.all_turns(intent), *details]
     fresh = record.changed(record.without_turns(intent), goesOn=True)
     if left:
         text = f"{intent['role']}, before it was paused"
-        fresh["paused"] = content.put(batch, text, [*([before] if before else []), *left])
+        # Each pause refers to the one before: the field holds one hash, however many there are.
+        if before := intent.get("paused"):
+            left.insert(0, before)
+        fresh["paused"] = content.put(batch, text, left)
     return fresh
 
 
-def _is_session(batch: Batch, hash: str) -> bool:
-    info = batch.info({hash}).get(hash)
-    return info is not None and batch.type_name(info.type) == "react-session"
+def _has_session(batch: Batch, details: Sequence[str]) -> bool:
+    for detail in details:
+        # A detail may be any node, or a blob; its type is known without reading it.
+        info = batch.info({detail}).get(detail)
+        if info is not None and batch.type_name(info.type) == "react-session":
+            return True
+    return False
 
 
 def _end(
     batch: Batch, thread: Thread, last: NodeHash | None, end: End, status: str, **changes: Any
 ) -> Thread:
+    completed_at = now_ms()
     payload = {
         "returnCode": end.return_code,
         "summary": end.summary,
         "start": thread.record["start"],
         "lastStep": last,
-        "completedAt": now_ms(),
+        "completedAt": completed_at,
     }
     node = batch.put_node("thread-end", payload)
+    # The failed attempts are in the last step; a cancelled thread, whose pending step will never
+    # be one, keeps them by `changes`.
     cleared = ("reason", "cause", "question", "answer", "compact")
-    defaults: dict[str, Any] = {**dict.fromkeys(cleared), "attempts": []}
-    return move_head(
-        batch,
-        thread,
-        node.hash,
-        **{**defaults, **changes},
-        status=status,
-        intent=None,
-        updatedAt=payload["completedAt"],
-        returnCode=end.return_code,
-    )
+    changes = {**dict.fromkeys(cleared), "attempts": [], **changes}
+    changes |= {"status": status, "intent": None, "returnCode": end.return_code}
+    return move_head(batch, thread, node.hash, **changes, updatedAt=completed_at)
 
 
 def move_head(batch: Batch, thread: Thread, hash: NodeHash, **changes: Any) -> Thread:
     """Moves a head to `hash`, with changes to its record. Raises Conflict."""
     fresh = {**thread.record, "updatedAt": now_ms(), **changes}
-    return Thread(thread.id, batch.move(thread.name, thread.head, hash, fresh), fault=None)
+    # A batch that redacts may put another record than `fresh`: the next move has to expect that.
+    head = batch.move(thread.name, thread.head, hash, fresh)
+    return Thread(thread.id, head, fault=None)

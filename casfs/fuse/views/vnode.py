@@ -32,8 +32,8 @@ from typing import NamedTuple
 from casfs.digest import Hasher
 
 MILLISECOND = 1_000_000  # nanoseconds
-Y2000_NS = 946_684_800_000_000_000  # 2000-01-01 UTC in nanoseconds
-KEY_BYTES = 16
+Y2000_NS = 946_684_800_000_000_000  # 2000-01-01 UTC in nanoseconds, of what has no time
+KEY_BYTES = 16  # the first half gives an inode its number, the second tells equal ones apart
 READ_FILE = stat.S_IFREG | 0o444
 READ_DIRECTORY = stat.S_IFDIR | 0o555
 LINK = stat.S_IFLNK | 0o777
@@ -57,12 +57,14 @@ def make_key(data: bytes) -> bytes:
 
 def child_key(key: bytes, name: bytes) -> bytes:
     """Returns the key of the entry `name` in the directory with `key`."""
+    # No separator is needed, as every key has the same length.
     return Hasher(key + name).digest(length=KEY_BYTES)
 
 
 class Vnode:
     """`ino`: the inode number, set by `casfs.fuse.inodes`."""
 
+    # One is made at each lookup, and thousands are kept (`casfs.fuse.inodes`).
     __slots__ = ("ino", "key")
     live = False
 
@@ -141,6 +143,7 @@ class Directory(Vnode):
     invalidated = False
     _mtime_ns = Y2000_NS
 
+    # By name, since a directory may have both: the id of a checkpoint stays its, `latest` moves.
     def binds(self, name: bytes) -> bool:
         return self.fixed
 

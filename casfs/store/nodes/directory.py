@@ -52,6 +52,7 @@ class Symlink(NamedTuple):
 
 
 Entry = File | Subdirectory | Symlink
+# In this order everywhere: the lists of a `times` node have it, too.
 KINDS: tuple[tuple[str, type[Entry]], ...] = (
     ("files", File),
     ("directories", Subdirectory),
@@ -63,11 +64,13 @@ def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str,
     """Returns the payload of a `directory` node; `own`: metadata of the directory itself. Raises
     Invalid for a name that is refused."""
     payload: dict[str, Any] = {key: [] for key, _ in KINDS}
+    # One order of the names, whatever the caller's is, so that equal directories have one hash.
     ordered = sorted(entries, key=attrgetter("name"))
     for entry in ordered:
         _check_name(entry.name)
     for key, kind in KINDS:
         payload[key] = [_encode(entry) for entry in ordered if isinstance(entry, kind)]
+    # `decode` calls it, too: whatever can be written can be read.
     check(payload)
     return payload if own is None else payload | _preserved(own)
 
@@ -75,17 +78,17 @@ def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str,
 def decode(payload: Mapping[str, Any]) -> dict[bytes, Entry]:
     """Returns the entries by name, sorted. Raises Invalid where the payload breaks the format."""
     names = check(payload)
-    entries = [
-        _decode(kind, name, item)
-        for key, kind in KINDS
-        for name, item in zip(names[key], payload[key], strict=True)
-    ]
+    entries: list[Entry] = []
+    for key, kind in KINDS:
+        for name, item in zip(names[key], payload[key], strict=True):
+            entries.append(_decode(kind, name, item))
     entries.sort(key=attrgetter("name"))
     return {entry.name: entry for entry in entries}
 
 
 def find(payload: Mapping[str, Any], name: bytes) -> Entry | None:
     """Returns one entry of a stored payload, without decoding the others. Raises Invalid."""
+    # A name has one text only, so texts can be compared: no other entry is decoded.
     [(field, text)] = _text("name", name).items()
     for key, kind in KINDS:
         for item in payload[key]:
@@ -101,10 +104,12 @@ def check(payload: Mapping[str, Any]) -> dict[str, list[bytes]]:
     names_by_key: dict[str, list[bytes]] = {}
     for key, _ in KINDS:
         names_by_key[key] = names = _names(key, payload[key])
+        # Over the lists before: within one list the order shows a duplicate.
         twice = seen.intersection(names)
         if twice:
             raise Invalid(f"$.{key}: duplicate name {min(twice)!r}")
         seen.update(names)
+    # The schema sees no bytes in base64, and what is loaded was not checked against it again.
     for index, item in enumerate(payload["symlinks"]):
         target = _bytes(item, "target", f"$.symlinks[{index}]")
         if not target or b"\0" in target:
@@ -115,6 +120,7 @@ def check(payload: Mapping[str, Any]) -> dict[str, list[bytes]]:
 def check_node(payload: dict[str, Any]) -> None:
     """Checks everything about a payload that the schema cannot. Raises Invalid."""
     check(payload)
+    # For what it raises. It is not in `check`, since `decode` calls it for each entry anyway.
     for item in (payload, *payload["files"], *payload["symlinks"]):
         properties(item)
 
@@ -122,9 +128,11 @@ def check_node(payload: dict[str, Any]) -> None:
 def check_sizes(payload: dict[str, Any], sizes: Mapping[str, int]) -> None:
     """Checks each `size_bytes` against the size of the blob in `sizes`, by its hash. Raises
     Invalid."""
+    # Readers trust these sizes: a mount shows them without a look at the blobs.
     for key in ("files", "directories"):
         for index, item in enumerate(payload[key]):
             digest = item["digest"]
+            # A blob that is missing is the fault of a ref, which others report.
             size = sizes.get(digest["hash"])
             if size is not None and size != digest["size_bytes"]:
                 stated = f"size_bytes is {digest['size_bytes']}, the blob's size is {size}"
@@ -136,9 +144,12 @@ def _names(key: str, items: list[dict[str, Any]]) -> list[bytes]:
     names: list[bytes] = []
     before = b""
     for index, item in enumerate(items):
-        name = (
-            str(item["name"]).encode() if "name" in item else _bytes(item, "name", _at(key, index))
-        )
+        # Every directory that is read comes through here: `_bytes` and `_check_name`, and the place
+        # in the payload, are called for in the rare cases alone.
+        if "name" in item:
+            name = str(item["name"]).encode()
+        else:
+            name = _bytes(item, "name", _at(key, index))
         if name in RESERVED_NAMES or b"/" in name or b"\0" in name or len(name) > MAX_NAME_BYTES:
             _check_name(name, f"{_at(key, index)}: ")
         if before >= name:
@@ -188,9 +199,8 @@ def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
     hash = item["digest"]["hash"]
     size = item["digest"]["size_bytes"]
     if kind is File:
-        return File(
-            name, Digest(hash, size), executable=item["is_executable"], properties=properties(item)
-        )
+        digest = Digest(hash, size)
+        return File(name, digest, executable=item["is_executable"], properties=properties(item))
     return Subdirectory(name, TreeDigest(hash, size))
 
 
@@ -200,6 +210,7 @@ def properties(item: Mapping[str, Any]) -> Properties | None:
     if "mtime" not in item and "unix_mode" not in item:
         return None
     mtime = item.get("mtime")
+    # Not in the schema: a schema that is changed is another type, and gives equal trees new hashes.
     if mtime is not None and mtime["nanos"] >= NANOS_PER_S:
         raise Invalid(f"mtime: nanos is {mtime['nanos']}, and must be below 10^9")
     if item.get("unix_mode", 0) > MAX_UNIX_MODE:
@@ -218,6 +229,9 @@ def _text(key: str, value: bytes) -> dict[str, Any]:
 def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
     if key in item:
         return str(item[key]).encode("utf-8")
+    # One text for each name, or equal directories have two hashes: base64 is only for what is not
+    # UTF-8, so here the error is what must come. Several texts stand for the same bytes, as unused
+    # bits at the end are ignored; only the one that `_text` writes is right.
     try:
         value = binascii.a2b_base64(item[f"{key}_base64"], strict_mode=True)
         value.decode("utf-8")

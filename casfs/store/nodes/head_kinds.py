@@ -23,50 +23,65 @@ from casfs.store.nodes.ref_collectors import Ref
 if TYPE_CHECKING:
     from casfs.store.nodes.schema import Schema
 
+Document = dict[str, Any]  # a JSON Schema
+TypeNames = tuple[str, ...]
+NamedHead = tuple[HeadName, Head]
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+HASH = "[0-9a-f]{64}"
 CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
 THREAD_ID = "[0-9A-HJKMNP-TV-Z]{26}"
 THREADS = "threads/"  # prefix of the heads of threads
 NAMED_BY_HASH = ("actions/", "local/", PURGED)  # prefixes of heads
 REMOVED = "removed/"  # prefix of heads that were removed (`casfs.store.removals`), before an id
-RESERVED_NAMES = ("plugins", "latest")  # of checkpoints
+# Of checkpoints: in a mount these stand beside their names, and beside their ids, in `trees/`.
+RESERVED_NAMES = ("plugins", "latest")
 MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999
 
 
-def _text(*, null: bool = False) -> dict[str, Any]:
+def _text(*, null: bool = False) -> Document:
     return {"type": ["string", "null"] if null else "string"}
 
 
-def _count(minimum: int = 0, *, null: bool = False) -> dict[str, Any]:
+def _count(minimum: int = 0, *, null: bool = False) -> Document:
     return {"type": ["integer", "null"] if null else "integer", "minimum": minimum}
 
 
-def _ref(type: str | None = None, *, null: bool = False) -> dict[str, Any]:
-    return {**_text(null=null), "format": "cas_ref", **({"cas_type": type} if type else {})}
+def _ref(type: str | None = None, *, null: bool = False) -> Document:
+    document = {**_text(null=null), "format": "cas_ref"}
+    if type is not None:
+        document["cas_type"] = type
+    return document
 
 
-def _id(*, null: bool = False) -> dict[str, Any]:
+def _id(*, null: bool = False) -> Document:
     return {**_text(null=null), "pattern": f"^{THREAD_ID}$"}
 
 
-def _list(items: dict[str, Any]) -> dict[str, Any]:
+def _list(items: Document) -> Document:
     return {"type": "array", "items": items}
 
 
-def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+def _object(required: dict[str, Document], **optional: Document) -> Document:
+    # Other members may follow, or a head of a newer casfs would count as damaged.
     return {"type": "object", "required": list(required), "properties": {**required, **optional}}
 
 
 TIME = {**_count(), "maximum": MAX_TIME_MS}
 FLAG = {"type": "boolean"}
+REFS = _list(_ref())
+IDS = _list(_id())
+SPENT = _object({"tokens": _count(), "wallMs": _count()})
+FORK = _object({"thread": _text(), "step": _count()})
 INTENT = _object(
     {"role": {**_text(), "minLength": 1}, "index": _count(1)},
     attempt=_count(1),
     since=TIME,
     run=_text(null=True),
+    # Its process group is killed after a crash of the daemon: 0 and 1 would be no group of a step.
     pid=_count(2, null=True),
     pidStart=_count(null=True),
-    turns=_list(_ref()),
+    turns=REFS,
     turnCount=_count(),
     earlier=_ref("content"),
     paused=_ref("content"),
@@ -76,7 +91,7 @@ INTENT = _object(
     local=_ref("directory"),
     times=_ref("times"),
     localTimes=_ref("times"),
-    calls=_list(_id()),
+    calls=IDS,
     resumed=FLAG,
     goesOn=FLAG,
     begun=FLAG,
@@ -96,12 +111,12 @@ THREAD = _object(
     answer=_ref("content", null=True),
     hint=_ref("content", null=True),
     intent={**INTENT, "type": ["object", "null"]},
-    attempts=_list(_ref()),
-    spent=_object({"tokens": _count(), "wallMs": _count()}),
+    attempts=REFS,
+    spent=SPENT,
     compact=_ref("content", null=True),
     parent=_id(null=True),
-    children=_list(_id()),
-    fork={**_object({"thread": _text(), "step": _count()}), "type": ["object", "null"]},
+    children=IDS,
+    fork={**FORK, "type": ["object", "null"]},
     agents=_ref("thread-agents", null=True),
     definition=_ref("workflow"),
     key=_text(null=True),
@@ -123,14 +138,14 @@ class HeadKind:
     """The heads below one prefix. `name`: the pattern of the rest; `types`: of the nodes that they
     lead to; `document`: the schema of their records."""
 
-    def __init__(
-        self, prefix: str, name: str, types: tuple[str, ...], document: dict[str, Any]
-    ) -> None:
+    def __init__(self, prefix: str, name: str, types: TypeNames, document: Document) -> None:
         self.prefix = prefix
         self.name = name
         self.types = types
         self.document = document
 
+    # Both when a record is first checked: most processes meet few kinds, and the library of
+    # schemas takes longer to import than all that a short command does.
     @cached_property
     def record(self) -> Schema:
         from casfs.store.nodes.schema import Schema
@@ -144,6 +159,7 @@ class HeadKind:
     def check(self, record: dict[str, Any]) -> None:
         """Raises Invalid where a record breaks the schema."""
         # Where another part of the process has imported the library, it is the faster of the two.
+        # Else it is asked only where the shape sees a fault: it may be wrong there, and says where.
         if "jsonschema_rs" in sys.modules or not self.shape(record):
             self.record.check(record)
 
@@ -207,7 +223,7 @@ KINDS = (
     ),
     HeadKind(
         "actions/",
-        "[0-9a-f]{64}",
+        HASH,
         types=("action-result",),
         document=_object({"createdAt": TIME, "argv0": _text()}),
     ),
@@ -219,15 +235,13 @@ KINDS = (
     ),
     HeadKind(
         PURGED,
-        "[0-9a-f]{64}",
+        HASH,
         types=(),
         document=_object(
             {"size": _count(), "at": TIME, "why": _text()}, substitute=_ref(null=True)
         ),
     ),
-    HeadKind(
-        "local/", "[0-9a-f]{64}", types=("directory",), document=_object({}, times=_ref("times"))
-    ),
+    HeadKind("local/", HASH, types=("directory",), document=_object({}, times=_ref("times"))),
     HeadKind("keys/", "[0-9a-f]{32}", types=("thread-start",), document=_object({"thread": _id()})),
 )
 BY_PREFIX = {kind.prefix: kind for kind in KINDS}
@@ -235,24 +249,30 @@ BY_PREFIX = {kind.prefix: kind for kind in KINDS}
 
 def removed_name(name: str) -> str:
     """Returns the name that a removed head had; any other name as it is."""
+    # `removed/<id>/<name>`, and the name has slashes of its own.
     return name.split("/", 2)[-1] if name.startswith(REMOVED) else name
 
 
 def kind_of(name: str) -> HeadKind | None:
     name = removed_name(name)
-    return BY_PREFIX.get(name[: name.find("/") + 1])
+    # Up to the first slash; without one the prefix is empty, which no kind has.
+    prefix = name[: name.find("/") + 1]
+    return BY_PREFIX.get(prefix)
 
 
 def fault(name: str, head: Head) -> str | None:
     """Returns why a head is damaged; None where its name and record are as its kind has them."""
+    # First, since the record of such a head is empty, which some kinds allow.
     if isinstance(head, DamagedHead):
         return "its row does not decode"
     kind = kind_of(name)
+    # There are others: heads of a newer casfs, and on a shared store those of other machines.
     if kind is None:
         return None
     bare_name = removed_name(name)[len(kind.prefix) :]
     first = bare_name.partition("/")[0]
     reserved = kind.prefix == "checkpoints/" and first in RESERVED_NAMES
+    # Wherever a name may be typed, so may a hash: a name that looks like one could not be typed.
     stands_for_hash = is_hash(first) and kind.prefix not in NAMED_BY_HASH
     if not re.fullmatch(kind.name, bare_name) or reserved or stands_for_hash:
         return "its name is not allowed"
@@ -261,10 +281,12 @@ def fault(name: str, head: Head) -> str | None:
 
 def record_fault(name: str, head: Head) -> str | None:
     """As `fault`, of the record alone."""
+    # For threads and checkpoints, which are shown as broken under whatever name they have.
     if isinstance(head, DamagedHead):
         return "its row does not decode"
     kind = kind_of(name)
     try:
+        # A record may be any mapping; the library takes a dict alone.
         if kind is not None:
             kind.check(dict(head.record))
     except Invalid as error:
@@ -272,13 +294,10 @@ def record_fault(name: str, head: Head) -> str | None:
     return None
 
 
-def sound(heads: Heads, prefix: str, *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
+def sound(heads: Heads, prefix: str, *, reverse: bool = False) -> Iterator[NamedHead]:
     """Yields the heads below a prefix without the damaged ones."""
-    return (
-        named_head
-        for named_head in heads.list(prefix, reverse=reverse)
-        if fault(*named_head) is None
-    )
+    named_heads = heads.list(prefix, reverse=reverse)
+    return (named_head for named_head in named_heads if fault(*named_head) is None)
 
 
 def get(heads: Heads, name: HeadName) -> Head | None:
@@ -298,4 +317,7 @@ def check(name: HeadName, head: Head) -> None:
 def refs(name: str, head: Head) -> list[Ref]:
     """Returns the refs of a sound head's record, with the types that they must have."""
     kind = kind_of(name)
-    return [] if kind is None else kind.record.refs(dict(head.record))
+    if kind is None:
+        return []
+    record = dict(head.record)
+    return kind.record.refs(record)

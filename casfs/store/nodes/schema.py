@@ -46,6 +46,7 @@ from casfs.store.nodes.schema_dialect import (
     walk,
 )
 
+# `\Z`, since `$` also matches before a newline at the end.
 NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 ROOT = "casfs:///root"
 BACKTRACK_LIMIT = 10_000  # from each character
@@ -76,22 +77,30 @@ class Schema:
             raise Invalid("a schema must be an object")
         canonical.encode(document)  # valid JSON of bounded depth, or Invalid
         self.document = document
+        # First, since `walk` refuses every keyword that it does not know.
         root = {key: value for key, value in document.items() if key not in extra}
         self._places = dict(walk(root, ()))
         self.has_refs = has_refs(root)
+        # Before the library sees it: a `$ref` to nothing or in a circle, and a schema that would
+        # cost too much, are refused here, in our words.
         self._cost = Cost(self._places)
         try:
             self._library = jsonschema_rs
+            # The library knows no `cas_ref`: to it the 64 characters are a pattern.
             self._registry = jsonschema_rs.Registry([(ROOT, assert_refs(root))])
             self._validator = self._compile_linear(new)
         except ValueError as error:
-            raise Invalid(f"not a usable schema: {line(str(error))}") from None
+            message = line(str(error))
+            raise Invalid(f"not a usable schema: {message}") from None
+        # Matching may take long: outputs are then matched in a process that can be killed.
         self.backtracks = isinstance(self._patterns, jsonschema_rs.FancyRegexOptions)
         self._collectors: dict[str, Collect | None] = {}
         self._collect = self._collector(root, "")
 
     def check(self, payload: Any) -> None:
         """Raises Invalid with the JSON path of the first fault and its reason."""
+        # Counted first, since a validation cannot be interrupted. Only a payload that does not fit
+        # is explained: the library takes 100 µs for each error, and much less to say yes or no.
         self._cost.limit(payload)
         if not self._validator.is_valid(payload):
             raise Invalid(self._cost.explain(self._validator, payload))
@@ -101,6 +110,7 @@ class Schema:
         Raises Invalid where it is nested too deep to follow them."""
         refs: list[Ref] = []
         if self._collect is not None:
+            # A payload has a bounded depth, but each level may take several calls of collectors.
             try:
                 self._collect((payload,), refs)
             except RecursionError:
@@ -113,6 +123,8 @@ class Schema:
         self._patterns: Any = self._library.RegexOptions()
         with suppress(ValueError):
             return self._compile("")
+        # A stored schema may be older than this rule, and its nodes must stay readable. A new one
+        # is compiled as well: a pattern that neither engine takes gets the library's message.
         self._patterns = self._library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
         validator = self._compile("")
         if new:
@@ -120,10 +132,10 @@ class Schema:
         return validator
 
     def _compile(self, pointer: str) -> Any:
+        # By reference, not the subschema itself: `$ref`s inside it lead from the document's root.
+        reference = {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"}
         return self._library.validator_for(
-            {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"},
-            registry=self._registry,
-            pattern_options=self._patterns,
+            reference, registry=self._registry, pattern_options=self._patterns
         )
 
     def _matcher(self, text: str) -> Callable[[str], bool]:
@@ -150,6 +162,8 @@ class Schema:
         pointer = target[1:]
         location = ref_target(target)
 
+        # When a value is first met, not now: of a schema that refers to itself the collectors would
+        # have no end. Two threads may both make one; they are equal.
         def follow(values: Iterable[Any], refs: list[Ref]) -> None:
             if pointer not in self._collectors:
                 self._collectors[pointer] = self._collector(self._places[location], pointer)
@@ -159,8 +173,15 @@ class Schema:
         return follow
 
     def _everywhere(self, schema: Document, pointer: str) -> list[Collect]:
-        branches = schema.get("allOf", [])
-        return only_set(self._collector(s, f"{pointer}/allOf/{i}") for i, s in enumerate(branches))
+        return only_set(self._in_list(schema, pointer, keyword="allOf"))
+
+    def _in_list(self, schema: Document, pointer: str, keyword: str) -> list[Collect | None]:
+        """Returns the collectors of each subschema in a list."""
+        branches = schema.get(keyword, [])
+        return [
+            self._collector(branch, f"{pointer}/{keyword}/{index}")
+            for index, branch in enumerate(branches)
+        ]
 
     def _where_valid(self, schema: Document, pointer: str) -> list[Collect]:
         parts = []
@@ -168,50 +189,51 @@ class Schema:
             for index, branch in enumerate(schema.get(keyword, [])):
                 branch_pointer = f"{pointer}/{keyword}/{index}"
                 if collect := self._collector(branch, branch_pointer):
-                    parts.append(collect_if(self._compile(branch_pointer).is_valid, collect))
+                    is_valid = self._compile(branch_pointer).is_valid
+                    parts.append(collect_if(is_valid, collect))
         if "if" in schema:
-            then = in_turn(
-                only_set(self._collector(schema.get(k), f"{pointer}/{k}") for k in ("if", "then"))
-            )
-            other = self._collector(schema.get("else", True), f"{pointer}/else")
+            # Refs of the condition itself count where it holds, as those of `then` do.
+            condition = self._collector(schema["if"], f"{pointer}/if")
+            consequence = self._collector(schema.get("then"), f"{pointer}/then")
+            then = in_turn(only_set([condition, consequence]))
+            other = self._collector(schema.get("else"), f"{pointer}/else")
             if then or other:
-                parts.append(collect_if(self._compile(f"{pointer}/if").is_valid, then, other))
+                is_valid = self._compile(f"{pointer}/if").is_valid
+                parts.append(collect_if(is_valid, then, other))
         return parts
 
     def _in_object(self, schema: Document, pointer: str) -> list[Collect]:
         parts = []
-        named = {
-            name: self._collector(sub, f"{pointer}/properties/{_escape(name)}")
-            for name, sub in schema.get("properties", {}).items()
-        }
-        patterns = [
-            (
-                self._matcher(text),
-                self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}"),
-            )
-            for text, sub in schema.get("patternProperties", {}).items()
-        ]
+        # Also names and patterns without refs: they say which members are additional.
+        named: dict[str, Collect | None] = {}
+        for name, sub in schema.get("properties", {}).items():
+            named[name] = self._collector(sub, f"{pointer}/properties/{_escape(name)}")
+        patterns: list[tuple[Callable[[str], bool], Collect | None]] = []
+        for text, sub in schema.get("patternProperties", {}).items():
+            matches = self._matcher(text)
+            matched = self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}")
+            patterns.append((matches, matched))
         additional = self._collector(
             schema.get("additionalProperties"), f"{pointer}/additionalProperties"
         )
-        if any(named.values()) or any(collect for _, collect in patterns) or additional:
+        if additional or any([*named.values(), *(matched for _, matched in patterns)]):
             parts.append(collect_object(named, patterns, additional))
         for name, sub in schema.get("dependentSchemas", {}).items():
             if collect := self._collector(sub, f"{pointer}/dependentSchemas/{_escape(name)}"):
-                parts.append(collect_if(partial(has_key, name), collect))
+                has_name = partial(has_key, name)
+                parts.append(collect_if(has_name, collect))
         return parts
 
     def _in_array(self, schema: Document, pointer: str) -> list[Collect]:
         parts = []
-        first = [
-            self._collector(sub, f"{pointer}/prefixItems/{index}")
-            for index, sub in enumerate(schema.get("prefixItems", []))
-        ]
+        first = self._in_list(schema, pointer, keyword="prefixItems")
         remaining = self._collector(schema.get("items"), f"{pointer}/items")
         if any(first) or remaining:
             parts.append(collect_array(first, remaining))
         if collect := self._collector(schema.get("contains"), f"{pointer}/contains"):
-            match = collect_if(self._compile(f"{pointer}/contains").is_valid, collect)
+            # `contains` applies to each item, and holds of some: refs of those count.
+            is_valid = self._compile(f"{pointer}/contains").is_valid
+            match = collect_if(is_valid, collect)
             parts.append(collect_array([], match))
         return parts
 
@@ -227,15 +249,17 @@ def check_document(document: Document) -> str:
     name = document.get("$id")
     if not isinstance(name, str) or not NAME.match(name):
         raise Invalid('a schema needs "$id": a name of a-z, 0-9, "-", a letter first')
+    # As 2020-12, whatever it names as its `$schema`: `walk` refuses another one, and says why.
     if not jsonschema_rs.meta.is_valid({**document, "$schema": DIALECT}):
         raise Invalid(f"not a schema: {_schema_fault(document)}")
+    # For what it raises: our keywords, its cost, patterns that are not linear.
     Schema(document, new=True)
     return name
 
 
 def _schema_fault(document: Document) -> str:
-    """Returns the best message for a document that is not a schema. The library takes 30 ms for
-    each, so it is asked for nothing else."""
+    """Returns the best message for a document that is not a schema."""
+    # jsonschema names place and fault best, but takes 30 ms for a document, and time to import.
     import jsonschema
 
     try:
@@ -247,4 +271,6 @@ def _schema_fault(document: Document) -> str:
 
 def _escape(name: str) -> str:
     """Returns a key as part of a JSON pointer inside a URI fragment."""
-    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
+    # `~` first, or it would escape what stands for `/` again.
+    escaped = name.replace("~", "~0").replace("/", "~1")
+    return quote(escaped, safe="~")

@@ -6,16 +6,16 @@ half directory under the target's name.
 
 *Incremental*, where a tree was restored or recorded before. The old tree is given by the caller,
 or by the restore state (`casfs.trees.restore.restore_state`). First every path of the old and the
-new tree is looked at, by its stat where the stat cache knows it
-(`casfs.trees.snapshot.tracked`), in a view of the store: looking stores nothing. What is as in
-neither tree was changed locally
-(`casfs.trees.restore.local_changes`): the caller decides, before anything is touched, and is
-given the tree of the whole directory, so that restoring it is undo. Then the
-paths that are not as in the new tree are brought to it (`casfs.trees.restore.incremental`).
-Before the first change the state is marked with all trees that the directory may hold from then
-on, so an interrupted restore is completed by running it again.
+new tree is looked at, by its stat where the stat cache knows it (`casfs.trees.snapshot.tracked`),
+in a view of the store: looking stores nothing. What is as in neither tree was changed locally
+(`casfs.trees.restore.local_changes`): the caller decides, before anything is touched, and is given
+the tree of the whole directory, so that restoring it is undo. Then the paths that are not as in the
+new tree are brought to it (`casfs.trees.restore.incremental`). Before the first change the state is
+marked with all trees that the directory may hold from then on, so an interrupted restore is
+completed by running it again.
 
-Nothing of ours stays in the target. One restore at a time into a directory.
+Nothing of ours stays in the target. One restore at a time into a directory. The way of both is
+`_Restore.run`: look, decide, have recorded what is lost, write.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed
+from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
@@ -44,15 +45,12 @@ from casfs.trees.restore.write import Progress, WriteProgress, write_tree
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked, working_tree
 from casfs.trees.snapshot.properties import preserved_names
-from casfs.trees.snapshot.report import (
-    SPECIAL_BITS,
-    RelativePath,
-    SnapshotOptions,
-    SnapshotReport,
-)
+from casfs.trees.snapshot.report import SPECIAL_BITS, RelativePath, SnapshotOptions, SnapshotReport
 
 # Called with the state of the whole directory, and the changed paths.
 OnLocalChanges = Callable[[RecordedState, list[bytes]], None]
+OnDelete = Callable[[RecordedState], None]
+Changes = Mapping[bytes, Entry | None]
 
 
 @dataclass(slots=True)
@@ -90,7 +88,7 @@ def restore(
     parents: bool = False,
     dry_run: bool = False,
     on_local_changes: OnLocalChanges | None = None,
-    on_delete: Callable[[RecordedState], None] = lambda before: None,
+    on_delete: OnDelete = lambda before: None,
     progress: Progress | None = None,
     opened: int | None = None,
     name: str = "",
@@ -105,81 +103,114 @@ def restore(
     every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
     preserved modes. `parents`: make missing parents. `on_local_changes`: called before they are
     overwritten; without it they are refused. What cannot be recorded, since it was purged, is moved
-    aside. `opened`: as in Target. `name`: NAME@ID of the
-    checkpoint that `state` is of, which is noted of the directory. `leaves_out_failed`: what cannot
-    be read or written is in the result, and the rest is restored.
+    aside. `opened`: as in Target. `name`: NAME@ID of the checkpoint that `state` is of, which is
+    noted of the directory. `leaves_out_failed`: what cannot be read or written is in the result,
+    and the rest is restored.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
-    root = state.full
-    for hash in filter(None, (root, state.tree, base)):
+    # A hash that names no tree is refused before the lock and the parents are made.
+    for hash in filter(None, (state.full, state.tree, base)):
         tree.load(store, hash)
     started = time.monotonic()
     restore_target = Target(store, target, opened)
-    failed: dict[bytes, str] = {}
-    writing = WriteProgress(progress=progress, set_id=set_id)
-    writing.failed = failed if leaves_out_failed else None
-    task = _Restore(store, state, target=restore_target, progress=writing, name=name)
-    task.result.failed = failed
-    with (
-        locks.held(store.root, restore_target.lock, restore_target.refuse_to_wait),
-        task.errors_named(),
-    ):
-
-        def record() -> RecordedState:
-            return task.record(store, olds, verify=verify)
-
-        restore_target.check(root, delete_untracked, parents)
+    options = _Options(
+        name,
+        base,
+        paths,
+        delete_untracked=delete_untracked,
+        verify=verify,
+        set_id=set_id,
+        dry_run=dry_run,
+        on_local_changes=on_local_changes,
+        on_delete=on_delete,
+        progress=progress,
+        leaves_out_failed=leaves_out_failed,
+    )
+    task = _Restore(store, state, restore_target, options)
+    lock = locks.held(store.root, restore_target.lock, restore_target.refuse_to_wait)
+    with lock, task.errors_named():
+        restore_target.check(state.full, delete_untracked, parents)
+        # Of a restore that was killed: under the lock nobody else is filling it.
         restore_target.delete_staging()
-        if restore_target.is_empty():
-            olds = []
-            current = None
-        else:
-            olds = restore_target.possible_trees(base, root, is_needed=not paths)
-            current = task.look(olds, verify=verify or set_id)
-        task.select(paths, current)
-        task.leave_unreadable()
-        task.find_local_changes(current, olds)
-        known = current
-        before = None
-        if current is not None:
-            forced = on_local_changes is not None
-            current, before = task.find_untracked(current, olds, delete_untracked, forced, verify)
-        if dry_run:
-            task.result.plan = list(task.changes(current, task.goal))
-        else:
-            if current is not None and task.result.local:
-                changed = task.result.local
-                if on_local_changes is None:
-                    raise restore_target.local_changes_refused(changed, task.result.purged)
-                on_local_changes(record(), changed)
-            elif before is not None and any(task.changes(known, before.full)):
-                on_delete(record())
-            task.execute(current, olds)
+        task.run()
     task.result.seconds = time.monotonic() - started
     return task.result
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """As the parameters of `restore` that have these names."""
+
+    name: str
+    base: TreeHash | None
+    paths: Sequence[bytes]
+    delete_untracked: bool
+    verify: bool
+    set_id: bool
+    dry_run: bool
+    on_local_changes: OnLocalChanges | None
+    on_delete: OnDelete
+    progress: Progress | None
+    leaves_out_failed: bool
+
+
+@dataclass(slots=True)
+class _Contents:
+    """What the directory holds before the restore. `olds`: the trees that it may have been restored
+    to. `tracked`: what it has at the paths of these and the new tree; None where it is empty.
+    `current`: that, with the untracked entries that this restore deletes. `whole`: all of it, where
+    it is to be recorded. `purged`: paths that are left out, as their content was purged. `newest`:
+    the last time of a file, in ns."""
+
+    olds: Roots = field(default_factory=list)
+    tracked: TreeHash | None = None
+    current: TreeHash | None = None
+    whole: RecordedState | None = None
+    purged: list[bytes] = field(default_factory=list)
+    newest: int | None = None
+
+
 class _Restore:
     def __init__(
-        self,
-        store: Store,
-        state: RecordedState,
-        target: Target,
-        progress: WriteProgress,
-        name: str,
+        self, store: Store, state: RecordedState, target: Target, options: _Options
     ) -> None:
+        # Through a view: what only looks, or is refused, must store no byte of the directory.
         self._store = ScratchStore(store)
         self._real_store = store
         self._state = state
-        self._name = name
-        self._root = self.goal = root = state.full
+        self._root = state.full
+        self._goal = state.full  # what is written: without what stays as it is
         self._paths: list[bytes] = []  # empty: the whole tree
-        self._purged: list[bytes] = []  # paths of which `look` has left out the content
-        self._newest: int | None = None  # time of a file that is there, in ns
         self._target = target
-        self._progress = progress
-        self.result = RestoreResult(root)
+        self._options = options
+        self._contents = _Contents()
+        self.result = RestoreResult(state.full)
+        # One dict for both: what cannot be written is reported like what cannot be read.
+        failed = self.result.failed if options.leaves_out_failed else None
+        self._progress = WriteProgress(
+            progress=options.progress, set_id=options.set_id, failed=failed
+        )
+
+    def run(self) -> None:
+        """Looks and decides before it writes: what is refused leaves the directory as it is."""
+        self._look()
+        self._select_paths()
+        # After the selection, which may have put an unreadable path into the goal.
+        self._goal = self._without_failed(self._goal)
+        self._find_local_changes()
+        self._find_untracked()
+        current = self._contents.current
+        if self._options.dry_run:
+            self.result.plan = list(tree.changes(self._store, current, self._goal))
+            return
+        self._record_before()
+        if current is None and self._target.is_replaceable():
+            self._restore_fully()
+        else:
+            self._restore_incrementally()
+        self.result.files = self._progress.files
+        self.result.bytes = self._progress.bytes
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:
@@ -189,138 +220,130 @@ class _Restore:
         except OSError as error:
             where = printable(b"/".join(self._progress.path))
             location = f" at {where}" if where else ""
-            reason = error.strerror
-            raise Failed(f"cannot restore to {self._target}{location}: {reason}") from error
+            raise Failed(f"cannot restore to {self._target}{location}: {error.strerror}") from error
+        # The depth of a snapshot is bounded, that of a tree from elsewhere is not.
         except RecursionError:
             raise Failed(f"cannot restore to {self._target}: directories too deep") from None
 
-    # -- what is to be done -------------------------------------------------------------------
+    def _look(self) -> None:
+        """Finds out what the directory may hold, and what it does hold of that."""
+        contents = self._contents
+        if self._target.is_empty():
+            contents.olds = [None]
+            return
+        base = self._options.base
+        # Single paths need no old tree: what is there of them is compared with the new one alone.
+        is_whole = not self._options.paths
+        contents.olds = self._target.possible_trees(base, self._root, is_needed=is_whole)
+        contents.tracked = self._snapshot_tracked()
+        contents.current = contents.tracked
 
-    def look(self, olds: Roots, *, verify: bool) -> TreeHash:
-        """Returns the tree of what is there now, of the paths that any of the trees has."""
-        roots = self._known(olds)
-        kept = preserved_names(self._store, *roots)
-        path = self._target.here
+    def _snapshot_tracked(self) -> TreeHash:
+        roots = self._known_roots()
+        options = self._snapshot_options(preserved_names(self._store, *roots))
         report = SnapshotReport()
-        options = self._options(kept)
+        # A full restore fills the stat cache with the nodes of the tree, though it gave no set-id
+        # bits: so the cache cannot tell whether they are missing.
+        verify = self._options.verify or self._options.set_id
+        path = self._target.here
         snapshot = tracked.snapshot_tracked(
             self._store, path, roots=roots, options=options, report=report, verify=verify
         )
         self.result.failed |= report.unreadable
-        self._purged = sorted(report.purged)
-        self._newest = dated.load_times(self._store, snapshot).newest
+        self._contents.purged = sorted(report.purged)
+        self._contents.newest = dated.load_times(self._store, snapshot).newest
         return snapshot.tree
 
-    def _options(self, preserve: Sequence[str] = ()) -> SnapshotOptions:
-        may_leave_out = self._progress.failed is not None
-        return SnapshotOptions(preserve, leaves_out_unreadable=may_leave_out)
+    def _known_roots(self) -> list[TreeHash]:
+        roots = dict.fromkeys([self._root, *self._contents.olds])
+        return [root for root in roots if root is not None]
 
-    def leave_unreadable(self) -> None:
-        """Takes what cannot be read out of the goal: it could not be brought back."""
-        self.goal = self._without_failed(self.goal)
+    def _snapshot_options(self, preserve: Sequence[str] = ()) -> SnapshotOptions:
+        return SnapshotOptions(preserve, leaves_out_unreadable=self._options.leaves_out_failed)
 
-    def _without_failed(self, root: TreeHash) -> TreeHash:
-        if not self.result.failed:
-            return root
-        without = dict.fromkeys(self.result.failed)
-        with self._store.batch() as batch:
-            digest = edit.with_entries(
-                self._store, batch, root=root, changes=without, keep_empty=True
-            )
-        return digest.hash
-
-    def _known(self, olds: Roots) -> list[TreeHash]:
-        return [root for root in dict.fromkeys([self._root, *olds]) if root is not None]
-
-    def select(self, paths: Sequence[bytes], current: TreeHash | None) -> None:
-        """Restrict the restore to these paths of the tree: all else stays as it is `current`."""
-        wanted = {}
-        for path in paths:
+    def _select_paths(self) -> None:
+        """Restricts the restore to the paths that were asked for: all else stays as it is."""
+        selected = {}
+        for path in self._options.paths:
             tree_path = b"/".join(tree.split_path(path))
             entry = tree.resolve(self._store, self._root, tree_path)
             if entry is None:  # the root itself
                 return
-            wanted[tree_path] = entry
-        if wanted:
-            self._paths = list(wanted)
-            with self._store.batch() as batch:
-                digest = edit.with_entries(
-                    self._store, batch, root=current, changes=wanted, like=self._root
-                )
-            self.goal = digest.hash
+            selected[tree_path] = entry
+        if selected:
+            self._paths = list(selected)
+            self._goal = self._edited(self._contents.current, selected, like=self._root)
 
-    def find_local_changes(self, current: TreeHash | None, olds: Roots) -> None:
-        """Find the local changes that this restore would overwrite."""
-        if current is not None and current != self.goal:
-            changed_paths = local_changes(self._store, current, [self._root, *olds])
-            changes = tree.diff(self._store, current, self.goal) if self._paths else ()
-            replaced = {change.path for change in changes}
-            self.result.local = [
-                path for path in changed_paths if path in replaced or self._is_selected(path)
-            ]
-        self.result.purged = [
-            path for path in self._purged if tree.find(self._store, self.goal, path) is not None
-        ]
-        self.result.local = sorted({*self.result.local, *self.result.purged})
+    def _without_failed(self, root: TreeHash) -> TreeHash:
+        """Leaves out what could not be read: it could not be brought back."""
+        if not self.result.failed:
+            return root
+        return self._edited(root, dict.fromkeys(self.result.failed), like=None)
+
+    def _edited(self, root: TreeHash | None, changes: Changes, like: TreeHash | None) -> TreeHash:
+        with self._store.batch() as batch:
+            # A directory whose only entry is left out, as it is unreadable, is there all the same.
+            digest = edit.with_entries(
+                self._store, batch, root=root, changes=changes, like=like, keep_empty=True
+            )
+        return digest.hash
+
+    def _find_local_changes(self) -> None:
+        """Finds the local changes that this restore would overwrite."""
+        contents = self._contents
+        current = contents.tracked
+        local: list[bytes] = []
+        if current is not None and current != self._goal:
+            # A path above a selected one is replaced, too, where a directory is to take its place.
+            differences = tree.diff(self._store, current, self._goal) if self._paths else ()
+            replaced = {change.path for change in differences}
+            for path in local_changes(self._store, current, [self._root, *contents.olds]):
+                if path in replaced or self._is_selected(path):
+                    local.append(path)
+        # The look left these out, so no comparison of trees shows that they are overwritten.
+        for path in contents.purged:
+            if tree.find(self._store, self._goal, path) is not None:
+                self.result.purged.append(path)
+        self.result.local = sorted({*local, *self.result.purged})
 
     def _is_selected(self, path: bytes) -> bool:
         """Whether the restore is of this path, or of one above it."""
         above = (path + b"/").startswith
-        return not self._paths or any(above(selected_path + b"/") for selected_path in self._paths)
+        return not self._paths or any(above(selected + b"/") for selected in self._paths)
 
-    def find_untracked(
-        self, current: TreeHash, olds: Roots, delete: bool, forced: bool, verify: bool
-    ) -> tuple[TreeHash, RecordedState | None]:
-        """Returns `current` with what this restore deletes of the untracked files, and the state of
-        the whole directory where it is to be recorded. Raises Refused where one is in the way."""
+    def _find_untracked(self) -> None:
+        """Adds the untracked entries that this restore deletes to what it goes from, and looks at
+        the whole directory where that is to be recorded. Raises Refused where one is in the way."""
+        contents = self._contents
+        current = contents.tracked
+        if current is None:
+            return
         blocked = self._blocked(current)
-        if not (delete or (forced and (blocked or self.result.local))):
+        is_forced = self._options.on_local_changes is not None
+        overwrites = is_forced and bool(blocked or self.result.local)
+        if not self._options.delete_untracked and not overwrites:
             self._target.refuse_blocked(blocked, forced=False)
-            return current, None
+            return
         report = SnapshotReport()
-        before = self.record(self._store, olds, report=report, verify=verify)
-        if delete:
-            current = before.full
+        # In the view first: a dry run, and what is refused below, must store nothing.
+        whole = self._record_whole(self._store, report)
+        if self._options.delete_untracked:
+            current = whole.full
             self.result.excluded = sorted(exclusion.path for exclusion in report.excluded)
         elif blocked:
-            full = before.full
-            wanted = {path: tree.resolve(self._store, full, path) for path in blocked}
-            with self._store.batch() as batch:
-                current = edit.with_entries(
-                    self._store, batch, root=current, changes=wanted, like=full
-                ).hash
+            entries = {path: tree.resolve(self._store, whole.full, path) for path in blocked}
+            current = self._edited(current, entries, like=whole.full)
             self.result.local = sorted({*self.result.local, *blocked})
+        # Again: what a checkpoint leaves out is still in the way, and could not be had back.
         self._target.refuse_blocked(self._blocked(current), forced=True)
-        return current, before
-
-    def record(
-        self, store: Store, olds: Roots, *, report: SnapshotReport | None = None, verify: bool
-    ) -> RecordedState:
-        """Stores the whole directory as it is now."""
-        held = self._target.known_state()
-        known = [RecordedState(old) for old in self._known(olds) if not self._is_of(old, held)]
-        states = [*([held] if held else []), self._state, *known]
-        return working_tree.record(
-            store,
-            self._target.here,
-            known=states,
-            report=report,
-            options=self._options(),
-            verify=verify,
-        )
-
-    def changes(self, old: TreeHash | None, new: TreeHash) -> Iterator[tree.Change]:
-        return tree.changes(self._store, old, new)
-
-    def _is_of(self, root: TreeHash, held: RecordedState | None) -> bool:
-        return root == self._root or (held is not None and root == held.full)
+        contents.current = current
+        contents.whole = whole
 
     def _blocked(self, current: TreeHash) -> list[bytes]:
-        """Returns the directories in whose place the tree has a file, with other files than in
-        `current`."""
+        """Returns the directories that a file is to replace, with other files than in `current`."""
         return [
             path
-            for path, root in replaced_directories(self._store, current, self.goal)
+            for path, root in replaced_directories(self._store, current, self._goal)
             if self._has_untracked(path, root)
         ]
 
@@ -337,18 +360,39 @@ class _Restore:
         finally:
             os.close(fd)
 
-    # -- doing it ------------------------------------------------------------------------------
+    def _record_before(self) -> None:
+        """Has the caller record the directory where something is lost, unless that is refused."""
+        contents = self._contents
+        changed = self.result.local
+        if changed:
+            on_local_changes = self._options.on_local_changes
+            if on_local_changes is None:
+                raise self._target.local_changes_refused(changed, self.result.purged)
+            on_local_changes(self._record_whole(self._real_store), changed)
+        elif contents.whole is not None:
+            # Without a local change something is lost only where there are untracked files.
+            untracked = tree.changes(self._store, contents.tracked, contents.whole.full)
+            if any(untracked):
+                self._options.on_delete(self._record_whole(self._real_store))
 
-    def execute(self, current: TreeHash | None, olds: Roots) -> None:
-        if current is not None:
-            self._restore_incrementally(current, olds)
-        elif self._target.is_replaceable():
-            self._restore_fully()
-        else:
-            self._restore_incrementally(None, [None])
+    def _record_whole(self, store: Store, report: SnapshotReport | None = None) -> RecordedState:
+        """Stores the whole directory as it is now, by the rules of a checkpoint."""
+        held = self._target.known_state()
+        # By the first state it is decided what is private: so that which is known to be there.
+        states = [self._state] if held is None else [held, self._state]
+        for root in self._known_roots():
+            is_held = held is not None and root == held.full
+            if root != self._root and not is_held:
+                states.append(RecordedState(root))
+        path = self._target.here
+        options = self._snapshot_options()
+        verify = self._options.verify
+        return working_tree.record(
+            store, path, known=states, report=report, options=options, verify=verify
+        )
 
     def _restore_fully(self) -> None:
-        """Build the tree beside the target and rename it into place."""
+        """Builds the tree beside the target and renames it into place."""
         path = self._target.path
         path.parent.mkdir(parents=True, exist_ok=True)
         staging = path.parent / self._target.staging
@@ -356,80 +400,101 @@ class _Restore:
         try:
             fd = os.open(staging, DIR_FLAGS)
             try:
+                # Before the rename: killed right after it, the directory is known all the same.
                 self._save_state(fd)
                 write_tree(self._store, self._dated_goal(), fd=fd, progress=self._progress)
                 self._keep_private(fd)
-                kept = preserved_names(self._store, self.goal)
-                if self.goal == self._root and not self._progress.failed:
-                    tracked.remember(
-                        self._real_store, fd, directory=path, state=self._state, preserve=kept
-                    )
+                self._fill_stat_cache(fd)
                 staging.rename(path)  # takes the place of an empty directory
+                # Again: another restore deletes states of directories that are not there yet.
                 self._save_state(fd)
             finally:
                 os.close(fd)
         except BaseException:
+            # The first error is told, and the next restore deletes what is left.
             with suppress(Failed):
                 rmtree.delete(staging)
             raise
-        self._count(Outcome())
 
-    def _dated_goal(self) -> DatedTree:
-        """Returns what the directory is to hold, with the times that it was recorded with."""
-        with self._store.batch() as batch:
-            times = dated.times_for(self._store, batch, tree=self.goal, source=self._state.whole)
-        return DatedTree(self.goal, times)
+    def _restore_incrementally(self) -> None:
+        """Changes the directory in place: what differs, or all, where it is empty and must stay."""
+        contents = self._contents
+        fd = self._target.open()
+        try:
+            host_entries.grant_owner_access(fd)
+            self._mark_under_way(fd)
+            temp = self._target.staging.encode()
+            mode = self._top_mode()
+            task = IncrementalRestore(
+                self._store, temp, self._progress, top_mode=mode, newest=contents.newest
+            )
+            task.directory(fd, b"", [contents.current, *self._unfinished()], self._goal)
+            # Recorded times would be older than what was built there from other versions.
+            if contents.current is None:
+                task.date_as_recorded(fd, self._dated_goal())
+            else:
+                task.date(fd, self._dated_goal())
+            # One that came meanwhile: the restore is not complete, and its state says so.
+            self._target.refuse_blocked(task.outcome.blocked, forced=False)
+            # Of single paths the state stays what `_mark_under_way` has made it. In a directory
+            # that was empty the other paths are only missing, which is no local change.
+            if not self._paths or contents.current is None:
+                self._save_state(fd)
+        finally:
+            os.close(fd)
+        self.result.old = contents.olds[0] if contents.olds else None
+        self.result.outcome = task.outcome
 
-    def _save_state(self, fd: int) -> None:
-        work = self._state.tree if self._state.local else None
-        self._target.save_state(fd, [self._root], self._name, work=work)
+    def _mark_under_way(self, fd: int) -> None:
+        """Notes all trees that the directory may hold from now on, before the first change."""
+        olds = self._contents.olds
+        states = list(dict.fromkeys([*olds, self._root]))
+        if not self._paths:
+            self._target.save_state(fd, states)
+        elif olds:  # else nothing is known of the other paths
+            self._target.save_partial_state(fd, states)
+
+    def _unfinished(self) -> Roots:
+        """Returns the trees between which a restore was interrupted. It may have left a temporary
+        entry in a directory that is as in the goal by now: where these differ, it is looked for."""
+        olds = self._contents.olds
+        if len(olds) <= 1:
+            return []
+        return [old and self._without_failed(old) for old in olds]
+
+    def _top_mode(self) -> int:
+        """Returns the permissions that the target may have: no more than those that the user gave
+        it since the last restore."""
+        current = self._contents.current
+        if current is None:
+            return ALL_BITS
+        mode = tree.directory_mode(self._store, current)
+        olds = [old for old in self._contents.olds if old is not None]
+        known_modes = [tree.directory_mode(self._store, old) for old in olds]
+        return ALL_BITS if mode in known_modes else mode | SPECIAL_BITS
 
     def _keep_private(self, fd: int) -> None:
         """An empty directory that the user made private is not opened by the tree's mode."""
         with suppress(FileNotFoundError):
-            was = stat.S_IMODE(os.stat(self._target.path).st_mode)
-            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & (was | SPECIAL_BITS))
+            before = stat.S_IMODE(os.stat(self._target.path).st_mode)
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            os.fchmod(fd, mode & (before | SPECIAL_BITS))
 
-    def _restore_incrementally(self, current: TreeHash | None, olds: Roots) -> None:
-        fd = self._target.open()
-        try:
-            host_entries.grant_owner_access(fd)
-            states = list(dict.fromkeys([*olds, self._root]))
-            if not self._paths:
-                self._target.save_state(fd, states)
-            elif olds:  # else nothing is known of the other paths
-                self._target.save_partial_state(fd, states)
-            task = IncrementalRestore(
-                self._store,
-                self._target.staging.encode(),
-                self._progress,
-                top_mode=self._top_mode(current, olds),
-                newest=self._newest,
+    def _fill_stat_cache(self, fd: int) -> None:
+        """Notes that the files are as in the tree, before another process knows them."""
+        kept = preserved_names(self._store, self._goal)
+        # The cache is told of the whole state, so all of it must have been written.
+        if self._goal == self._root and not self._progress.failed:
+            tracked.remember(
+                self._real_store, fd, directory=self._target.path, state=self._state, preserve=kept
             )
-            unfinished = [old and self._without_failed(old) for old in olds if len(olds) > 1]
-            task.directory(fd, b"", [current, *unfinished], self.goal)
-            if current is None and olds == [None]:
-                task.date_as_recorded(fd, self._dated_goal())
-            else:
-                task.date(fd, self._dated_goal())
-            self._target.refuse_blocked(task.outcome.blocked, forced=False)
-            if not self._paths or current is None:
-                self._save_state(fd)
-        finally:
-            os.close(fd)
-        self.result.old = olds[0] if olds else None
-        self._count(task.outcome)
 
-    def _top_mode(self, current: TreeHash | None, olds: Roots) -> int:
-        """Returns the permissions that the target may have: no more than those that the user gave
-        it since the last restore."""
-        if current is None:
-            return ALL_BITS
-        mode = tree.directory_mode(self._store, current)
-        known = [tree.directory_mode(self._store, old) for old in olds if old is not None]
-        return ALL_BITS if mode in known else mode | SPECIAL_BITS
+    def _dated_goal(self) -> DatedTree:
+        """Returns what the directory is to hold, with the times that it was recorded with."""
+        with self._store.batch() as batch:
+            times = dated.times_for(self._store, batch, tree=self._goal, source=self._state.whole)
+        return DatedTree(self._goal, times)
 
-    def _count(self, outcome: Outcome) -> None:
-        self.result.files = self._progress.files
-        self.result.bytes = self._progress.bytes
-        self.result.outcome = outcome
+    def _save_state(self, fd: int) -> None:
+        work = self._state.tree if self._state.local else None
+        self._target.save_state(fd, [self._root], self._options.name, work=work)

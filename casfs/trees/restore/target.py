@@ -43,6 +43,7 @@ class Target:
 
     @property
     def lock(self) -> str:
+        # Of the path, not of the inode: a new directory has none yet.
         return f"restore-{RestoreStates.key(self.path)[:32]}"
 
     def open(self) -> int:
@@ -58,17 +59,20 @@ class Target:
         """Raises Refused for a target that is not a directory, or that holds the store where the
         tree `root` has files; NotFound for one without a parent."""
         target = self.path
-        is_opened = self._opened is not None
-        if not is_opened and (target.is_symlink() or (target.exists() and not target.is_dir())):
-            raise Refused(f"{target} is not a directory")
-        if not is_opened and not parents and not target.parent.exists():
-            raise NotFound(f"no directory {target.parent}; use --parents to make it")
+        # What is open is a directory; whether its path still leads to it does not matter.
+        if self._opened is None:
+            if target.is_symlink() or (target.exists() and not target.is_dir()):
+                raise Refused(f"{target} is not a directory")
+            if not parents and not target.parent.exists():
+                raise NotFound(f"no directory {target.parent}; use --parents to make it")
         if self._store.root is not None:
             store = Path(os.path.realpath(self._store.root))
-            real_target = target if is_opened else real_path(target)
-            if real_target == store or (delete_untracked and real_target in store.parents):
+            # The kernel gave the path of an open one: resolved again, a swapped link could lead on.
+            real_target = real_path(target) if self._opened is None else target
+            holds_store = real_target in store.parents
+            if real_target == store or (delete_untracked and holds_store):
                 raise Refused(f"{target} holds the store itself; restore into another directory")
-            if real_target in store.parents:
+            if holds_store:
                 inside = os.fsencode(store.relative_to(real_target))
                 if tree.find(self._store, root, inside) is not None:
                     raise Refused(
@@ -78,17 +82,21 @@ class Target:
 
     def delete_staging(self) -> None:
         """Delete the staging directory that a killed full restore left beside the target."""
+        # An open directory is never replaced, so it has none; its path could lead elsewhere by now.
         if self._opened is None:
             rmtree.delete(self.path.parent / self.staging)
 
     def _current_state(self, states: RestoreStates) -> RestoreState | None:
         """Returns the restore state of the directory that is there now."""
         state = states.find(self.path)
+        # `here` of an open directory is itself a link, of /proc; any other one is not followed.
         try:
             status = os.stat(self.here, follow_symlinks=self._opened is not None)
         except FileNotFoundError:
             return None
-        return state if state is not None and state.is_of(status) else None
+        # The state of a directory that was here before says nothing of this one.
+        is_current = state is not None and state.is_of(status)
+        return state if is_current else None
 
     def known_state(self) -> RecordedState | None:
         """Returns what a completed restore, or a checkpoint, left there."""
@@ -115,13 +123,16 @@ class Target:
     def is_replaceable(self) -> bool:
         """An empty mount point or working directory is filled in place, and so is one whose parent
         is not writable: no directory can be renamed into it."""
+        # Who opened it, or stands in it, would be left with the deleted directory.
         if self._opened is not None:
             return False
-        return not self.path.exists() or (
-            not os.path.ismount(self.path)
-            and os.path.realpath(self.path) != os.path.realpath(".")
-            and os.access(self.path.parent, os.W_OK | os.X_OK)
-        )
+        if not self.path.exists():
+            return True
+        if os.path.ismount(self.path):
+            return False
+        if os.path.realpath(self.path) == os.path.realpath("."):
+            return False
+        return os.access(self.path.parent, os.W_OK | os.X_OK)
 
     def possible_trees(self, base: TreeHash | None, new: TreeHash, *, is_needed: bool) -> Roots:
         """Returns the trees that the directory may hold. Where `new` is what it held before an
@@ -129,10 +140,12 @@ class Target:
         `is_needed`."""
         state = self._current_state(self._states)
         roots = list(state.roots) if state is not None else []
+        # What an apply wrote is known, so that to undo it needs neither --base nor --force.
         undo = self._current_state(self._undo)
         if undo is not None and undo.roots[0] == new:
             roots += undo.roots[1:]
         if base is not None:
+            # The caller's tree stands above the record, but not what a killed restore wrote since.
             unfinished = roots if len(roots) > 1 else []
             return list(dict.fromkeys([base, *unfinished]))
         if not roots and is_needed:
@@ -140,7 +153,11 @@ class Target:
                 f"{self.path}: not empty and not restored by casfs before;"
                 " use --base TREE, or an empty directory"
             )
-        kept = [root for root in roots if root is None or self._store.blobs.info([root])]
+        # The state keeps no tree from gc. What came from one that is gone is a local change.
+        kept: Roots = []
+        for root in roots:
+            if root is None or self._store.blobs.info([root]):
+                kept.append(root)
         if roots and not kept:
             raise Refused(
                 f"{self.path}: the tree that was restored there, {roots[0]}, is not in this"
@@ -176,39 +193,34 @@ class Target:
     ) -> None:
         """Save which trees the directory `fd`, which is or becomes this one, may hold; `name` and
         `work`: as in RestoreState."""
-        status = os.fstat(fd)
+        new = self._new_state(os.fstat(fd), roots)
         before = self._current_state(self._states)
-        state = RestoreState(
-            str(self.path),
-            status.st_dev,
-            inode=status.st_ino,
-            roots=tuple(roots),
-            name=name,
-            work=work,
-            is_restored=not name or (before is not None and before.is_restored),
-        )
+        # A checkpoint has a name; the directory that it records stays what a restore has made.
+        is_restored = not name or (before is not None and before.is_restored)
+        state = replace(new, name=name, work=work, is_restored=is_restored)
+        # One root is a hint, which may be lost. Several are all that tells of a killed restore.
         self._states.save(state, durable=len(roots) > 1)
 
     def save_partial_state(self, fd: int, roots: Roots) -> None:
         """As `save_state`, before single paths are restored: what the directory held stays what it
         is compared with, unless a restore of all of it was interrupted."""
         before = self._current_state(self._states)
+        # The record is of no use where the caller named another tree, or gc took the recorded one.
         if before is None or before.roots[0] != roots[0]:
-            status = os.fstat(fd)
-            before = RestoreState(
-                str(self.path), status.st_dev, inode=status.st_ino, roots=tuple(roots[:1])
-            )
+            before = self._new_state(os.fstat(fd), roots[:1])
         is_partial = before.state is not None
         state = replace(before, roots=tuple(roots), is_partial=is_partial)
         self._states.save(state, durable=True)
 
     def save_undo(self, before: TreeHash, merged: TreeHash) -> None:
         """Save that an apply turned the tree `before` into one with the paths of `merged`."""
-        status = os.stat(self.path)
-        state = RestoreState(
-            str(self.path), status.st_dev, inode=status.st_ino, roots=(before, merged)
-        )
+        # Beside the restore state, which stays: an apply is no restore.
+        state = self._new_state(os.stat(self.path), [before, merged])
         self._undo.save(state)
+
+    def _new_state(self, status: os.stat_result, roots: Roots) -> RestoreState:
+        path = str(self.path)
+        return RestoreState(path, status.st_dev, inode=status.st_ino, roots=tuple(roots))
 
     def forget(self) -> None:
         """Delete the state, and the staging directory that a killed restore left. Raises Failed."""
@@ -223,11 +235,13 @@ class Target:
 def record_state(store: Store, directory: Path, state: RecordedState, name: str = "") -> None:
     """Note that `directory` holds `state`, recorded as the checkpoint `name`, as it does after a
     restore. Raises Failed."""
+    work = state.tree if state.local else None
     try:
+        # Unlike a target, it may be named by a link: the state is of the directory it leads to.
         fd = os.open(directory, DIR_FLAGS & ~os.O_NOFOLLOW)
         try:
             target = Target(store, directory, fd)
-            target.save_state(fd, [state.full], name, work=state.tree if state.local else None)
+            target.save_state(fd, [state.full], name, work=work)
         finally:
             os.close(fd)
     except OSError as error:
@@ -245,6 +259,7 @@ def absolute(target: Path) -> Path:
         path = target.absolute()
     except OSError as error:
         raise Failed(f"cannot restore to {target}: {error.strerror}") from None
+    # The last name is kept, so that a target that is a link is seen, and refused.
     if path.name in ("", ".."):
         return Path(os.path.realpath(path))
     return Path(os.path.realpath(path.parent)) / path.name

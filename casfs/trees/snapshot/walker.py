@@ -21,6 +21,7 @@ import os
 import re
 import stat
 import time
+from functools import partial
 from pathlib import Path
 
 from casfs.errors import Failed, Invalid, Refused
@@ -43,7 +44,8 @@ from casfs.trees.snapshot.read_queue import ReadQueue
 from casfs.trees.snapshot.report import KINDS, SPECIAL_BITS, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 
-Subdirectories = list[tuple[bytes, Stat | os.stat_result]]
+AnyStat = Stat | os.stat_result
+Subdirectories = list[tuple[bytes, AnyStat]]
 GIT_NAME = b".git"
 GIT_DIRECTORIES = re.compile(rb"/(?:objects|rr-cache|lfs|rebase-[^/]*)\Z")
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
@@ -63,18 +65,16 @@ def snapshot(
     file that could not be read, Refused where there is more than `options.limit`."""
     fd = open_top(root, follow=True)
     options = options or SnapshotOptions()
+    new_snapshot = partial(Snapshot, batch, root, rules, options=options, cache=cache, root_fd=fd)
+    # A report of its own: what was counted with a stale cache must not be counted again.
     seen = SnapshotReport()
     try:
-        root_node = Snapshot(
-            batch, root, rules=rules, report=seen, options=options, cache=cache, root_fd=fd
-        ).take()
+        root_node = new_snapshot(report=seen).take()
     except StaleCache:  # gc deleted nodes of the cache: start without it
         assert cache is not None
         cache.rows.clear()
         seen = SnapshotReport()
-        root_node = Snapshot(
-            batch, root, rules=rules, report=seen, options=options, cache=cache, root_fd=fd
-        ).take()
+        root_node = new_snapshot(report=seen).take()
     finally:
         os.close(fd)
     if report is not None:
@@ -88,9 +88,9 @@ def survey(
     """Reports what a snapshot would record; reads and stores no file. Raises as `snapshot`."""
     fd = open_top(root, follow=True)
     try:
-        Snapshot(
-            store.batch(), root, rules=rules, report=report, options=options, cache=None, root_fd=fd
-        ).survey()
+        batch = store.batch()
+        task = Snapshot(batch, root, rules, report, options=options, cache=None, root_fd=fd)
+        task.survey()
     finally:
         os.close(fd)
 
@@ -121,39 +121,37 @@ class Snapshot:
         self._options = options
         self._cache = cache
         self._user = os.geteuid()
-        self._racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
+        # Reckoned from the start: a file that changes while the directory is read is racy, too.
+        racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
+        self._racy_after = racy_after
         self._queue = ReadQueue(
-            batch,
-            root_fd,
-            root=self._root,
-            report=report,
-            racy_after=self._racy_after,
-            options=options,
+            batch, root_fd, self._root, report, racy_after=racy_after, options=options
         )
         self._encoder = Encoder(
-            batch,
-            report,
-            options=options,
-            cache=cache,
-            racy_after=self._racy_after,
-            vanished=self._vanished,
+            batch, report, options, cache, racy_after=racy_after, vanished=self._vanished
         )
 
     def take(self) -> Encoded:
         """Raises StaleCache and what `snapshot` raises."""
+        # What is private is known when all is read: until then, or after a kill, nodes are hidden.
         self._batch.begin_local()
         try:
             top = self._scan_top()
+            # A directory node has the digests of its files, so the last one must be known.
             self._queue.collect(0)
             root = self._encoder.encode(top)
         except Invalid as error:
+            # The batch refuses a node that refers to what is gone; only a cache can name such.
             if self._cache is not None and self._cache.rows:
                 raise StaleCache from error
             raise
         finally:
             self._queue.close()
-        if root.is_cached and not all(map(self._batch.require, filter(None, root.dated))):
-            raise StaleCache
+        # Where nothing changed no node was put that refers to these, so nothing else checks them.
+        if root.is_cached:
+            for hash in filter(None, root.dated):
+                if not self._batch.require(hash):
+                    raise StaleCache
         return root
 
     def survey(self) -> None:
@@ -163,41 +161,42 @@ class Snapshot:
     # -- the first pass -------------------------------------------------------------------
 
     def _scan_top(self) -> ScannedDirectory:
-        top = self._scan(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
+        # A second descriptor: `_scan` closes its own, and files are read below the root until last.
+        fd = os.dup(self._root_fd)
+        own = Stat.of(os.fstat(self._root_fd))
+        top = self._scan(fd, b"", own)
         assert top is not None  # it was asked for
         return top
 
-    def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory | None:
+    def _scan(self, fd: int, path: bytes, own: AnyStat) -> ScannedDirectory | None:
         """Scans a directory and all below it; returns None for one that is left out. Takes over
         `fd`; `path` is relative to the root, and empty for it."""
         row = None if self._cache is None else self._cache.get(path)
         above = self._may_be_local
         report = self._report
         own_path = path[1:]
-        self._may_be_local = (
-            above
-            or own_path in report.derived
-            or own_path in report.private
-            or GIT_DIRECTORIES.search(path) is not None  # what a thread's agents committed
-        )
+        is_local = above or own_path in report.derived or own_path in report.private
+        # Git's objects hold what a thread's agents committed, and perhaps copies of private files.
+        self._may_be_local = is_local or GIT_DIRECTORIES.search(path) is not None
         scanned = ScannedDirectory(
             path, own, cached=row, entries={}, may_be_local=self._may_be_local
         )
         try:
             try:
                 entries = list_directory(
-                    fd, path, root=self._root_fd, rules=self._rules, report=self._report
+                    fd, path, root=self._root_fd, rules=self._rules, report=report
                 )
             except OSError as error:
                 self._leave_out_unreadable(path, error)
                 return None
             if entries is None:
                 return None
-            below = (
-                None if row is None else self._scan_unchanged(scanned, row, fd=fd, entries=entries)
-            )
+            below = None
+            if row is not None:
+                below = self._scan_unchanged(scanned, row, fd=fd, entries=entries)
             if below is None:
                 below = self._scan_entries(scanned, fd, entries)
+            # Also of an unchanged directory: its stat says nothing of what is deeper.
             for name, seen in below:
                 scanned_entry = self._scan_subdirectory(
                     fd, path + b"/" + name, name=name, seen=seen
@@ -217,8 +216,9 @@ class Snapshot:
         if self._options.preserve:
             return None
         packed_stats: dict[bytes, bytes] = {}
-        below: dict[bytes, Stat | os.stat_result] = {}
+        below: dict[bytes, AnyStat] = {}
         links: dict[bytes, bytes] = {}
+        # Counted only at the end: of a directory that has changed `_scan_entries` counts them.
         odd: list[tuple[bytes, os.stat_result]] = []
         user = self._user
         size = 0
@@ -226,16 +226,20 @@ class Snapshot:
             try:
                 seen = entry.stat(follow_symlinks=False)
                 kind = stat.S_IFMT(seen.st_mode)
+                # A row has no targets, and the node is made anew where something below changed.
                 if kind == stat.S_IFLNK:
                     links[name] = os.readlink(name, dir_fd=fd)
+            # `_scan_entries` meets the same error, and reports it.
             except OSError:
                 return None
             if seen.st_uid != user or seen.st_nlink > 1 or seen.st_mode & SPECIAL_BITS:
                 odd.append((name, seen))
             if kind == stat.S_IFDIR:
                 below[name] = seen
+                # Whether it is as it was its own row says.
                 packed_stats[name] = stat_cache.DIRECTORY
             else:
+                # Not `fingerprint`: an old stat that is equal was not racy when it was remembered.
                 packed_stats[name] = stat_cache.pack_stat(seen)
                 size += seen.st_size if kind == stat.S_IFREG else 0
         names = sorted(packed_stats)
@@ -273,6 +277,7 @@ class Snapshot:
             if kind == stat.S_IFREG:
                 self._count(1, scanned_entry.stat.st_size)
                 before = known.get(name)
+                # A stat that was racy when the file was read equals none, so that is read again.
                 if before and before[0] == stat_cache.pack_stat(scanned_entry.stat):
                     scanned_entry.fingerprint, scanned_entry.digest = before
                     scanned_entry.hits = known_hits.get(name, ())
@@ -283,6 +288,7 @@ class Snapshot:
                     unread.append(name)
         if GIT_NAME in scanned.entries:
             self._report.git_files.append((scanned.path + b"/" + GIT_NAME)[1:])
+        # All of a directory at once, while it is open: names need no path, and workers get batches.
         if self._reads:
             self._queue.read(scanned, fd, unread)
         return below
@@ -315,7 +321,7 @@ class Snapshot:
         self._report.count_not_kept(seen, self._user, self._options.preserve)
 
     def _scan_subdirectory(
-        self, fd: int, path: bytes, name: bytes, seen: Stat | os.stat_result
+        self, fd: int, path: bytes, name: bytes, seen: AnyStat
     ) -> ScannedEntry | None:
         """Returns None for one that has vanished, or is left out."""
         if path.count(b"/") > MAX_DEPTH:
@@ -336,6 +342,7 @@ class Snapshot:
         interruption.check()
         self._report.files += files
         self._report.bytes += size
+        # By the sizes of the scan, so that what is too large is refused before all of it is read.
         limit = self._options.limit
         if limit is not None and self._report.bytes > limit:
             raise Refused(

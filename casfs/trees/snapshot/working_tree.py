@@ -47,23 +47,19 @@ def record(
     file), Refused."""
     report = report or SnapshotReport()
     options = options or SnapshotOptions()
+    # With the scanner of a checkpoint, so that the rows of its stat cache serve here, too.
     options.scanner = policy.load(store).scanner()
     rules = exclusions.ignore_rules(store, directory, report)
     if known:
-        options.preserve = preserved_names(store, *(state.full for state in known))
+        # What they kept of modes and times is to be compared, and to be had back.
+        roots = [state.full for state in known]
+        options.preserve = preserved_names(store, *roots)
     for state in known:
         rules = TrackedRules(rules, store, state)
     base = next(iter(known), None)
     with store.batch() as batch:
         return snapshot(
-            store,
-            batch,
-            directory=directory,
-            rules=rules,
-            report=report,
-            options=options,
-            base=base,
-            verify=verify,
+            store, batch, directory, rules, report=report, options=options, base=base, verify=verify
         )
 
 
@@ -83,21 +79,15 @@ def snapshot(
     """Stores what `rules` leave of a directory; `base`, `known`, `thread`: as of `divide`. The
     batch is committed, but for the heads that it moves."""
     cache = stat_cache.load(store, directory, rules=rules, variant=options.variant)
+    # Only its rows are dropped: what is read is to be remembered.
     if cache is not None and verify:
         cache.rows.clear()
-    full = walker.snapshot(
-        batch, directory, rules=rules, report=report, options=options, cache=cache
-    )
+    encoded = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
+    full = encoded.dated
     state = divide(
-        store,
-        batch,
-        full=full.dated,
-        directory=directory,
-        report=report,
-        base=base,
-        known=known,
-        thread=thread,
+        store, batch, full, directory, report=report, base=base, known=known, thread=thread
     )
+    # Last: until `divide` has committed, the nodes that the rows name are not in the store.
     if cache is not None:
         cache.save()
     return state
@@ -122,63 +112,65 @@ def divide(
     a damaged git index."""
     batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
-    needs_before = base is not None and (is_partial or thread is not None)
-    before = _private_before(store, base) if base is not None and needs_before else {}
+    before: tree.Entries = {}
+    if base is not None and (is_partial or thread is not None):
+        before = _private_before(store, base)
     if is_partial:
         _report_unchanged(store, full.tree, before=before, report=report)
+    # Of a checkpoint git says anew what is private; in a thread an agent's `git add` must not.
     sticky = {} if thread is None else before
     if known is not None:
         sticky = sticky | _private_before(store, known)
     settings = policy.load(store)
     rules = IgnoreRules(work=settings.work)
+    # Before `settle`: a file whose only findings are allowed is not private for them.
     _drop_allowed(report, settings.allowed_lines)
-    local = classes.settle(
-        report,
-        TrackedFiles(directory, above=True) if thread is None else thread.tracked,
-        rules=rules,
-        private_before=sticky,
-        is_known_work=partial(_is_known_work, store, base, full.tree),
+    tracked = TrackedFiles(directory, above=True) if thread is None else thread.tracked
+    # Without git a file that was recorded as work, with this content, stays work.
+    is_known_work = partial(_is_known_work, store, base, full.tree)
+    reasons, by_content = classes.settle(
+        report, tracked, rules, private_before=sticky, is_known_work=is_known_work
     )
     objects: Mapping[bytes, Entry | None] = {}
+    # An agent may have committed or stashed a private file, so the new git objects are read.
     if thread is not None and base is not None:
         from casfs.trees.snapshot import git_classes  # 5 ms; no other command needs it
 
-        kept = git_classes.kept_objects(
-            store,
-            batch,
-            base=base,
-            full=full.tree,
-            rules=thread,
-            local=local.reasons,
-            before=before,
+        private_objects = git_classes.kept_objects(
+            store, batch, base, full.tree, rules=thread, local=reasons, before=before
         )
-        report.git_commits |= kept.commits
-        objects = kept.entries
+        report.git_commits |= private_objects.commits
+        objects = private_objects.entries
+    # A person's repository is not read, but what git keeps of a private file stays here like it.
     elif report.local:
         from casfs.trees.git.objects_of_files import objects_of_files
 
         objects = dict.fromkeys(objects_of_files(store, full.tree, report.local))
+    local_paths = [*reasons]
+    replaced: dict[bytes, Entry] = {}
+    for path, entry in objects.items():
+        if entry is None:
+            local_paths.append(path)
+        else:
+            replaced[path] = entry
+    base_tree = None if base is None else base.tree
     state = recorded_state.divide(
-        store,
-        batch,
-        full=full,
-        local_paths=[*local.reasons, *(path for path, entry in objects.items() if entry is None)],
-        base=None if base is None else base.tree,
-        kept=local.by_content,
-        replaced={path: entry for path, entry in objects.items() if entry is not None},
+        store, batch, full, local_paths, base=base_tree, kept=by_content, replaced=replaced
     )
     batch.commit()
+    # Takes effect with the commit that moves the caller's head: whatever ends this before leaves
+    # all of it hidden.
     batch.settle(filter(None, state.work))
     return state
 
 
 def _private_before(store: Store, base: RecordedState) -> dict[bytes, Entry]:
     """Returns what stayed here of a state, but for git objects, which are decided by themselves."""
-    return {
-        path: entry
-        for path, entry in recorded_state.local_paths(store, base.tree, base.full)
-        if isinstance(entry, Subdirectory) or not is_object_file(path)
-    }
+    private: tree.Entries = {}
+    for path, entry in recorded_state.local_paths(store, base.tree, base.full):
+        if isinstance(entry, Subdirectory) or not is_object_file(path):
+            private[path] = entry
+    return private
 
 
 def _is_known_work(store: Store, base: RecordedState | None, full: TreeHash, path: bytes) -> bool:
@@ -196,13 +188,14 @@ def _is_known_work(store: Store, base: RecordedState | None, full: TreeHash, pat
 def _drop_allowed(report: SnapshotReport, allowed_lines: Mapping[bytes, Collection[int]]) -> None:
     """Drops findings in lines that a person has allowed."""
     for path, lines in allowed_lines.items():
-        if hits := report.findings.pop(path, ()):
-            kept = tuple(hit for hit in hits if hit.line not in lines)
-            report.findings |= {path: kept} if kept else {}
+        hits = report.findings.pop(path, ())
+        kept = tuple(hit for hit in hits if hit.line not in lines)
+        if kept:
+            report.findings[path] = kept
 
 
 def _report_unchanged(
-    store: Store, full: TreeHash, before: Mapping[bytes, Entry], report: SnapshotReport
+    store: Store, full: TreeHash, before: tree.Entries, report: SnapshotReport
 ) -> None:
     """Adds to the report what was only in the local tree before and is as it was; a derived
     directory is one whatever has changed in it."""
@@ -229,9 +222,7 @@ def snapshot_paths(
     if cache is not None and verify:
         cache.rows.clear()
     with store.batch() as batch:
-        root = walker.snapshot(
-            batch, directory, rules=rules, report=report, options=options, cache=cache
-        )
+        root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
     # What is new of it stays local, as nothing has decided what is work.
     if cache is not None:
         cache.save()

@@ -328,7 +328,7 @@ def test_empty_groups_of_ended_processes_are_removed(tmp_path: Path) -> None:
     for one in [*left, *living]:
         one.mkdir()
     try:
-        code = "import sys; from pathlib import Path; from engine import containment"
+        code = "import sys; from pathlib import Path; from engine.processes import containment"
         run = f"{code}; containment.prepare(Path(sys.argv[1]))"
         subprocess.run([sys.executable, "-c", run, tmp_path], check=True)
         assert [one for one in left if one.exists()] == []

@@ -69,11 +69,11 @@ def killed(store: Store, place: Path, step: str, count: int) -> None:
     if pid == 0:
         original, left = getattr(IncrementalRestore, step), [count]
 
-        def wrapped(*arguments: Any) -> Any:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
             if left[0] == 0:
                 os._exit(9)
             left[0] -= 1
-            return original(*arguments)
+            return original(*arguments, **options)
 
         setattr(IncrementalRestore, step, wrapped)
         assert store.root is not None

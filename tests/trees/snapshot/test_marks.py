@@ -52,7 +52,7 @@ def settings(store: Store, text: str) -> None:
 def test_after_a_conflict(
     disk_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def conflict(*_: object) -> None:
+    def conflict(*_: object, **__: object) -> None:
         raise Conflict("moved meanwhile")
 
     with monkeypatch.context() as patch:
