@@ -174,12 +174,24 @@ def with_local_of(store: Store, state: RecordedState, known: RecordedState | Non
         return state
     kept: dict[bytes, Entry | None] = {}
     for path, entry in local_paths(store, known.tree, known.full):
-        if tree.find(store, state.tree, path) is None:
+        if not _is_taken(store, state.tree, path):
             kept[path] = entry
     # As in `with_private`: what stays must not become work.
     with store.local_writes().batch() as batch:
         full = edit.with_entries(store, batch, root=state.tree, changes=kept).hash
     return state if full == state.tree else state._replace(local=full)
+
+
+def _is_taken(store: Store, work: TreeHash, path: bytes) -> bool:
+    """Returns whether the tree has something at a path, or a file where a directory above it is."""
+    names = path.split(b"/")
+    for count in range(1, len(names) + 1):
+        entry = tree.find(store, work, b"/".join(names[:count]))
+        if entry is None:
+            return False
+        if not isinstance(entry, Subdirectory):
+            return True
+    return True
 
 
 def local_paths(

@@ -98,7 +98,7 @@ def test_every_part_is_in_the_key(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         bench.key("make"),
         bench.key("make", "all"),
         bench.key("make all"),
-        bench.key("make", here=bench.root / "src"),
+        bench.key("make", working_directory=bench.root / "src"),
         bench.key("make", env=env, names=["CC"]),
         bench.key("make", env=env, names=["CD"]),
         bench.key("make", env={**env, "CC": "clang"}, names=["CC"]),

@@ -25,7 +25,7 @@ def test_a_miss_names_the_part_that_differs(bench: Bench) -> None:
     assert bench.why("touch", "out", **{**given, "outputs": ["x", "out"]}) == (
         "outputs differ: were out"
     )
-    where = {**given, "here": bench.root / "src", "outputs": ["../out"]}
+    where = {**given, "working_directory": bench.root / "src", "outputs": ["../out"]}
     assert bench.why("touch", "out", **where) == "working directory differs: was ."
     (bench.root / "src/a.py").write_text("changed")
     assert bench.why("touch", "out", **given) == "input tree differs: src/a.py"

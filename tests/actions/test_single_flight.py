@@ -27,7 +27,7 @@ store, root, script = sys.argv[1:]
 tell = lambda line: print(line, flush=True)
 with Store.open(Path(store)) as store:
     request = key.request(
-        ["sh", "-c", script], directory=Path(root), here=Path(root),
+        ["sh", "-c", script], directory=Path(root), working_directory=Path(root),
         env={"PATH": %r}, outputs=["out"],
     )
     streams = runner.Streams(sys.stderr.buffer, sys.stderr.buffer, tell)

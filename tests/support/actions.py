@@ -29,7 +29,12 @@ class Bench:
     err: io.BytesIO = field(default_factory=io.BytesIO)
 
     def request(self, *argv: str, **more: Any) -> Request:
-        given = {"directory": self.root, "here": self.root, "env": {"PATH": PATH}, **more}
+        given = {
+            "directory": self.root,
+            "working_directory": self.root,
+            "env": {"PATH": PATH},
+            **more,
+        }
         return key.request(argv, **given)
 
     def run(self, *argv: str, cached: bool = True, **more: Any) -> Outcome:

@@ -146,3 +146,12 @@ def test_a_node_of_another_store_has_the_work_only(store: Store) -> None:
         local_trees.put(batch, node, LocalTree(full))
     assert of_node(store, node, payload, "root") == RecordedState(work, full)
     assert of_node(store, node, {"root": None}, "root") is None
+
+
+def test_what_stays_private_takes_no_path_of_the_work(store: Store) -> None:
+    before = put_tree(store, {"d": {".env": b"k", "x": b""}, "e": {".env": b"k"}, ".env": b"k"})
+    known = divided(store, before, {"d/.env", "e/.env", ".env"})
+    work = RecordedState(put_tree(store, {"d": b"a file now", "new": b""}))
+    state = recorded_state.with_local_of(store, work, known)
+    whole = {"d": b"a file now", "new": b"", "e": {".env": b"k"}, ".env": b"k"}
+    assert (state.tree, state.full) == (work.tree, put_tree(store, whole))

@@ -497,4 +497,4 @@ class _Restore:
 
     def _save_state(self, fd: int) -> None:
         work = self._state.tree if self._state.local else None
-        self._target.save_state(fd, [self._root], self._options.name, work=work)
+        self._target.save_state(fd, [self._root], self._options.name, work=work, by_restore=True)

@@ -189,14 +189,22 @@ class Target:
             )
 
     def save_state(
-        self, fd: int, roots: Roots, name: str = "", work: TreeHash | None = None
+        self,
+        fd: int,
+        roots: Roots,
+        name: str = "",
+        work: TreeHash | None = None,
+        *,
+        by_restore: bool = False,
     ) -> None:
         """Save which trees the directory `fd`, which is or becomes this one, may hold; `name` and
-        `work`: as in RestoreState."""
+        `work`: as in RestoreState; `by_restore`: a restore has made it."""
         new = self._new_state(os.fstat(fd), roots)
         before = self._current_state(self._states)
-        # A checkpoint has a name; the directory that it records stays what a restore has made.
-        is_restored = not name or (before is not None and before.is_restored)
+        # A state with a name is of a checkpoint: a directory that a restore has made stays one when
+        # it is recorded, any other does not become one.
+        was_restored = before is not None and before.is_restored
+        is_restored = by_restore or not name or was_restored
         state = replace(new, name=name, work=work, is_restored=is_restored)
         # One root is a hint, which may be lost. Several are all that tells of a killed restore.
         self._states.save(state, durable=len(roots) > 1)

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from casfs.digest import TreeHash
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store.store import Store
 from casfs.system import locks
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreStates
+from casfs.trees.restore.target import Target, record_state
 from tests.support.helpers import (
     ABSENT,
     Tree,
@@ -43,6 +46,22 @@ def test_a_directory_is_known_by_any_path_to_it(
     monkeypatch.chdir(tmp_path / "real" / "w")
     restore_tree(disk_store, put_tree(disk_store, {"f": b"3"}), Path())
     assert read_tree(tmp_path / "real" / "w") == {b"f": b"3"}
+
+
+@pytest.mark.parametrize("name", ["", "app@1"])
+def test_a_directory_that_a_restore_has_made_stays_one(
+    disk_store: Store, tmp_path: Path, name: str
+) -> None:
+    place = tmp_path / "w"
+    tree = put_tree(disk_store, {"f": b"1"})
+    restore_tree(disk_store, tree, place, name=name)
+    assert Target(disk_store, place).restored_state() == RecordedState(TreeHash(tree))
+    record_state(disk_store, place, RecordedState(TreeHash(tree)), "app@2")
+    assert Target(disk_store, place).restored_state() == RecordedState(TreeHash(tree))
+
+    other = write_tree(tmp_path / "other", {"f": b"1"})
+    record_state(disk_store, other, RecordedState(TreeHash(tree)), "app@3")
+    assert Target(disk_store, other).restored_state() is None
 
 
 @pytest.mark.parametrize("kind", ["never restored", "another directory", "broken", "collected"])
