@@ -80,9 +80,9 @@ def test_init_refuses(
     assert objects in refused(database_url, "--objects", f"{objects}2")
     assert "another --store" in refused(f"{database_url}x", store="one")
     assert "another --store" in refused(database_url, store="store")
-    postgres.execute("UPDATE casfs.store.store SET format = 'casfs shared 99'", name)
+    postgres.execute("UPDATE casfs.store SET format = 'casfs shared 99'", name)
     assert "casfs shared 99" in refused(database_url)
-    postgres.execute("ALTER TABLE casfs.store.store DROP COLUMN region", name)
+    postgres.execute("ALTER TABLE casfs.store DROP COLUMN region", name)
     assert "casfs shared 99" in refused(database_url)
 
 

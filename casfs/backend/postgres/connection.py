@@ -145,9 +145,7 @@ class Pool:
             options: dict[str, Any] = {**OPTIONS, **parameters}
             options["options"] = f"{parameters.get('options', '')} {OPTIONS['options']}"
             db = _Connection.connect(**options, autocommit=True, prepare_threshold=2)
-            rows = (
-                db.execute("SELECT format FROM casfs.store.store").fetchall() if self.format else []
-            )
+            rows = db.execute("SELECT format FROM casfs.store").fetchall() if self.format else []
         if rows and rows[0][0] != self.format:
             db.close()
             raise Refused(f"{self.url} has format {rows[0][0]!r}, this casfs reads {self.format!r}")

@@ -17,12 +17,12 @@ from casfs.version import VERSION
 
 MAKING = 0x636173667301  # key of an advisory lock
 ADD = """
-INSERT INTO casfs.store.store (format, id, objects, endpoint, region) VALUES (%s, %s, %s, %s, %s)
+INSERT INTO casfs.store (format, id, objects, endpoint, region) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT DO NOTHING"""
-FIND = "SELECT to_json(s) FROM casfs.store.store s"
+FIND = "SELECT to_json(s) FROM casfs.store s"
 SERVER = """
 SELECT current_setting('server_version_num')::int, getdatabaseencoding() = 'UTF8',
-  to_regclass('casfs.store.store') IS NOT NULL"""
+  to_regclass('casfs.store') IS NOT NULL"""
 MIN_SERVER = 13  # the first with xid8
 JOIN = """
 INSERT INTO casfs.machines (id, host, root, version) VALUES (%s, %s, %s, %s)

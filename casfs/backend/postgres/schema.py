@@ -32,7 +32,7 @@ ARRIVED = f"SELECT last_value FROM casfs.blob_ids, pg_advisory_xact_lock({GUARD}
 
 TABLES = """
 CREATE SCHEMA IF NOT EXISTS casfs;
-CREATE TABLE IF NOT EXISTS casfs.store.store (
+CREATE TABLE IF NOT EXISTS casfs.store (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), format text NOT NULL, id text NOT NULL,
   objects text NOT NULL, endpoint text, region text);
 CREATE TABLE IF NOT EXISTS casfs.packs (

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -23,8 +24,11 @@ from casfs.errors import (
     Refused,
     Unreachable,
 )
+from casfs.store.store import Store
 from tests.contracts.contract import create, get, put
 from tests.support.postgres_server import PostgresServer, processes_below
+from tests.support.s3_servers import S3Server
+from tests.support.shared_stores import make_store
 
 SECRET = "s3cr3t"
 ONE = "SELECT 1"
@@ -204,7 +208,27 @@ def test_tables_of_another_format_are_refused(
     backend: PostgresBackend, other: PostgresBackend
 ) -> None:
     put(backend, b"before")
-    backend.pool.run("UPDATE casfs.store.store SET format = 'casfs shared 9'")
+    backend.pool.run("UPDATE casfs.store SET format = 'casfs shared 9'")
     put(backend, b"by a connection that is open")
     with pytest.raises(Refused, match="'casfs shared 9', this casfs reads"):
         put(other, b"by a new one")
+
+
+def test_a_store_whose_types_cannot_be_registered_is_closed(
+    database_url: str, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Path] = []
+    close = PostgresBackend.close
+
+    def noted(backend: PostgresBackend) -> None:
+        closed.append(backend.root)
+        close(backend)
+
+    def fail(store: Store) -> None:
+        raise Unreachable("gone meanwhile")
+
+    monkeypatch.setattr(PostgresBackend, "close", noted)
+    monkeypatch.setattr(Store, "register_builtin", fail)
+    with pytest.raises(Unreachable, match="gone meanwhile"):
+        make_store(tmp_path / "a", database_url, s3)
+    assert closed == [tmp_path / "a"]
