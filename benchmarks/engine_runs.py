@@ -28,6 +28,7 @@ from engine.agents.loader import Package
 from engine.blocking import blocking
 from engine.runtime import overlay_workspace
 from engine.runtime.commit_queue import CommitQueue
+from engine.runtime.run_services import RunServices
 from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import COPYING, Workspaces
 from engine.threads import forking, lifecycle
@@ -72,12 +73,12 @@ def run_threads(
         workflow, text(), {"a": Binding("idle")}, workspace, max_steps=shape.steps
     )
     done: list[Thread] = []
-    commits = CommitQueue()  # shared, as a daemon does
+    services = RunServices(store, workspaces=workspaces)  # shared, as a daemon does
 
     async def run(slots: trio.CapacityLimiter) -> None:
         async with slots:
             thread = await blocking(lambda: lifecycle.create(store, request))
-            run = ThreadRun(store, thread, {}, workspaces=workspaces, commits=commits)
+            run = ThreadRun(services, thread, {})
             done.append(await run())
 
     async def main() -> None:

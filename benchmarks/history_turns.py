@@ -27,6 +27,7 @@ from casfs.checkpoints import revisions
 from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from engine.runtime.overlay_workspace import OverlayWorkspace, unmount_all
+from engine.runtime.run_services import RunServices
 from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import Workspaces
 from engine.threads import lifecycle
@@ -68,7 +69,8 @@ def run(root: Path, files: int, turns: int, script: list[Say], on: bool) -> floa
             times: list[float] = []
             for place, say in enumerate(model.script):
                 model.script[place] = partial(noted, say, times)
-            ended = trio.run(partial(ThreadRun(store, made, dict(os.environ), workspaces=places)))
+            services = RunServices(store, workspaces=places)
+            ended = trio.run(ThreadRun(services, made, dict(os.environ)))
         assert ended.status == "ended", ended.record["reason"]
     begin = times[1] if len(script) > turns else times[0]
     return (times[-1] - begin) / turns * 1000
@@ -88,7 +90,8 @@ def played(root: Path, url: str, on: bool) -> tuple[int, float]:
         places = Workspaces(lambda store, folder: OverlayWorkspace(store, folder, lambda _: folder))
         begin = time.monotonic()
         try:
-            ended = trio.run(partial(ThreadRun(store, made, dict(os.environ), workspaces=places)))
+            services = RunServices(store, workspaces=places)
+            ended = trio.run(ThreadRun(services, made, dict(os.environ)))
         finally:
             unmount_all(root)
         seconds = time.monotonic() - begin

@@ -24,12 +24,12 @@ from benchmarks.engine_runs import ROLE, WORKFLOW
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.digest import Digest
 from casfs.store.store import Store
-from casfs.system.log import silent
 from casfs.threads import threads
 from casfs.threads.threads import RUNNING
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.runtime import daemon
+from engine.runtime.daemon import DaemonSettings
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -124,7 +124,7 @@ def main() -> None:
         print("ready", flush=True)
 
     socket = Path(f"/tmp/casfs-bench-{os.getpid()}") / "socket"
-    daemon.serve(root, socket, {}, limit, None, silent, ready)
+    daemon.serve(root, socket, DaemonSettings({}, limit), ready)
     socket.parent.rmdir()
 
 

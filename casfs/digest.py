@@ -28,6 +28,8 @@ BlobHash = NewType("BlobHash", str)
 NodeHash = NewType("NodeHash", BlobHash)
 TreeHash = NewType("TreeHash", NodeHash)
 TimesHash = NewType("TimesHash", NodeHash)
+# No digest, but a text that is told apart in the same way, by the payloads of every layer.
+ThreadId = NewType("ThreadId", str)
 
 
 class Digest(NamedTuple):

@@ -5,11 +5,9 @@ Made from `schemas/` by `python -m tests.support.payload_types`; a test compares
 
 from __future__ import annotations
 
-from typing import Any, NewType, NotRequired, TypeAlias, TypedDict
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
-from casfs.digest import BlobHash, NodeHash, TimesHash, TreeHash
-
-ThreadId = NewType("ThreadId", str)
+from casfs.digest import BlobHash, NodeHash, ThreadId, TimesHash, TreeHash
 
 
 class Spent(TypedDict):

@@ -215,7 +215,7 @@ VAGUE_EXEMPT = {
     "casfs.api.threads": {"at"},
     "casfs.cli.thread.start": {"at"},
     "casfs.payloads": {"more"},
-    "engine.runtime.daemon_requests": {"at"},
+    "engine.runtime.thread_requests": {"at"},
     "engine.threads.reroute": {"now"},
 }
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
     from casfs.system import daemon_socket
     from engine.processes import containment
-    from engine.runtime.daemon import serve
+    from engine.runtime.daemon import DaemonSettings, serve
 
     values = config.values(root, os.environ)
     path = daemon_socket.socket_path(root, os.environ)
@@ -38,19 +38,16 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
             from engine.llm.llm_extractor import from_settings
 
             extractor = from_settings(values, os.environ, log)
-        env = dict(os.environ)
-        serve(
-            root,
-            path,
-            env=env,
-            limit=limit,
-            maintenance=maintenance,
+        settings = DaemonSettings(
+            dict(os.environ),
+            limit,
             log=log,
-            ready=ready,
+            maintenance=maintenance,
             workspaces=workspaces,
             extractor=extractor,
             hold=hold,
         )
+        serve(root, path, settings, ready)
 
     background.serve(run, report)
 

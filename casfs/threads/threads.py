@@ -62,8 +62,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from casfs import canonical
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash
+from casfs.digest import ThreadId as ThreadId
 from casfs.errors import Corrupt, NotFound
-from casfs.payloads import ThreadId as ThreadId
 from casfs.store.nodes import head_kinds
 from casfs.store.nodes.node import Node
 from casfs.store.store import Store

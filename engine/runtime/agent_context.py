@@ -7,81 +7,79 @@ durable in the thread's head before the call returns, so a crash loses none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from casfs.agents import AgentContext
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError
-from casfs.payloads import Intent
-from casfs.store.store import Store
-from casfs.system.log import Log
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import FIELDS, TIMES, RecordedState
 from engine import content
 from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
 from engine.processes import subprocesses
-from engine.runtime.calls import ThreadCalls, ThreadRunner
+from engine.runtime.calls import ThreadCalls
+from engine.runtime.loaded_thread import LoadedThread
 from engine.runtime.step_cache import StepInputs
-from engine.runtime.thread_config import ThreadConfig
-from engine.runtime.thread_head import ThreadHead
-from engine.runtime.workspace import Workspace
 from engine.threads import transitions
 from engine.threads.record import run_token
 
+if TYPE_CHECKING:
+    from casfs.payloads import Intent
 
-@dataclass(frozen=True)
+
 class AgentContextBuilder:
-    """`store` redacts the thread's secrets; `run_child` runs child threads."""
+    """Builds the contexts of a loaded thread's attempts."""
 
-    store: Store
-    head: ThreadHead
-    config: ThreadConfig
-    env: Mapping[str, str]
-    run_child: ThreadRunner
-    workspace: Workspace
-    log: Log
+    def __init__(self, loaded: LoadedThread) -> None:
+        self._store = loaded.store
+        self._head = loaded.head
+        self._config = loaded.config
+        self._env = loaded.env
+        self._run_child = loaded.run_child
+        self._workspace = loaded.workspace
+        self._log = loaded.log
 
     async def context(
         self, intent: Intent, prompt: Prompt, state: RecordedState | None
     ) -> AgentContext:
         """Returns the context of an attempt; `state`: what the step starts from."""
-        hash: str | None = self.head.thread.record["answer"]
-        answer = hash and await blocking(lambda: content.text(self.store, hash))
+        hash: str | None = self._head.thread.record["answer"]
+        answer = hash and await blocking(lambda: content.text(self._store, hash))
         return AgentContext(
-            thread=self.head.thread.id,
+            thread=self._head.thread.id,
             role=intent["role"],
             step=intent["index"],
             prompt=replace(prompt, answer=answer) if answer else prompt,
-            workspace=None if state is None else self.workspace.path,
-            store=self.store,
-            depth=self.config.start["depth"],
+            workspace=None if state is None else self._workspace.path,
+            store=self._store,
+            depth=self._config.start["depth"],
             run=run_token(intent),
-            env=self.env,
+            env=self._env,
             started=self._report_process,
             turn=self._report_turn,
             call=ThreadCalls(
-                self.store, self.env, head=self.head, run=self.run_child, workspace=state
+                self._store, self._env, head=self._head, run=self._run_child, workspace=state
             ),
             answer=answer,
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
             attempts=(
-                *self.head.thread.record["attempts"],
+                *self._head.thread.record["attempts"],
                 *([intent["paused"]] if "paused" in intent else []),
             ),
-            parent=self.config.start["parentState"],
-            agent=self.config.agents[intent["role"]],
-            secrets=self.config.secrets,
+            parent=self._config.start["parentState"],
+            agent=self._config.agents[intent["role"]],
+            secrets=self._config.secrets,
             **self._record_tree(intent, state),
         )
 
     def _record_tree(self, intent: Intent, state: RecordedState | None) -> dict[str, Any]:
         """Returns that field, where the agent has trees of turns. A failure never ends its work."""
-        agent = self.config.bound_agent(intent["role"])
-        if state is None or not (agent["config"].get(TURN_TREES) and self.config.has_turn_trees):
+        agent = self._config.bound_agent(intent["role"])
+        if state is None or not (agent["config"].get(TURN_TREES) and self._config.has_turn_trees):
             return {}
         last = intent.get("tree", state.tree)
 
@@ -91,12 +89,12 @@ class AgentContextBuilder:
             for name in FIELDS:
                 turn.pop(name, None)
             try:
-                recorded = await blocking(self.workspace.record_turn)
-                self.config.read_private_files(recorded)
+                recorded = await blocking(self._workspace.record_turn)
+                self._config.read_private_files(recorded)
                 last = recorded.tree
                 turn |= {"workspace": last, **recorded.fields}
             except CasfsError as error:
-                self.log("no tree of a turn", thread=self.head.thread.id, error=str(error))
+                self._log("no tree of a turn", thread=self._head.thread.id, error=str(error))
                 turn.pop("workspace", None)
             if before == last:
                 return {}
@@ -110,14 +108,14 @@ class AgentContextBuilder:
     ) -> StepInputs:
         """Returns the same inputs for the key of the step cache."""
         return StepInputs(
-            self.config.flow.roles[intent["role"]],
+            self._config.flow.roles[intent["role"]],
             intent["role"],
             index=intent["index"],
-            depth=self.config.start["depth"],
-            agent=self.config.agents[intent["role"]],
+            depth=self._config.start["depth"],
+            agent=self._config.agents[intent["role"]],
             prompt=prompt,
             workspace=state,
-            env=self.env,
+            env=self._env,
         )
 
     async def _report_process(self, pid: int) -> None:
@@ -126,11 +124,11 @@ class AgentContextBuilder:
     async def _update_intent(self, **fields: Any) -> None:
         def update(current: Thread) -> Thread:
             intent = {**current.intent, **fields}
-            return transitions.update_record(self.store, current, intent=intent)
+            return transitions.update_record(self._store, current, intent=intent)
 
-        await self.head.move(update)
+        await self._head.move(update)
 
     async def _report_turn(self, hash: str) -> None:
-        await self.head.move(
-            lambda current: transitions.add_turn(self.store, current, cast(NodeHash, hash))
+        await self._head.move(
+            lambda current: transitions.add_turn(self._store, current, cast(NodeHash, hash))
         )

@@ -23,7 +23,6 @@ from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
 from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid, NotFound
-from casfs.payloads import Spent
 from casfs.store.nodes.schema import Schema
 from casfs.store.store import Store
 from casfs.threads.threads import Thread
@@ -37,6 +36,7 @@ from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import correct
 
 if TYPE_CHECKING:
+    from casfs.payloads import Spent
     from engine.llm.llm_extractor import Extractor
 
 MAX_CORRECTIONS = 2

@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,15 @@ from casfs import canonical
 from casfs.errors import CasfsError, NotFound
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import daemon_socket, reserve
-from casfs.system.log import Log
+from casfs.system.log import Log, silent
 from casfs.threads import live_output
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.processes import containment
 from engine.runtime import overlay_workspace
-from engine.runtime.daemon_requests import DaemonApi, VariablesLacking
+from engine.runtime.daemon_requests import DaemonApi
+from engine.runtime.run_services import RunServices
 from engine.runtime.supervisor import Supervisor
+from engine.runtime.thread_requests import VariablesLacking
 from engine.runtime.watches import Watches
 from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction
@@ -44,41 +47,42 @@ STORE_GONE_INTERVAL_S = 2
 MAX_IDLE_CONNECTIONS = 64  # that have sent no request; the oldest gives way to a new one
 
 
+@dataclass(frozen=True)
+class DaemonSettings:
+    """`env`: the environment of agents; `limit`: threads that run at once, more wait;
+    `maintenance` is called every MAINTENANCE_INTERVAL_S; `extractor`: the model that finds a meta;
+    `hold`: no thread is launched at the start."""
+
+    env: Mapping[str, str]
+    limit: int
+    log: Log = silent
+    maintenance: Maintenance | None = None
+    workspaces: Workspaces = COPYING
+    extractor: Extractor | None = None
+    hold: bool = False
+
+
 class Daemon:
-    def __init__(
-        self,
-        store: Store,
-        env: Mapping[str, str],
-        log: Log,
-        limit: int,
-        maintenance: Maintenance | None = None,
-        workspaces: Workspaces = COPYING,
-        extractor: Extractor | None = None,
-        hold: bool = False,
-    ) -> None:
-        """`env`: the environment of agents; `limit`: threads that run at once, more wait;
-        `maintenance` is called every MAINTENANCE_INTERVAL_S; `extractor`: the model that finds a
-        meta; `hold`: no thread is launched at the start."""
+    def __init__(self, store: Store, settings: DaemonSettings) -> None:
         self._store = store
-        self._log = log
-        self._maintenance = maintenance
-        self._hold = hold
-        self._workspaces = workspaces
+        self._settings = settings
+        self._log = settings.log
         self._idle: list[trio.CancelScope] = []  # of connections without a request, oldest first
-        self._evaluator = WorkerPool(log)
-        self._supervisor = Supervisor(
+        self._evaluator = WorkerPool(settings.log)
+        extractor = settings.extractor
+        services = RunServices(
             store,
-            env,
-            log=log,
-            limit=limit,
-            workspaces=workspaces,
+            settings.log,
+            workspaces=settings.workspaces,
             evaluator=self._evaluator,
             extractor=extractor,
         )
-        self._watches = Watches(store, log)
+        self._supervisor = Supervisor(services, settings.env, settings.limit)
+        self._watches = Watches(store, settings.log)
         key = None if extractor is None else extractor.key_env
-        secrets = redaction.from_env([key] if key else [], env)
-        self._api = DaemonApi(redaction.redacting_store(store, secrets), env, self._supervisor)
+        secrets = redaction.from_env([key] if key else [], settings.env)
+        redacting = redaction.redacting_store(store, secrets)
+        self._api = DaemonApi(redacting, settings.env, self._supervisor)
 
     async def serve(self, path: Path, ready: Callable[[], None]) -> None:
         """Listens at `path` until SIGTERM, SIGINT or the operation `stop`."""
@@ -89,18 +93,18 @@ class Daemon:
                 self._supervisor.nursery = nursery
                 if leases is not None:
                     nursery.start_soon(leases.run, self._supervisor)
-                if not self._hold:
+                if not self._settings.hold:
                     await self._supervisor.launch_all()
                 self._watches.start_all(nursery)
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
-                if self._maintenance is not None:
-                    nursery.start_soon(self._run_maintenance, self._maintenance)
+                if self._settings.maintenance is not None:
+                    nursery.start_soon(self._run_maintenance, self._settings.maintenance)
                 if self._store.root is not None:
                     nursery.start_soon(_end_without_store, self._store.root)
                 self._log("ready", socket=str(path))
                 ready()
                 if leases is not None:  # threads come at any time, many at once
-                    nursery.start_soon(trio.to_thread.run_sync, self._workspaces.prepare)
+                    nursery.start_soon(trio.to_thread.run_sync, self._settings.workspaces.prepare)
                 async for number in signals:
                     self._log("ending", signal=number)
                     break
@@ -171,20 +175,9 @@ class Daemon:
             return _error("Failed", f"internal error: {error!r}")
 
 
-def serve(
-    root: Path,
-    path: Path,
-    env: Mapping[str, str],
-    limit: int,
-    maintenance: Maintenance | None,
-    log: Log,
-    ready: Callable[[], None],
-    workspaces: Workspaces = COPYING,
-    extractor: Extractor | None = None,
-    hold: bool = False,
-) -> None:
-    """Runs the daemon of the store at `root` until it is stopped. Raises Refused if there is
-    one already."""
+def serve(root: Path, path: Path, settings: DaemonSettings, ready: Callable[[], None]) -> None:
+    """Runs the daemon of the store at `root` until it is stopped; `path`: of its socket. Raises
+    Refused if there is one already."""
     lock = daemon_socket.lock(root)
     try:
         with Store.open(root) as store:
@@ -192,19 +185,10 @@ def serve(
             path.unlink(missing_ok=True)
             left = containment.prepare(root)
             if left:
-                log("ended", attempts=left)
+                settings.log("ended", attempts=left)
             overlay_workspace.unmount_all(root)
-            _sweep(store, log)
-            daemon = Daemon(
-                store,
-                env,
-                log=log,
-                limit=limit,
-                maintenance=maintenance,
-                workspaces=workspaces,
-                extractor=extractor,
-                hold=hold,
-            )
+            _sweep(store, settings.log)
+            daemon = Daemon(store, settings)
 
             def announce() -> None:
                 daemon_socket.announce(root, path)
@@ -215,7 +199,7 @@ def serve(
                 trio.run(daemon.serve, path, announce)
             finally:
                 overlay_workspace.unmount_all(root)
-                workspaces.release()
+                settings.workspaces.release()
             (root / "daemon.json").unlink(missing_ok=True)
     finally:
         os.close(lock)

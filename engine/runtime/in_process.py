@@ -16,11 +16,10 @@ import trio
 from casfs.errors import CasfsError, Refused
 from casfs.store.store import Store
 from casfs.system import daemon_socket
-from casfs.system.log import silent
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime.daemon_requests import Answer, DaemonApi
+from engine.runtime.run_services import RunServices
 from engine.runtime.supervisor import Supervisor
-from engine.runtime.workspace import COPYING
 
 
 def request(store: Store, env: Mapping[str, str], op: str, arguments: Mapping[str, Any]) -> Answer:
@@ -36,9 +35,7 @@ async def _run(
     store: Store, env: Mapping[str, str], op: str, arguments: Mapping[str, Any]
 ) -> Answer:
     evaluator = WorkerPool()
-    supervisor = Supervisor(
-        store, env, log=silent, limit=1, workspaces=COPYING, evaluator=evaluator
-    )
+    supervisor = Supervisor(RunServices(store, evaluator=evaluator), env, limit=1)
     if supervisor.leases is not None:
         raise Refused("the threads of a shared store need `casfs daemon`")
     operation = DaemonApi(store, env, supervisor).find(op)

@@ -24,17 +24,15 @@ from typing import Any
 from casfs import canonical
 from casfs.actions import cache as actions
 from casfs.actions.key import DEFAULT_VARIABLE, Action, host_platform, input_fields
-from casfs.actions.miss_reason import explain_miss
 from casfs.agents import AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.backend.derived import note_use
 from casfs.digest import Digest, hash_bytes
-from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
+from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.store.conflict_retry import retry_on_conflict
 from casfs.store.nodes.schema import Schema
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
-from casfs.system.log import Log
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 from engine import content
@@ -99,23 +97,6 @@ def _step_key(store: Store, batch: Batch, inputs: StepInputs) -> dict[str, Any]:
     }
 
 
-def lookup_logged(
-    store: Store,
-    action: Action,
-    prompt: Prompt,
-    schema: Schema,
-    log: Log,
-    log_fields: Mapping[str, Any],
-) -> StepResult | None:
-    """`lookup`; logs the hit or the miss with its reason."""
-    hit = lookup(store, action, prompt=prompt, schema=schema)
-    if hit is None:
-        log("miss", **log_fields, action=action.hash, reason=explain_miss(store, action))
-    elif hit.cached is not None:
-        log("hit", **log_fields, action=action.hash, savedMs=hit.cached["savedMs"])
-    return hit
-
-
 def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> StepResult | None:
     """Returns the cached result of equal inputs; None on a miss, and where the result is
     damaged, incomplete or does not fit `schema`."""
@@ -142,22 +123,6 @@ def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> Step
         workspace=None if action.payload["inputRoot"] is None else state,
         cached={"action": action.hash, "savedMs": max(0, saved)},
     )
-
-
-def save_logged(
-    store: Store,
-    action: Action,
-    step: Mapping[str, Any],
-    state: RecordedState | None,
-    duration_ms: int,
-    log: Log,
-    log_fields: Mapping[str, Any],
-) -> None:
-    """`save` for a committed step, which a failure to save must not fail: it is logged."""
-    try:
-        save(store, action, step=step, state=state, duration_ms=duration_ms)
-    except CasfsError as error:
-        log("not cached", **log_fields, action=action.hash, error=str(error))
 
 
 def save(

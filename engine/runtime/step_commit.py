@@ -18,11 +18,9 @@ import trio
 from casfs import canonical
 from casfs.agents.secrets import put_work
 from casfs.digest import TreeHash
-from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import interruption
 from casfs.system.clock import now_ms
-from casfs.system.log import Log
 from casfs.system.paths import printable
 from casfs.threads import threads
 from casfs.threads.threads import Thread
@@ -33,13 +31,9 @@ from engine.blocking import blocking
 from engine.moderator.decision import Decision
 from engine.runtime import calls
 from engine.runtime.attempt import StepResult, result_tokens
-from engine.runtime.commit_queue import CommitQueue
-from engine.runtime.thread_config import ThreadConfig
-from engine.runtime.thread_head import ThreadHead
-from engine.runtime.workspace import Workspace, Workspaces
+from engine.runtime.loaded_thread import LoadedThread
 from engine.secrets import redaction
 from engine.threads import transitions
-from engine.threads.history import ThreadHistory
 from engine.threads.prompt_digest import PromptDigester
 from engine.threads.record import step_limit
 
@@ -62,57 +56,55 @@ class UncommittedStep:
     moved: Thread = field(init=False)
 
 
-@dataclass(frozen=True)
 class StepCommitter:
-    """Records, builds and commits the steps of one thread run. `store` redacts the thread's
-    secrets."""
+    """Records, builds and commits the steps of one thread run."""
 
-    store: Store
-    head: ThreadHead
-    config: ThreadConfig
-    history: ThreadHistory
-    workspace: Workspace
-    workspaces: Workspaces
-    queue: CommitQueue
-    log: Log
-    prompts: PromptDigester = field(default_factory=PromptDigester)
+    def __init__(self, loaded: LoadedThread) -> None:
+        self._store = loaded.store
+        self._head = loaded.head
+        self._config = loaded.config
+        self._history = loaded.history
+        self._workspace = loaded.workspace
+        self._services = loaded.services
+        self._log = loaded.log
+        self._prompts = PromptDigester()
 
     async def record(self, result: StepResult) -> None:
         """Adds to a result the tree that the agent left and its changes; cancels children that the
         agent did not wait for. A cancelled task gives it up."""
-        before = self.history.state
-        if self.head.thread.intent["calls"]:
+        before = self._history.state
+        if self._head.thread.intent["calls"]:
             await blocking(self._cancel_children)
         # Without either the thread has no directory.
         if before is not None or result.workspace is not None:
-            await self.head.patiently(partial(self._record, before, result))
+            await self._head.patiently(partial(self._record, before, result))
 
     def _cancel_children(self) -> None:
-        calls.cancel_children(self.store, self.head.thread, self.workspaces)
+        calls.cancel_children(self._store, self._head.thread, self._services.workspaces)
 
     def _record(self, before: RecordedState | None, result: StepResult) -> None:
         with interruption.interruptible(trio.from_thread.check_cancelled):
             if result.workspace is None:
-                result.workspace = self.workspace.record()
+                result.workspace = self._workspace.record()
                 self._log_report()
             old = None if before is None else before.tree
             after = result.workspace.tree
             # Before the step is put: what the agent printed may hold their values.
-            self.config.read_private_files(result.workspace)
+            self._config.read_private_files(result.workspace)
             self._log_files_with_secrets(old, after)
             if after != old:
-                changes = unified_diff.patch(self.store, old, after)
+                changes = unified_diff.patch(self._store, old, after)
                 result.changes = changes
                 # An upload: in the batch of the step, the commit of a group would wait for it.
-                if self.head.is_shared and len(changes) > LARGE_BYTES:
-                    with self.store.batch() as batch:
+                if self._head.is_shared and len(changes) > LARGE_BYTES:
+                    with self._store.batch() as batch:
                         put_work(batch, changes)
 
     def build(self, result: StepResult) -> UncommittedStep:
         """Builds the pending step from its recorded result. In a worker thread."""
         # The detail of a cached result counts what was spent when it was made.
-        spent = 0 if result.cached else result_tokens(self.store, result.result)
-        batch = self.store.batch()
+        spent = 0 if result.cached else result_tokens(self._store, result.result)
+        batch = self._store.batch()
         payload = self._payload(batch, result)
         tokens = result.tokens + spent
         return UncommittedStep(batch, payload, result.workspace, result.result.output, tokens)
@@ -126,20 +118,20 @@ class StepCommitter:
             self._finish(step, current, decision)
             return step
 
-        step = await self.head.commit(self.queue, prepare)
+        step = await self._head.commit(self._services.commits, prepare)
         payload = step.payload
         hash = step.moved.hash
         # Not before the commit: the next step refers to the agent's node without putting it.
-        self.config.recorded_agents[payload["role"]] = payload["agent"]
-        self.history.add(hash, payload, step.state, step.output, step.summary)
+        self._config.recorded_agents[payload["role"]] = payload["agent"]
+        self._history.add(hash, payload, step.state, step.output, step.summary)
 
     def _finish(self, step: UncommittedStep, current: Thread, decision: Decision) -> None:
         record = current.record
         compact = record["compact"]  # may have changed since the step was built
         step.payload["compact"] = compact
-        step.summary = None if compact is None else content.text(self.store, compact)
-        rounds = step_limit(record, self.config.start)
-        budget = self.config.budget
+        step.summary = None if compact is None else content.text(self._store, compact)
+        rounds = step_limit(record, self._config.start)
+        budget = self._config.budget
         step.moved = transitions.finish_step(
             step.batch,
             current,
@@ -153,11 +145,11 @@ class StepCommitter:
 
     def _payload(self, batch: Batch, step: StepResult) -> dict[str, Any]:
         """The payload of a thread-step; puts its content and its changes into `batch`."""
-        thread = self.head.thread
+        thread = self._head.thread
         record = thread.record
         intent = thread.intent
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
-        meta = self.config.secrets.redact_json(dict(step.extracted.meta))
+        meta = self._config.secrets.redact_json(dict(step.extracted.meta))
         payload: dict[str, Any] = {
             "index": intent["index"],
             "role": intent["role"],
@@ -165,11 +157,11 @@ class StepCommitter:
             "meta": canonical.decode(canonical.encode(meta)),
             "content": content.put(batch, step.result.output, artifacts),
             "detail": step.result.detail.hash,
-            "agent": self.config.put_step_agent(batch, intent["role"]),
+            "agent": self._config.put_step_agent(batch, intent["role"]),
             "start": record["start"],
-            **threads.links(self.history.hashes),
+            **threads.links(self._history.hashes),
             "compact": record["compact"],
-            "childThreads": calls.child_ends(self.store, thread) if intent["calls"] else [],
+            "childThreads": calls.child_ends(self._store, thread) if intent["calls"] else [],
             "attempts": list(record["attempts"]),
             "extraction": step.extraction,
             "workspace": None if step.workspace is None else step.workspace.tree,
@@ -180,11 +172,11 @@ class StepCommitter:
         if step.workspace is not None and step.workspace.times is not None:
             payload[TIMES] = step.workspace.times
         # The schema of a step in a store of an older casfs lacks some of these.
-        if "paused" in intent and "paused" in self.config.step_fields:
+        if "paused" in intent and "paused" in self._config.step_fields:
             payload["paused"] = intent["paused"]
-        if "prompt" in self.config.step_fields:
+        if "prompt" in self._config.step_fields:
             payload["prompt"] = self._prompt(intent["role"], step)
-        if step.containment and "containment" in self.config.step_fields:
+        if step.containment and "containment" in self._config.step_fields:
             payload["containment"] = step.containment
         if step.cached is not None:
             payload["cached"] = dict(step.cached)
@@ -192,46 +184,46 @@ class StepCommitter:
 
     def _prompt(self, role: str, step: StepResult) -> dict[str, Any]:
         """The digest of the prompt, and the nodes of its parts that the chain does not have."""
-        record = self.head.thread.record
+        record = self._head.thread.record
         prompt = step.prompt
-        digest = self.prompts.digest(role, prompt)
+        digest = self._prompts.digest(role, prompt)
         fields: dict[str, Any] = {"hash": digest.hash, "size": digest.size_bytes}
         # Only what this prompt had: after a correction the record still has the answer.
         if prompt.hint and (hint := record.get("hint")):
             fields["hint"] = hint
         if prompt.answer and (answer := record["answer"]):
             fields["answer"] = answer
-        if prompt.correction and (correction := self.head.thread.intent.get("correction")):
+        if prompt.correction and (correction := self._head.thread.intent.get("correction")):
             fields["correction"] = correction
         return fields
 
     def _log_report(self) -> None:
         """Logs which files are private, and which secrets are in the work."""
-        report = self.workspace.take_report()
-        thread = self.head.thread.id
+        report = self._workspace.take_report()
+        thread = self._head.thread.id
         for path, why in report.local.items():
-            self.log("private", thread=thread, path=printable(path), reason=why)
+            self._log("private", thread=thread, path=printable(path), reason=why)
         for path, hits in report.exposed.items():
             hit = str(hits[0])
-            self.log("secret in workspace", thread=thread, path=printable(path), found=hit)
+            self._log("secret in workspace", thread=thread, path=printable(path), found=hit)
         for path, commits in report.git_commits.items():
             shown = " ".join(commit[:SHORT_ID] for commit in commits)
-            self.log("git objects kept here", thread=thread, path=printable(path), commits=shown)
+            self._log("git objects kept here", thread=thread, path=printable(path), commits=shown)
         for path in report.purged:
-            self.log("purged content left out", thread=thread, path=printable(path))
+            self._log("purged content left out", thread=thread, path=printable(path))
         for path, why in report.unreadable.items():
-            self.log("unreadable, left out", thread=thread, path=printable(path), reason=why)
+            self._log("unreadable, left out", thread=thread, path=printable(path), reason=why)
 
     def _log_files_with_secrets(self, before: TreeHash | None, after: TreeHash) -> None:
         """Logs the changed files that contain a secret: files are recorded unredacted. At the
         first step of a thread without a caller, all files are searched."""
-        thread = self.head.thread
+        thread = self._head.thread
         # No step has searched what the thread began with; a caller's steps have.
-        if not self.history.steps and not thread.record["parent"]:
+        if not self._history.steps and not thread.record["parent"]:
             before = None
         log_fields = {"thread": thread.id, "index": thread.intent["index"]}
         exposed_files = redaction.files_with_secrets(
-            self.store, self.config.secrets, before=before, after=after
+            self._store, self._config.secrets, before=before, after=after
         )
         for path, names in exposed_files:
-            self.log("secret in workspace", **log_fields, path=path, variables=" ".join(names))
+            self._log("secret in workspace", **log_fields, path=path, variables=" ".join(names))

@@ -25,6 +25,7 @@ from engine.runtime.thread_head import end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.threads import call_stack, suspension, transitions
 from engine.threads.record import UNKNOWN
+from engine.threads.suspension import Suspension
 
 Action = Callable[[Store, ThreadId, Workspaces, Sequence[str]], None]
 
@@ -41,14 +42,8 @@ def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequ
 def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
     """Suspends a running thread and its running children. Raises NotFound, Conflict."""
     _end_processes(store, id, (RUNNING,))
-    suspension.suspend(
-        store,
-        threads.get(store, id),
-        reason="suspended by a person",
-        failed=interrupted,
-        cause=UNKNOWN,
-        by_person=True,
-    )
+    why = Suspension("suspended by a person", UNKNOWN, failed=interrupted, by_person=True)
+    suspension.suspend(store, threads.get(store, id), why)
 
 
 def request(root: Path, id: ThreadId, op: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -25,25 +25,20 @@ from casfs.agents.cancellation import reraise_cancellation
 from casfs.backend.capabilities import Lease, Leasing
 from casfs.errors import CasfsError, Conflict
 from casfs.store.conflict_retry import retry_on_conflict
-from casfs.store.store import Store
-from casfs.system.log import Log
 from casfs.threads import threads
 from casfs.threads.state import QUEUED, state
 from casfs.threads.threads import RUNNING, Thread, ThreadId
 from engine.blocking import blocking
-from engine.moderator.decision import Evaluator
 from engine.runtime import stop_thread
-from engine.runtime.commit_queue import CommitQueue
+from engine.runtime.calls import cancel_children
 from engine.runtime.leasing import CHECK_S, ThreadLeases
-from engine.runtime.single_flight import SingleFlight
+from engine.runtime.run_services import RunServices
 from engine.runtime.thread_head import PAUSE_S, ThreadHead, end_programs, unreachable
 from engine.runtime.thread_run import ThreadRun
-from engine.runtime.workspace import Workspaces, thread_workspace
+from engine.runtime.workspace import thread_workspace
 from engine.threads import suspension
 from engine.threads.call_stack import is_awaited
-
-if TYPE_CHECKING:
-    from engine.llm.llm_extractor import Extractor
+from engine.threads.suspension import Suspension
 
 
 @dataclass(eq=False)
@@ -68,27 +63,22 @@ class Task:
 class Supervisor:
     def __init__(
         self,
-        store: Store,
+        services: RunServices,
         env: Mapping[str, str],
-        log: Log,
         limit: int,
-        workspaces: Workspaces,
-        evaluator: Evaluator,
-        extractor: Extractor | None = None,
     ) -> None:
+        """`env`: of agents; `limit`: threads that run at once."""
+        store = services.store
+        log = services.log
         self.leases: ThreadLeases | None = None
         if isinstance(store.backend, Leasing):
             self.leases = ThreadLeases(store, store.backend.leases(secrets.token_hex(16)), log)
-        self._extractor = extractor
+        self._services = services
         self._store = store
         self._env = env
         self._lent: dict[ThreadId, Mapping[str, str]] = {}  # variables, in memory alone
         self._log = log
         self._limit = limit
-        self._workspaces = workspaces
-        self._evaluator = evaluator
-        self._single_flight = SingleFlight()
-        self._commits = CommitQueue()
         self._tasks: dict[ThreadId, Task] = {}
         self._queue: list[Task] = []  # in the order in which they will run
         self._running: list[Task] = []  # those that count against the limit
@@ -125,7 +115,7 @@ class Supervisor:
     @property
     def extracts(self) -> bool:
         """Whether a model finds the meta of an output, which may then be free text."""
-        return self._extractor is not None
+        return self._services.extractor is not None
 
     def head(self, id: ThreadId) -> ThreadHead | None:
         """Returns the head of a running thread."""
@@ -138,10 +128,13 @@ class Supervisor:
         if self.leases:
             self.leases.launch()
             return
-        running = await blocking(lambda: [*threads.with_field(self._store, "status", [RUNNING])])
+        running = await blocking(self._find_running)
         for thread in sorted(running, key=_launch_order):
             if not await blocking(partial(is_awaited, self._store, thread, running=True)):
                 self.launch(thread.id)
+
+    def _find_running(self) -> list[Thread]:
+        return list(threads.with_field(self._store, "status", [RUNNING]))
 
     def launch(self, id: ThreadId) -> None:
         """Queues a thread; it runs as soon as the limit allows."""
@@ -191,7 +184,7 @@ class Supervisor:
                     self._finish(task)
                 if task.scope.cancelled_caught:
                     await task.stopped.wait()
-            thread = await blocking(lambda: threads.get(self._store, child.id))
+            thread = await blocking(partial(threads.get, self._store, child.id))
             if thread.status != RUNNING or not self.leases:
                 return thread
 
@@ -202,7 +195,7 @@ class Supervisor:
             if task := self._tasks.get(id):
                 await task.done.wait()
             changed = self._changed
-            thread = await blocking(lambda: threads.get(self._store, id))
+            thread = await blocking(partial(threads.get, self._store, id))
             if thread.status != RUNNING:
                 return thread
             # a thread that is being stopped has no task any more before its head says so
@@ -242,8 +235,8 @@ class Supervisor:
                 await task.done.wait()
             detail = task and task.head and task.head.interrupted
             interrupted = [detail] if detail else []
-            act = partial(action, self._store, id, self._workspaces, interrupted)
-            await blocking(lambda: retry_on_conflict(act))
+            act = partial(action, self._store, id, self._services.workspaces, interrupted)
+            await blocking(partial(retry_on_conflict, act))
         finally:
             if task is not None:
                 task.stopped.set()
@@ -268,7 +261,9 @@ class Supervisor:
             await self._run_contained(task)
         if task.head and task.lease and task.scope.cancelled_caught and task.stopped.is_set():
             with suppress(CasfsError):  # it may go on elsewhere
-                workspace = thread_workspace(self._store, task.head.thread, self._workspaces)
+                workspace = thread_workspace(
+                    self._store, task.head.thread, self._services.workspaces
+                )
                 await blocking(workspace.remove)
 
     def _begin(self, task: Task) -> None:
@@ -294,7 +289,7 @@ class Supervisor:
         """Runs a thread from its head; contains all errors."""
         id = task.id
         try:
-            task.run = await blocking(lambda: self._thread_run(task))
+            task.run = await blocking(partial(self._thread_run, task))
             await task.run()
         except Conflict as error:
             self._log("conflict", thread=id, error=str(error))
@@ -307,7 +302,7 @@ class Supervisor:
             fault = f"internal error: {error!r}"
             self._log("failed", thread=id, error=repr(error))
             with suppress(CasfsError, KeyError):
-                await blocking(lambda: self._suspend(task, fault))
+                await blocking(partial(self._suspend, task, fault))
 
     def _thread_run(self, task: Task) -> ThreadRun:
         if self.leases and task.lease:
@@ -316,17 +311,16 @@ class Supervisor:
         else:
             thread = threads.get(self._store, task.id)
             guard = None
-        shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
-        trailing_args = (self._extractor, self._commits, guard)
-        return ThreadRun(
-            self._store, thread, self.env_of(task.id), self._log, *shared, *trailing_args
-        )
+        env = self.env_of(task.id)
+        return ThreadRun(self._services, thread, env, run_child=self.run_child, guard=guard)
 
     def _suspend(self, task: Task, reason: str) -> None:
         thread = threads.get(self._store, task.id)
         is_own = task.lease is None or thread.record.get("lease") == task.lease.token
         if thread.status == RUNNING and is_own:
-            suspension.suspend(self._store, thread, reason)
+            # As after any failure: the next attempt calls them anew.
+            cancel_children(self._store, thread, self._services.workspaces)
+            suspension.suspend(self._store, thread, Suspension(reason))
 
 
 def _launch_order(thread: Thread) -> tuple[bool, int, ThreadId]:

@@ -16,7 +16,6 @@ from casfs.agents.secret_marks import SecretMarks
 from casfs.checkpoints import revisions
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, NotFound, Refused
-from casfs.payloads import Intent
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.threads import prompts, rule_prompts, threads
@@ -35,6 +34,7 @@ from engine.threads.record import ALLOWS_SECRETS, Budget, pending_state
 from engine.workflow import registry as workflows
 
 if TYPE_CHECKING:
+    from casfs.payloads import Intent
     from engine.llm.llm_extractor import Extractor
 
 

@@ -12,13 +12,15 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from casfs.digest import NodeHash
-from casfs.payloads import Intent, Spent, ThreadId, ThreadRecord, ThreadStart
+from casfs.digest import NodeHash, ThreadId
 from casfs.system.clock import now_ms
 from casfs.threads.threads import RUNNING
 from casfs.trees.recorded_state import FIELDS, RecordedState
+
+if TYPE_CHECKING:
+    from casfs.payloads import Intent, Spent, ThreadRecord, ThreadStart
 
 MAX_REASON_BYTES = 600  # as JSON
 MAX_ATTEMPTS = 12  # length of a list
@@ -129,7 +131,7 @@ def run_token(intent: Intent) -> str:
 
 def changed(intent: Mapping[str, Any], **fields: Any) -> Intent:
     """Returns an intent with other values of these fields."""
-    return cast(Intent, {**intent, **fields})
+    return cast("Intent", {**intent, **fields})
 
 
 def state_fields(state: RecordedState) -> dict[str, str]:

@@ -8,6 +8,7 @@ their caller is suspended are suspended with it. Each function is one transactio
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from casfs.agents import HUMAN
@@ -29,51 +30,54 @@ from engine.threads.transitions import attempt_entry, move_head, paused_intent
 from engine.workflow import registry as workflows
 
 
-def suspend(
-    store: Store,
-    thread: Thread,
-    reason: str,
-    failed: Sequence[str] = (),
-    cause: str = FAILURE,
-    tokens: int = 0,
-    question: str | None = None,
-    state: RecordedState | None = None,
-    by_person: bool = False,
-) -> Thread:
-    """Suspends a thread until `resume`. `failed`: details of failed attempts to record;
-    `tokens`: spent by the attempt; `question`: a content node. Children that still run are
-    suspended too, except after FAILURE and TIMEOUT; of a failed step only the finished ones stay.
-    `by_person`: a pause, after which the attempt goes on.
-    Retries on conflict."""
+@dataclass(frozen=True)
+class Suspension:
+    """Why a thread is suspended, and what its attempt leaves. `failed`: details of failed attempts
+    to record; `tokens`: spent by the attempt; `question`: a content node; `state`: of the
+    directory with which the next attempt begins; `by_person`: a pause, after which the attempt
+    goes on."""
+
+    reason: str
+    cause: str = FAILURE
+    failed: Sequence[str] = ()
+    tokens: int = 0
+    question: str | None = None
+    state: RecordedState | None = None
+    by_person: bool = False
+
+
+def suspend(store: Store, thread: Thread, why: Suspension) -> Thread:
+    """Suspends a thread until `resume`. Children that still run are suspended too, except after
+    FAILURE and TIMEOUT; of a failed step only the finished ones stay. Retries on conflict."""
 
     def attempt() -> Thread:
         intent = thread.pending
-        details = failed
+        details = why.failed
         with store.batch() as batch:
             # Before it suspends for a failure, a run cancels them.
-            if cause not in (FAILURE, TIMEOUT):
+            if why.cause not in (FAILURE, TIMEOUT):
                 for child in call_stack.open_children(store, thread):
                     _pause(batch, child, thread)
-            if intent is not None and by_person:
-                intent = paused_intent(batch, intent, failed)
+            if intent is not None and why.by_person:
+                intent = paused_intent(batch, intent, why.failed)
                 details = ()
-            elif intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
-                details = attempt_entry(batch, thread, how=f"failed: {reason}", details=failed)
+            elif intent is not None and why.cause in (FAILURE, TIMEOUT, UNKNOWN):
+                details = attempt_entry(batch, thread, how=f"failed: {why.reason}", details=details)
                 calls = call_stack.finished_children(store, thread)
                 # Nobody has ended the children of an attempt that ended with the daemon: an equal
                 # call of the next attempt goes on with them.
-                if cause == UNKNOWN:
+                if why.cause == UNKNOWN:
                     calls = intent["calls"]
                 intent = record.changed(record.without_turns(intent), calls=calls)
-            if intent is not None and state is not None:
+            if intent is not None and why.state is not None:
                 # A state has no field for what it lacks: one of the state before would count as
                 # its own.
                 other_fields = {key: field for key, field in intent.items() if key not in FIELDS}
-                intent = record.changed(other_fields, **record.state_fields(state))
-            changes: dict[str, Any] = {"status": SUSPENDED, "cause": cause, "intent": intent}
-            changes |= {"reason": record.truncate_reason(reason), "question": question}
+                intent = record.changed(other_fields, **record.state_fields(why.state))
+            changes: dict[str, Any] = {"status": SUSPENDED, "cause": why.cause, "intent": intent}
+            changes |= {"reason": record.truncate_reason(why.reason), "question": why.question}
             changes["attempts"] = record.add_attempts(thread.record, details)
-            changes["spent"] = record.spent(thread.record, tokens)
+            changes["spent"] = record.spent(thread.record, why.tokens)
             return move_head(batch, thread, thread.hash, **changes, answer=None)
 
     # For the children, which may move meanwhile and are read anew. Where the thread itself has

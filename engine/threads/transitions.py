@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casfs.digest import NodeHash
 from casfs.errors import Conflict
-from casfs.payloads import Intent
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system.clock import now_ms
@@ -34,6 +33,9 @@ from engine.threads.record import (
     UNLIMITED,
     Budget,
 )
+
+if TYPE_CHECKING:
+    from casfs.payloads import Intent
 
 RETURN_MAX_STEPS = 2
 RETURN_CANCELLED = 130

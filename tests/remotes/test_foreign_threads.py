@@ -16,6 +16,7 @@ from casfs.threads.threads import Thread
 from engine.threads import forking, suspension, trust
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest, create
+from engine.threads.suspension import Suspension
 from engine.workflow import registry as workflows
 from tests.support.engine import loop
 from tests.support.remotes import Site
@@ -28,7 +29,7 @@ def suspended(store: Store, text: str) -> Thread:
     roles = workflows.load(store, flow).roles
     agent = Binding("command", {"argv": ["sh", "-c", text]})
     made = create(store, ThreadRequest(flow, "task", dict.fromkeys(roles, agent)))
-    return suspension.suspend(store, made, "wait")
+    return suspension.suspend(store, made, Suspension("wait"))
 
 
 @pytest.fixture

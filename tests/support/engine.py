@@ -26,6 +26,7 @@ from casfs.system import daemon_socket
 from casfs.threads import threads
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
+from engine.runtime.run_services import RunServices
 from engine.runtime.thread_run import ThreadRun
 from engine.threads import forking, lifecycle, suspension
 from engine.threads.agent_binding import NO_BINDINGS, Binding
@@ -119,8 +120,9 @@ def fork(
 
 
 async def carry_on(store: Store, thread: Thread, **more: Any) -> Thread:
-    """Run a thread as the daemon would, from where its head stands."""
-    return await ThreadRun(store, threads.get(store, thread.id), dict(os.environ), **more)()
+    """Run a thread as the daemon would, from where its head stands. `more`: of RunServices."""
+    services = RunServices(store, **more)
+    return await ThreadRun(services, threads.get(store, thread.id), dict(os.environ))()
 
 
 async def resumed(store: Store, thread: Thread) -> Thread:

@@ -25,8 +25,8 @@ from casfs.store.store import Store
 from casfs.system.log import silent
 from casfs.threads.threads import ENDED
 from engine.moderator.evaluator_pool import WorkerPool
+from engine.runtime.run_services import RunServices
 from engine.runtime.supervisor import Supervisor
-from engine.runtime.workspace import COPYING
 from tests.fuse.kernel.test_server import LINUX_6_12, Kernel, init
 from tests.support.engine import ONE, begin, says
 from tests.support.maintenance import age
@@ -92,7 +92,7 @@ def step(store: Store, source: Path) -> list[str]:
 
     async def run() -> None:
         async with WorkerPool(silent) as pool, trio.open_nursery() as nursery:
-            supervisor = Supervisor(store, dict(os.environ), silent, 1, COPYING, pool)
+            supervisor = Supervisor(RunServices(store, evaluator=pool), dict(os.environ), 1)
             supervisor.nursery = nursery
             supervisor.launch(thread.id)
             assert (await supervisor.wait(thread.id)).status == ENDED

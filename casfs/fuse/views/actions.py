@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from casfs.actions import cache
 from casfs.actions.cache import Result
@@ -32,8 +32,10 @@ from casfs.fuse.views.directories import (
 from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
-from casfs.payloads import ThreadStep
 from casfs.store.nodes import head_kinds
+
+if TYPE_CHECKING:
+    from casfs.payloads import ThreadStep
 
 
 class Actions(StoreDirectory):

@@ -16,6 +16,7 @@ from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.threads import threads
 from engine.threads import suspension, transitions
+from engine.threads.suspension import Suspension
 from tests.support.engine import ONE, begin, says
 from tests.support.s3_servers import S3Server
 from tests.support.shared_stores import join, make_store
@@ -86,7 +87,7 @@ def test_a_former_owner_is_in_conflict(store: Store, other: Store) -> None:
     with pytest.raises(Conflict):
         transitions.update_record(store, of(old), reason="late")
     with pytest.raises(Conflict):
-        suspension.suspend(store, of(old), "late")
+        suspension.suspend(store, of(old), Suspension("late"))
     assert first.renew([old.thread]).lost == {old.thread}
     assert first.check([old.thread]).lost == {old.thread}
     first.release([old.thread])  # of what it does not hold any more
@@ -109,7 +110,7 @@ def test_a_thread_that_was_stopped_elsewhere(store: Store, other: Store) -> None
     make(store, 2)
     first = leases(store, "first")
     one, two = first.claim(2)
-    suspension.suspend(other, of(one), "by another machine")
+    suspension.suspend(other, of(one), Suspension("by another machine"))
     assert first.check([one.thread, two.thread]) == (set(), {one.thread})
     assert first.renew([one.thread, two.thread]) == (set(), {one.thread})
 

@@ -16,6 +16,7 @@ from casfs.threads import attempt_details, threads
 from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from engine.llm.client import Endpoint
 from engine.llm.llm_extractor import Extractor, from_settings
+from engine.runtime.run_services import RunServices
 from engine.runtime.thread_run import ThreadRun
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
@@ -43,7 +44,7 @@ async def played(
     bound = {"a": Binding("llm", {"baseUrl": agent.url, "model": "m"})}
     thread = lifecycle.create(store, ThreadRequest(hash, "Do it.", bound))
     found = Extractor(Endpoint(extractor.url, "x", attempts=1), **more) if extractor else None
-    return await ThreadRun(store, thread, dict(os.environ), extractor=found)()
+    return await ThreadRun(RunServices(store, extractor=found), thread, dict(os.environ))()
 
 
 def extraction(store: Store, thread: Thread) -> str:

@@ -24,6 +24,7 @@ from engine.threads import agent_binding, lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import ALLOWS_SECRETS, Budget
+from engine.threads.suspension import Suspension
 from engine.workflow import registry as workflows
 from tests.scanner import samples
 from tests.support.engine import (
@@ -285,7 +286,7 @@ async def test_one_that_waits_lays_all_to_rest(disk_store: Store, tmp_path: Path
         running, _ = lifecycle.call(disk_store, running, ThreadRequest(inner, "x", {"a": role}), {})
     asks, works = children(disk_store, made)
     await carry_on(disk_store, asks)
-    suspended = suspension.suspend(disk_store, running, "no answer", cause="child")
+    suspended = suspension.suspend(disk_store, running, Suspension("no answer", "child"))
     assert threads.get(disk_store, works.id).record["cause"] == "caller"
     with pytest.raises(Conflict, match="waits for an answer"):
         suspension.resume(disk_store, suspended)
@@ -385,7 +386,7 @@ async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> Non
     assert (again, same) == (parent, child)
     _, other = lifecycle.call(disk_store, parent, request, {child.id: None})
     assert other.id != child.id
-    suspended = suspension.suspend(disk_store, threads.get(disk_store, made.id), "no")
+    suspended = suspension.suspend(disk_store, threads.get(disk_store, made.id), Suspension("no"))
     assert suspended.record["intent"]["calls"] == []
 
 

@@ -21,7 +21,7 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import threads
 from casfs.threads.threads import BROKEN, ENDED, RUNNING, SUSPENDED
-from engine.runtime.daemon import Daemon
+from engine.runtime.daemon import Daemon, DaemonSettings
 from engine.threads.record import UNKNOWN
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -268,7 +268,7 @@ async def test_a_thread_resumed_before_its_last_task_is_gone(
         agent = says({}, f"{first}; while [ ! -e {go} ]; do sleep 0.01; done")
         thread = begin(store, ONE, {"a": agent})
         async with trio.open_nursery() as nursery:
-            serving = Daemon(store, dict(os.environ), log, 8)
+            serving = Daemon(store, DaemonSettings(dict(os.environ), 8, log))
             nursery.start_soon(serving.serve, path, lambda: None)
             while not resumed:
                 await trio.sleep(0.01)

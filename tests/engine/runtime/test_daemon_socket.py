@@ -13,7 +13,7 @@ import trio
 
 from casfs.store.store import Store
 from casfs.system import daemon_socket
-from engine.runtime.daemon import Daemon
+from engine.runtime.daemon import Daemon, DaemonSettings
 from tests.support.engine import DEADLINE, alive, daemon, spawn
 from tests.support.new_store import init_store
 
@@ -62,7 +62,7 @@ def test_an_idle_connection_is_closed(root: Path, monkeypatch: pytest.MonkeyPatc
     async def main() -> None:
         path = root / "s"
         with Store.open(root) as store:
-            served = Daemon(store, {}, lambda event, **fields: None, 1)
+            served = Daemon(store, DaemonSettings({}, 1))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(served.serve, path, lambda: None)
                 while not path.exists():

@@ -21,6 +21,7 @@ from engine.threads import lifecycle, record, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import Budget
+from engine.threads.suspension import Suspension
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     ONE,
@@ -261,7 +262,9 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
         agents=hashes[0],
         spent={"tokens": 10**12, "wallMs": 10**12},
     )
-    now = suspension.suspend(store, now, letter * 5000, hashes, "child", 0, hashes[0])
+    now = suspension.suspend(
+        store, now, Suspension(letter * 5000, "child", hashes, question=hashes[0])
+    )
     assert len(canonical.encode(dict(now.record))) <= MAX_RECORD_BYTES
     assert now.record["intent"]["turnCount"] == 30
     assert now.record["intent"]["turns"] == hashes[24:]
@@ -296,7 +299,7 @@ def test_every_turn_is_kept_however_many_there_are(store: Store) -> None:
         assert threads.turns(store, now.record["intent"]) == done
         assert len(now.record["intent"]["turns"]) <= record.MAX_TURNS
     assert set(done) <= set(walk(store, targets(now.head)))
-    suspended = suspension.suspend(store, now, "no luck")
+    suspended = suspension.suspend(store, now, Suspension("no luck"))
     assert threads.turns(store, suspended.record["intent"]) == []
     (trace,) = suspended.record["attempts"]
     assert set(done) <= set(walk(store, [trace]))

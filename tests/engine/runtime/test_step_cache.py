@@ -19,7 +19,7 @@ from casfs.system import daemon_socket
 from casfs.threads import threads
 from casfs.threads.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
-from engine.runtime import step_cache, thread_run
+from engine.runtime import step_cache, step_runner
 from engine.runtime.single_flight import SingleFlight
 from engine.runtime.step_cache import StepInputs
 from engine.threads.record import Intent
@@ -270,7 +270,7 @@ async def test_that_nothing_can_be_kept_fails_no_step(
     def full(*_: object, **__: object) -> None:
         raise Failed("the disk is full")
 
-    monkeypatch.setattr(thread_run.step_cache, "save", full)
+    monkeypatch.setattr(step_runner.step_cache, "save", full)
     events = Events()
     made = begin(disk_store, cacheable(ONE), {"a": says({})})
     assert (await carry_on(disk_store, made, log=events)).status == ENDED

@@ -13,14 +13,12 @@ import trio
 import trio.testing
 
 from casfs.store.store import Store
-from casfs.system.log import silent
 from casfs.threads import threads
 from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
-from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import Next
 from engine.runtime import stop_thread
+from engine.runtime.run_services import RunServices
 from engine.runtime.supervisor import Supervisor
-from engine.runtime.workspace import COPYING
 from engine.threads import suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest, create
@@ -30,7 +28,7 @@ from tests.support.engine import DEADLINE, ONE, STATUS, begin, carry_on, loop, s
 
 @asynccontextmanager
 async def supervised(store: Store, limit: int) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(store, dict(os.environ), silent, limit, COPYING, LocalEvaluator())
+    supervisor = Supervisor(RunServices(store), dict(os.environ), limit)
     with trio.fail_after(DEADLINE):
         async with trio.open_nursery() as supervisor.nursery:
             yield supervisor

@@ -18,6 +18,7 @@ from casfs.trees.snapshot import stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.runtime.workspace import Workspace, sweep
 from engine.threads import suspension, transitions
+from engine.threads.suspension import Suspension
 from tests.support.engine import ONE, begin, daemon, says
 
 
@@ -147,7 +148,7 @@ def test_a_daemon_sweeps_what_threads_that_are_over_left(
     agents = {"a": says({})}
     ended, running, suspended = (begin(disk_store, ONE, agents, state) for _ in range(3))
     transitions.cancel(disk_store, ended)
-    suspension.suspend(disk_store, suspended, "a reason")
+    suspension.suspend(disk_store, suspended, Suspension("a reason"))
     gone = threads.new_id()
     for name in (ended.id, running.id, suspended.id, gone):
         Workspace(disk_store, folder / name).reset(state)

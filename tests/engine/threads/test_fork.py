@@ -18,6 +18,7 @@ from casfs.threads.threads import ENDED, RUNNING, Thread
 from engine.moderator.decision import Next
 from engine.threads import suspension, transitions
 from engine.threads.agent_binding import Binding
+from engine.threads.suspension import Suspension
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     STATUS,
@@ -170,7 +171,9 @@ async def test_its_record_has_room_however_many_agents(disk_store: Store) -> Non
     made = fork(disk_store, old, 0, {name: says_name(name) for name in names})
     begun = transitions.begin(disk_store, made, Next(names[0]), 0, 100, 99)
     failed = [disk_store.put(bytes([n])).hash for n in range(30)]
-    suspended = suspension.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
+    suspended = suspension.suspend(
+        disk_store, begun, Suspension("\U0001f525" * 5000, failed=failed)
+    )
     assert len(canonical.encode(dict(suspended.record))) < MAX_RECORD_BYTES - 100
 
 

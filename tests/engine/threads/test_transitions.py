@@ -20,6 +20,7 @@ from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
+from engine.threads.suspension import Suspension
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, STATUS, begin, rule, says, workflow
 
@@ -242,7 +243,7 @@ def test_suspending_keeps_the_intent_and_the_failed_tries(store: Store, thread: 
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
     blobs = [store.put(bytes([n])).hash for n in range(3)]
     failed = transitions.correct(store, running, blobs[0], "no block")
-    suspended = suspension.suspend(store, failed, "it broke", blobs[1:])
+    suspended = suspension.suspend(store, failed, Suspension("it broke", failed=blobs[1:]))
     assert suspended.record["attempts"] == blobs
     fault = failed.record["intent"]["correction"]
     assert store.node(fault, "content").payload["text"] == "no block"
@@ -274,7 +275,7 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
     long = workflow(rules, "w" * 64, **{role: STATUS})
     running = transitions.begin(store, begin(store, long, {role: says({})}), Next(role), 0, 100, 99)
     blobs = [store.put(bytes([n])).hash for n in range(30)]
-    suspended = suspension.suspend(store, running, letter * 5000, blobs)
+    suspended = suspension.suspend(store, running, Suspension(letter * 5000, failed=blobs))
     assert len(canonical.encode(dict(suspended.record))) < MAX_RECORD_BYTES - 100  # a pid comes yet
     assert "\n" not in suspended.record["reason"]
     assert suspended.record["attempts"] == blobs[-12:]
@@ -287,16 +288,15 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
 def test_only_what_is_suspended_is_resumed(store: Store, thread: Thread) -> None:
     with pytest.raises(Conflict, match=f"thread {thread.id} is queued, not suspended"):
         suspension.resume(store, thread)
-    suspended = suspension.suspend(store, thread, "why")
+    suspended = suspension.suspend(store, thread, Suspension("why"))
     assert suspension.resume(store, suspended).status == RUNNING
     with pytest.raises(Conflict):  # by somebody who saw it rest
         suspension.resume(store, suspended)
 
 
 def test_cancelling(store: Store, thread: Thread) -> None:
-    suspended = suspension.suspend(
-        store, transitions.begin(store, thread, Next("a"), 0, 100, 1), "why"
-    )
+    begun = transitions.begin(store, thread, Next("a"), 0, 100, 1)
+    suspended = suspension.suspend(store, begun, Suspension("why"))
     ended = transitions.cancel(store, suspended)
     assert (ended.status, ended.record["intent"], ended.record["reason"]) == (CANCELLED, None, None)
     assert (end_of(store, ended)["returnCode"], end_of(store, ended)["lastStep"]) == (130, None)
@@ -306,7 +306,7 @@ def test_cancelling(store: Store, thread: Thread) -> None:
 
 
 def test_a_head_that_somebody_else_moved_is_left_alone(store: Store, thread: Thread) -> None:
-    moved = suspension.suspend(store, thread, "somebody else")
+    moved = suspension.suspend(store, thread, Suspension("somebody else"))
     moves: list[Callable[[], Thread]] = [
         lambda: transitions.begin(store, thread, Next("a"), 0, 100, 1),
         lambda: transitions.update_record(store, thread, intent=None),
