@@ -92,7 +92,9 @@ def to_error(value: Message) -> CasfsError:
     if name == "AgentFailed":
         return AgentFailed(message, value["detail"] and str(value["detail"]))
     error_class = getattr(errors, str(name), Failed)
-    return error_class(message) if issubclass(error_class, CasfsError) else Failed(message)
+    # The module has names of other things than classes, too.
+    is_error = isinstance(error_class, type) and issubclass(error_class, CasfsError)
+    return error_class(message) if is_error else Failed(message)
 
 
 def find_waiting(error: BaseException) -> Waiting | None:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_heads import DiskHeads
-from casfs.backend.group_commit import GroupCommit
+from casfs.backend.group_commit import GroupCommit, error_copy
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
@@ -134,7 +134,8 @@ class DiskBackend:
             return self._commits.run_all(actions)
         except Exception as error:
             # Nothing of the group was written: `run_all` returns the errors of single publications.
-            return [error] * len(group)
+            # Each its own, as other threads may raise them at once.
+            return [error, *(error_copy(error) for _ in group[1:])]
         finally:
             # What was published was renamed, so this takes only what was not. The caller's own
             # blobs are the caller's to discard.

@@ -116,7 +116,7 @@ class GroupCommit:
                 with self._lock:
                     group.append(self._queue.popleft())
             for number, request in enumerate(group):
-                request.error = error if number == 0 else _copy(error)
+                request.error = error if number == 0 else error_copy(error)
         with self._lock:
             self._appoint_leader()
         for request in group:
@@ -153,7 +153,7 @@ class GroupCommit:
             db.execute("RELEASE action")
 
 
-def _copy(error: BaseException) -> CasfsError:
+def error_copy(error: BaseException) -> CasfsError:
     """Returns the error that ended a transaction, for another thread to raise."""
     if isinstance(error, CasfsError):
         return type(error)(*error.args)

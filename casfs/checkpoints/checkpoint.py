@@ -62,11 +62,9 @@ def recorded(store: Store, checkpoint: Checkpoint) -> RecordedState:
 
 def names(store: Store) -> list[str]:
     """Returns every name that has a checkpoint, sorted."""
-    sorted_names: dict[str, None] = {}
-    for key, _ in head_kinds.sound(store.heads, HEADS):
-        name = key[len(HEADS) :].partition("/")[0]
-        sorted_names[name] = None
-    return list(sorted_names)
+    # Heads sort otherwise: `a-b/` is before `a/`.
+    heads = head_kinds.sound(store.heads, HEADS)
+    return sorted({key[len(HEADS) :].partition("/")[0] for key, _ in heads})
 
 
 def listing(store: Store, name: str | None = None) -> list[Checkpoint]:
@@ -103,7 +101,7 @@ def find(store: Store, text: str) -> Checkpoint:
     if not name:
         checkpoint = _newest(store) if selector in NEWEST else None
     # No name of a checkpoint is a hash, so that one always means the node.
-    elif is_hash(name) or latest(store, name) is None:
+    elif is_hash(name) or not _is_name(store, name):
         checkpoint = _of_id(store, name) if selector is None else None
     elif selector is None or selector in NEWEST:
         checkpoint = latest(store, name)
@@ -124,7 +122,7 @@ def find_if_named(store: Store, text: str) -> Checkpoint | None:
     """As `find`, but returns None where no checkpoint has the name that `text` begins with: it may
     be another revision."""
     parts = TEXT.fullmatch(text)
-    if parts is None or is_hash(parts["name"]) or latest(store, parts["name"]) is None:
+    if parts is None or is_hash(parts["name"]) or not _is_name(store, parts["name"]):
         return None
     return find(store, text)
 
@@ -140,6 +138,12 @@ def with_id_part(store: Store, part: str) -> list[Checkpoint]:
         if checkpoint.id == part or part in random_part:
             checkpoints.append(checkpoint)
     return checkpoints
+
+
+def _is_name(store: Store, name: str) -> bool:
+    """Returns whether a checkpoint has this name, also where its newest one is damaged: older ones
+    are found all the same."""
+    return any(store.heads.list(f"{HEADS}{name}/", reverse=True))
 
 
 def _of_id(store: Store, text: str) -> Checkpoint | None:
@@ -188,8 +192,10 @@ def _at(store: Store, name: str, time: str) -> Checkpoint:
 def _back(store: Store, start: Checkpoint, count: int) -> Checkpoint:
     # Counted in the listing: `previous` of a node leads nowhere once that one is forgotten.
     checkpoints = listing(store, start.name)
-    matching = (index for index, checkpoint in enumerate(checkpoints) if checkpoint.id == start.id)
-    start_index = next(matching)
+    ids = [checkpoint.id for checkpoint in checkpoints]
+    if start.id not in ids:  # it was forgotten meanwhile
+        raise _missing(f"{start.name}@{start.id}")
+    start_index = ids.index(start.id)
     index = start_index - count
     if index < 0:
         raise NotFound(

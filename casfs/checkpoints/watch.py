@@ -138,13 +138,15 @@ class Watch:
                 if self._changes and not is_late:
                     return False
                 created = self._put(look, self.spec.name, self.spec.message, skip=True)
+                if created:  # else the message waits for the next checkpoint
+                    # First: whatever fails after it, the checkpoint has the message.
+                    self.spec.message = ""
+                    self._conclude(look, created)
                 self._pending = bool(self._changes)
                 self._failures = 0
                 self.spec.error = None
                 # A directory that never rests is due again after another MAX_UNREST_S.
                 self._first_change = time.monotonic()
-                if created:  # else the message waits for the next checkpoint
-                    self.spec.message = ""
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
                 self.spec.error = str(failure) or repr(failure)
@@ -160,6 +162,8 @@ class Watch:
             look = self._look()
             # `_pending` stays: `name` may be another than that of the watch.
             created = self._put(look, name, message, skip=skip)
+            if created:
+                self._conclude(look, created)
             # The daemon waits for events that have just been read: it asks `due_in` again.
             os.eventfd_write(self._wake, 1)
         latest = created or checkpoint.find(self._store, name)
@@ -341,7 +345,8 @@ class Watch:
         unreadable = suppress(CasfsError, OSError)
         with unreadable, _closing(open_top(self._directory.parent)) as above:
             key = self._source.add(above)
-            self._paths[key] = ABOVE
+            # "/" is above itself, and its own events count.
+            self._paths.setdefault(key, ABOVE)
 
     def _look_at_changes(self, fd: int, report: SnapshotReport) -> int:
         """Stores what changed and sets `_state`; returns how many bytes were new."""
@@ -452,8 +457,8 @@ class Watch:
     # -- recording ------------------------------------------------------------------------
 
     def _put(self, look: Look, name: str, message: str, *, skip: bool) -> Checkpoint | None:
-        """Makes a checkpoint of what a look saw, and removes old ones. Returns None where `skip`
-        and the latest has the same."""
+        """Makes a checkpoint of what a look saw. Returns None where `skip` and the latest has the
+        same."""
         previous = checkpoint.latest(self._store, name)
         if skip and previous is not None:
             recorded = checkpoint.recorded(self._store, previous)
@@ -471,22 +476,20 @@ class Watch:
                 # Its statistics come from the difference, without a walk of the whole tree.
                 with self._store.batch() as batch:
                     created = create.create_from_base(
-                        self._store,
-                        batch,
-                        name=name,
-                        base=previous.hash,
-                        state=look.state,
-                        message=message,
-                        applied=applied,
-                    )
-        latest = f"{name}@{created.id}"
+                        self._store, batch, name=name, base=previous.hash, state=look.state,
+                        message=message, applied=applied,
+                    )  # fmt: skip
+        return created
+
+    def _conclude(self, look: Look, created: Checkpoint) -> None:
+        """Notes what the directory holds, and removes old checkpoints."""
+        latest = f"{created.name}@{created.id}"
         record_state(self._store, self._directory, state=look.state, name=latest)
         # `keep` is a policy of the watch's name; `record` may have been given another one.
-        if self.spec.keep and name == self.spec.name:
-            decisions = forget.decide(self._store, name, self.spec.keep)
+        if self.spec.keep and created.name == self.spec.name:
+            decisions = forget.decide(self._store, created.name, self.spec.keep)
             unkept = [decision.checkpoint for decision in decisions if not decision.reasons]
             forget.remove(self._store, unkept)
-        return created
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -107,6 +107,12 @@ class TopGroup(LazyGroup):
             raise click.exceptions.NoSuchCommand(
                 error.command_name, possibilities=COMMANDS, ctx=ctx
             ) from None
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except BrokenPipeError:  # of --help and --version, which print before `invoke`
+            raise click.exceptions.Exit(_discard_stdout()) from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:

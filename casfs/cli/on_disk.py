@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from casfs.checkpoints.checkpoint import head_name
 from casfs.checkpoints.revisions import resolve_entry
 from casfs.cli.output import warn
 from casfs.digest import hash_stream
@@ -32,7 +33,10 @@ def revision(store: Store, text: str, error: CasfsError) -> str:
     for above in (path, *path.parents):
         name = Target(store, above).recorded_as()
         if name:
-            rev_path = f"{name.partition('@')[0]}:{path.relative_to(above)}"
+            bare_name, _, id = name.partition("@")
+            if store.heads.get(head_name(bare_name, id)) is None:
+                name = bare_name  # that checkpoint was removed: the newest of its name is nearest
+            rev_path = f"{name}:{path.relative_to(above)}"
             entry = resolve_entry(store, rev_path)[2]
             if isinstance(entry, File) and _hash(path) != entry.digest.hash:
                 warn(f"{text} was changed since {name}, which is shown")

@@ -203,7 +203,8 @@ def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> in
     last = first and step_state(store, thread, index=None)
     sides = [side and with_private(scratch, side) for side in (first, last)]
     different = (change.path for change in tree.changes(scratch, sides[0], sides[1]))
-    paths = list(islice((path for path in different if b".git" not in path.split(b"/")), MAX_PATHS))
+    changed = (path for path in different if b".git" not in path.split(b"/"))
+    paths = list(islice(changed, MAX_PATHS + 1))  # one more, to know whether that is all
     if as_json:
         echo_json({"event": "over", **times(head_fields(thread))}, pretty=False)
     elif end is not None:
@@ -212,10 +213,9 @@ def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> in
         tokens = f", {spent['tokens']} tokens" if spent["tokens"] else ""
         echo_line(f"{word}: {end.payload['summary']}, {spent['wallMs'] / 1000:.1f} s{tokens}")
         if first and last and paths:
-            print_state_diff(
-                store, first, new=last, format=DiffFormat(True, patch=True, json=False), paths=paths
-            )
-        if len(paths) == MAX_PATHS:
+            form = DiffFormat(True, patch=True, json=False)
+            print_state_diff(store, first, new=last, format=form, paths=paths[:MAX_PATHS])
+        if len(paths) > MAX_PATHS:
             echo_line(f"… `casfs thread diff {thread.id}` shows all")
     check_result(store, thread)
     if paths and applies is None and not as_json:

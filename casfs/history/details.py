@@ -14,6 +14,9 @@ from casfs.history.versions import Version
 from casfs.store.store import Store
 from casfs.threads.summary import content_text
 
+# (turn, tool), paths, and the lines of the texts that it was given
+_Call = tuple[tuple[int, str], list[str], set[str]]
+
 
 def version(store: Store, version: Version) -> dict[str, Any]:
     """Returns a version; what its nodes do not tell, or not any more, is null."""
@@ -48,23 +51,31 @@ def lines(store: Store, lines: Iterable[Line]) -> Iterator[dict[str, Any]]:
         same = (
             turn_tool
             for turn_tool, paths, texts in known[name][1]
-            if path in paths and str(text) in texts
+            if path in paths and text in texts
         )
         call = line.version.call or next(same, (None, None))
         value = {"line": line.number, "text": text, "path": path, "version": known[name][0]}
         yield {**value, "turn": call[0], "tool": call[1]}
 
 
-def _calls(store: Store, detail: str | None) -> Iterator[tuple[tuple[int, str], list[str], str]]:
-    """Yields (turn, tool), paths, and the texts given, of the calls of a step, the last first."""
-    with suppress(CasfsError, ValueError, AttributeError):
+def _calls(store: Store, detail: str | None) -> Iterator[_Call]:
+    """Yields the calls of a step, the last first."""
+    with suppress(CasfsError):
         session = store.node(detail or "", "react-session").payload
         for number, turn in reversed([*enumerate(session["turns"], 1)]):
             for hash in reversed(store.node(turn).payload["toolCalls"]):
-                call = store.node(hash).payload
-                arguments = json.loads(content_text(store, call["arguments"]))
-                diffs = call.get("diffs")
-                texts = [store.get(diff["new"]).decode() for diff in diffs or ()]
-                texts += [argument for argument in arguments.values() if isinstance(argument, str)]
-                paths = [arguments.get("path"), *(diff["path"] for diff in diffs or ())]
-                yield (number, call["name"]), paths, "\n".join(texts)
+                # What a model says may be anything: such a call wrote no line, but others did.
+                with suppress(CasfsError, ValueError, AttributeError):
+                    yield _call(store, number, store.node(hash).payload)
+
+
+def _call(store: Store, turn: int, call: Any) -> _Call:
+    arguments = json.loads(content_text(store, call["arguments"]))
+    diffs = call.get("diffs") or ()
+    texts = [store.get(diff["new"]).decode() for diff in diffs]
+    texts += [argument for argument in arguments.values() if isinstance(argument, str)]
+    paths = [arguments.get("path"), *(diff["path"] for diff in diffs)]
+    lines: set[str] = set()
+    for text in filter(None, texts):  # an empty one has no line, not one that is empty
+        lines.update(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+    return (turn, call["name"]), paths, lines

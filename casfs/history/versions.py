@@ -161,10 +161,12 @@ def find(store: Store, text: str) -> tuple[Place, bytes]:
     """Returns the version and the path of REV[:PATH]. Raises NotFound, Conflict, Invalid."""
     revision, path = revisions.split(text)
     position = at(store, revisions.resolve(store, revision))
+    # As the paths of private files are spelled: a person may write `./f`.
+    path = b"/".join(tree.split_path(path or b""))
     if path:
         # Set before a reader asks the chain: entries that it has read are kept.
         position.chain.is_whole = path in _private_files(store, position.version)
-    return position, path or b""
+    return position, path
 
 
 def at(store: Store, revision: Revision) -> Place:

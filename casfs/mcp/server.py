@@ -92,7 +92,7 @@ class Server(MCPServer[Any]):
                 raise
             faults = error.__cause__.errors(include_url=False, include_input=False)
             texts = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-            raise ToolError("; ".join(texts)) from None
+            raise ToolError(escape("; ".join(texts), one_line=True)) from None
 
     # -- resources ------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from casfs.backend import derived
 from casfs.backend.frame_mirror import create_mirror, mirror_path, remove_mirror
 from casfs.backend.lazy_packs import LazyPack, LazyRemote
 from casfs.backend.pack_files import PieceStream
-from casfs.backend.protocols import FILE_MIN_BYTES, MAX_NODE_BYTES, META, Staged
+from casfs.backend.protocols import FILE_MIN_BYTES, MAX_NODE_BYTES, META, Staged, discard
 from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.object_storage.retrying import parallel
@@ -170,16 +170,21 @@ class Missing:
             return True
         return bool(self._remote.state.locate([ref.hash]))
 
-    def _need_type(self, type: str) -> None:
-        """Stores a type, and the type of that, before a node of it is looked at."""
+    def _need_type(self, type: str, *, is_outer: bool = False) -> None:
+        """Stores a type, and the type of that, before a node of it is looked at. `is_outer`: it is
+        the type of a type."""
         if self._store.blobs.info([type]):
             return
         location = self._remote.state.locate([type], kind=NODES).get(type)
         if location is None:
             raise self._corrupt(f"the type {type} is missing")
         outer = self._member(location.pack, location.number).type
-        if outer not in (None, META, type):
-            self._need_type(str(outer))
+        if outer not in (None, META):
+            # Only the meta-schema is the type of types. An index that says more could go on for
+            # ever, or in a circle.
+            if is_outer:
+                raise self._corrupt(f"the type {type} is of a type that is no meta-schema")
+            self._need_type(str(outer), is_outer=True)
         # In a batch of its own: the registry reads a type from the store.
         with self._store.batch() as batch:
             self._put(batch, location)
@@ -284,19 +289,23 @@ class Missing:
     def _stage(self, pack: str, numbers: list[int]) -> list[Staged]:
         reader = self._reader(pack)
         stage = derived.stager(self._store.blobs)
-        staged = []
-        for number in numbers:
-            member = self._member(pack, number)
-            if member.size <= FILE_MIN_BYTES:
-                data = reader.read(number)
-                # The reader has verified it, so it is not hashed again.
-                digest = Digest(BlobHash(member.hash), len(data))
-                staged.append(stage(digest, data))
-            else:
-                # Verified at its end: of damaged bytes the stream raises before they are staged.
-                pieces: Any = PieceStream(reader.pieces(number))
-                stream = io.BufferedReader(pieces)
-                staged.append(self._store.blobs.stage(stream))
+        staged: list[Staged] = []
+        try:
+            for number in numbers:
+                member = self._member(pack, number)
+                if member.size <= FILE_MIN_BYTES:
+                    data = reader.read(number)
+                    # The reader has verified it, so it is not hashed again.
+                    digest = Digest(BlobHash(member.hash), len(data))
+                    staged.append(stage(digest, data))
+                else:
+                    # Verified at its end: of damaged bytes the stream raises before they are staged
+                    pieces: Any = PieceStream(reader.pieces(number))
+                    stream = io.BufferedReader(pieces)
+                    staged.append(self._store.blobs.stage(stream))
+        except BaseException:
+            discard(staged)
+            raise
         return staged
 
     def store_nodes(self) -> None:

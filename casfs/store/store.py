@@ -111,7 +111,11 @@ class Store:
             _write_format(root, SHARED_FORMAT)
         # After a crash here the store lacks the types; another `init` adds them.
         store = cls.open(root)
-        store.register_builtin()
+        try:
+            store.register_builtin()
+        except BaseException:
+            store.close()
+            raise
         return store
 
     @classmethod

@@ -110,7 +110,9 @@ class Batch:
     def require(self, hash: str) -> bool:
         """Requires a stored blob to be there still at commit. Returns False if it is not now."""
         self._look_up([hash])
-        self._require.add(hash)
+        # One that is not here would fail the commit, whatever the caller does without it.
+        if hash in self._known:
+            self._require.add(hash)
         return hash in self._known
 
     # -- local blobs ----------------------------------------------------------------------

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from casfs.system import mounts
+
 PREFIX = "casfs-"
 OWN = f"{PREFIX}daemon"  # for a daemon whose group gives its controllers to groups below
 UNIFIED = "unified"
@@ -53,7 +55,8 @@ def _mounts() -> Iterator[tuple[list[str], str, Path]]:
     for line in _lines("mountinfo"):
         about, _, filesystem = line.partition(" - ")
         kind, _, options = filesystem.split(" ", 2)
-        root, point = about.split(" ")[3:5]
+        # /proc/self/cgroup has no such escapes, and a unit of systemd has backslashes in its name.
+        root, point = (mounts.unescaped(os.fsencode(part)) for part in about.split(" ")[3:5])
         if kind == "cgroup2":
             yield [UNIFIED], root, Path(point)
         elif kind == "cgroup":
@@ -68,7 +71,7 @@ def _mounts() -> Iterator[tuple[list[str], str, Path]]:
 def _lines(name: str) -> list[str]:
     """Returns a file of this process in /proc; nothing where the kernel lacks it."""
     try:
-        return Path("/proc/self", name).read_text(errors="replace").splitlines()
+        return Path("/proc/self", name).read_text(errors="surrogateescape").splitlines()
     except OSError:
         return []
 

@@ -110,7 +110,7 @@ def mounts(table: Path = TABLE) -> list[Mounted]:
         type, source, *_ = filesystem.split(b" ")
         mount_list.append(
             Mounted(
-                Path(_unescaped(point)), _unescaped(type), source=_unescaped(source),
+                Path(unescaped(point)), unescaped(type), source=unescaped(source),
                 device=device.decode(), id=int(id),
             )
         )  # fmt: skip
@@ -141,6 +141,7 @@ def mounted_below(folder: Path) -> list[Path]:
     return [mounted.point for mounted in reversed(mounts()) if folder in mounted.point.parents]
 
 
-def _unescaped(part: bytes) -> str:
+def unescaped(part: bytes) -> str:
+    """Returns a field of a mount table as it is: there a space is `\\040`."""
     plain = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), part)
     return os.fsdecode(plain)

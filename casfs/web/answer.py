@@ -176,7 +176,8 @@ def answer(schema: Mapping[str, Any] | None, fields: Sequence[Field]) -> str:
             raise Invalid("the answer is empty")
         return fields[0].value
     properties = {field.name: _value(field) for field in fields if field.value.strip()}
-    meta = properties.get(WHOLE, {}) if fields[0].name == WHOLE else properties
+    # Not by the field's name: a property may have an empty one, too.
+    meta = properties if schema.get("properties") else properties.get(WHOLE, {})
     Schema(dict(schema), extra=ROLE_KEYWORDS).check(meta)
     return json.dumps(meta, ensure_ascii=False)
 

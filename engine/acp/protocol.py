@@ -65,10 +65,12 @@ def current_model(state: Any) -> str:
     agents say it in `models`, which the models of the messages do not know."""
     if not isinstance(state, Mapping):
         return ""
-    options = state.get("configOptions")
-    candidates = [state.get("models"), *(options if isinstance(options, list) else ())]
-    for candidate in candidates:
-        if isinstance(candidate, Mapping) and candidate.get("category", "model") == "model":
+    listed = state.get("configOptions")
+    options = listed if isinstance(listed, list) else []
+    mappings = [option for option in options if isinstance(option, Mapping)]
+    models = [option for option in mappings if option.get("category") == "model"]
+    for candidate in (state.get("models"), *models):
+        if isinstance(candidate, Mapping):
             name = candidate.get("currentModelId", candidate.get("currentValue"))
             if isinstance(name, str):
                 return name

@@ -137,10 +137,8 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 
 def _record(context: AgentContext, id: str, session: dict[str, Any], duration: int) -> Digest:
-    messages = session.get("messages")
-    valid_messages = (
-        [message for message in messages if isinstance(message, dict)] if messages else []
-    )
+    messages = _list(session.get("messages"))
+    valid_messages = [message for message in messages if isinstance(message, dict)]
     model = session.get("model")
     with context.store.batch() as batch:
         turns = [
@@ -167,7 +165,7 @@ def _turn(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
         "index": index,
         "role": str(message.get("role") or "unknown"),
         "content": _text(message.get("content")),
-        "toolCalls": [_call(call) for call in message.get("tool_calls") or ()],
+        "toolCalls": [_call(call) for call in _list(message.get("tool_calls"))],
         "reasoning": None if reasoning is None else _text(reasoning),
     }
 
@@ -175,7 +173,12 @@ def _turn(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
 def _call(call: Any) -> dict[str, str]:
     """Accepts `{"function": {"name", "arguments"}}`, and the two fields without that layer."""
     inner = call.get("function", call) if isinstance(call, dict) else {}
+    inner = inner if isinstance(inner, dict) else {}
     return {"name": str(inner.get("name", "")), "args": _text(inner.get("arguments", ""))}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

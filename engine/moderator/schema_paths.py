@@ -30,7 +30,8 @@ def allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
     if listed is not None:
         return any(_holds(constant, fields, value) for constant in listed)
     types = _types(schema)
-    if "array" in types and allows(schema.get("items", True), fields, value):
+    items = (*schema.get("prefixItems", ()), schema.get("items", True))
+    if "array" in types and any(allows(item, fields, value) for item in items):
         return True  # a path goes through arrays
     if not fields:
         return value is ANY or any(name in types for name in _type_names(value))

@@ -268,9 +268,9 @@ _store = f"{NO_DAEMON}{os.getpid()}"  # until it is a daemon
 
 def set_defaults(table: Mapping[str, Any]) -> None:
     """Sets the limits that hold where an agent or a role has no other. Raises Invalid."""
+    merge(table)  # first: a table with a fault sets nothing
     _defaults.clear()
     _defaults.update(table)
-    merge(table)
 
 
 def begin(token: str, *tables: Mapping[str, Any]) -> Cage:

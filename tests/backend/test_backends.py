@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,15 @@ import pytest
 from casfs.backend.derived import version_of
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
-from casfs.backend.protocols import INLINE_MAX_BYTES, Backend, Head, Staged, Swap
+from casfs.backend.protocols import (
+    FILE_MIN_BYTES,
+    INLINE_MAX_BYTES,
+    Backend,
+    Head,
+    Publication,
+    Staged,
+    Swap,
+)
 from casfs.backend.sqlite_statements import TOUCH_RESOLUTION_S
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound
@@ -176,6 +185,20 @@ def test_a_full_or_locked_tmp_is_a_clear_failure(root: Path, backend: DiskBacken
     (root / "tmp").write_bytes(b"in the way")
     with pytest.raises(CasfsError, match="tmp"):
         put(backend, LARGE)
+
+
+def test_each_of_a_group_that_fails_has_an_error_of_its_own(backend: DiskBackend) -> None:
+    """Else threads that raise it at once write into one traceback."""
+    lost = backend.blobs.stage(io.BytesIO(bytes(FILE_MIN_BYTES)))
+    assert lost.temp is not None
+    Path(lost.temp).unlink()
+    whole = backend.blobs.stage_bytes(Digest.of(b"1"), b"1")
+    group = [Publication([blob], [], require=(), local=()) for blob in (lost, whole)]
+    one, other = backend.publish_group(group)
+    assert isinstance(one, Failed)
+    assert isinstance(other, Failed)
+    assert str(one) == str(other)
+    assert one is not other
 
 
 def test_a_store_of_an_older_casfs_says_what_to_do(tmp_path: Path) -> None:

@@ -26,3 +26,16 @@ def test_a_damaged_checkpoint(tmp_path: Path, record: str) -> None:
         for text in ("work", f"work@{work.id}"):
             with pytest.raises(Corrupt, match="is broken: its r"):
                 checkpoint.find(store, text)
+
+
+def test_the_older_ones_of_a_damaged_checkpoint_are_found(tmp_path: Path) -> None:
+    with init_store(tmp_path / "store") as store:
+        old, damaged = (put_checkpoint(store, {"f": b"%d" % n}, at=n) for n in range(2))
+        sql(store, "UPDATE heads SET record = '{}' WHERE name = ?", damaged)
+        id = old.rpartition("/")[2]
+        for find in (checkpoint.find, checkpoint.find_if_named):
+            found = find(store, f"work@{id}")
+            assert found is not None
+            assert (found.id, found.message) == (id, "")
+            with pytest.raises(Corrupt, match="is broken: its r"):
+                find(store, "work")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from casfs.checkpoints import checkpoint
+from casfs.checkpoints import checkpoint, forget
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store.store import Store
@@ -58,3 +58,15 @@ def test_by_time(store: Store, made: list[Checkpoint]) -> None:
         checkpoint.find(store, at(-1))
     with pytest.raises(Invalid, match="invalid time 'last summer'"):
         checkpoint.find(store, "work@{last summer}")
+
+
+def test_back_from_one_that_was_forgotten_meanwhile(store: Store, made: list[Checkpoint]) -> None:
+    forget.remove(store, [made[1]])
+    with pytest.raises(NotFound, match=f"no checkpoint 'work@{made[1].id}'"):
+        checkpoint._back(store, made[1], 1)
+
+
+def test_names_are_sorted(store: Store) -> None:
+    for name in ("a", "a-b", "a.b", "B"):
+        put_checkpoint(store, {}, name)
+    assert checkpoint.names(store) == ["B", "a", "a-b", "a.b"]

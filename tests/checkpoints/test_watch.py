@@ -352,6 +352,40 @@ def test_messages_and_retention(place: tuple[Store, Path]) -> None:
     watch.close()
 
 
+def test_a_message_goes_to_one_checkpoint_even_if_what_follows_fails(
+    place: tuple[Store, Path],
+) -> None:
+    store, top = place
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    settle(watch)
+    assert store.root is not None
+    states = store.root / "restored"
+    states.rename(store.root / "away")
+    states.write_text("in the way of what the directory is noted to hold")
+    (top / "src/a").write_text("two")
+    assert watch.mark("wrote two")
+    while not watch.spec.error:
+        watch.step()
+    states.unlink()
+    (store.root / "away").rename(states)
+    watch._failures = 0
+    check(store, watch)
+    (top / "src/a").write_text("three")
+    check(store, watch)
+    found = checkpoint.listing(store, "work")
+    assert [one.message for one in found] == ["", "wrote two", ""]
+    watch.close()
+
+
+def test_the_root_directory_is_not_taken_for_the_one_above(place: tuple[Store, Path]) -> None:
+    watch = Watch(place[0], WatchSpec("/", "work", 0.0))
+    fd = os.open("/", os.O_RDONLY)
+    watch._start_over(fd)  # only its beginning: a look would read all files
+    os.close(fd)
+    assert watch._paths[watch._keys[b""]] == b""
+    watch.close()
+
+
 def test_an_error_is_kept_and_the_watch_goes_on(place: tuple[Store, Path]) -> None:
     store, top = place
     watch = Watch(store, WatchSpec(str(top), "work", 0.0))

@@ -144,5 +144,12 @@ def test_a_path_on_disk_of_a_restored_directory(cli: Cli, tmp_path: Path) -> Non
     cli("checkpoint", "create", "p", place)
     cli("checkpoint", "restore", f"p@{first}", place)
     for verb in ("blame", "log", "cat"):
-        assert cli(verb, place / "f").text
+        shown = cli(verb, place / "f")
+        assert (shown.text, shown.err) == (cli(verb, f"p@{first}:f").text, "")
     assert f"compared with p@{first}" in cli("status", place).text
+    (place / "f").write_text("c\n")
+    shown = cli("cat", place / "f")
+    assert (shown.text, f"since p@{first}, which is shown" in shown.err) == ("a\n", True)
+    cli("checkpoint", "forget", "p", "--keep-last", "1")
+    shown = cli("cat", place / "f")
+    assert (shown.text, "since p, which is shown" in shown.err) == ("b\n", True)

@@ -179,6 +179,16 @@ def test_a_reader_that_has_had_enough_is_no_error(cli: Cli) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_nor_is_one_that_has_closed_before_the_help(option: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "casfs", option]
+    done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # -- bad input -------------------------------------------------------------------------------
 
 

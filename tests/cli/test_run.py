@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.cli.run import MAX_PATHS
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import threads
@@ -160,6 +161,18 @@ def test_without_a_terminal_there_are_plain_lines(
     assert code == 0
     assert "M notes\nundo: " in out
     assert (project / "notes").read_text() == "one\ntwo\n"
+
+
+@pytest.mark.parametrize(("count", "is_cut"), [(MAX_PATHS, False), (MAX_PATHS + 1, True)])
+def test_many_changes_are_cut_and_it_says_so(
+    cli: Cli, project: Path, count: int, is_cut: bool
+) -> None:
+    makes = f"command:sh -c 'seq -f new-%03g {count} | xargs touch'"
+    code, out, err = spawned(cli, project, makes, "x", "--no-apply")
+    assert code == 0, err
+    assert ("shows all" in out) is is_cut
+    assert f"new-{MAX_PATHS}" in out
+    assert f"new-{MAX_PATHS + 1}" not in out
 
 
 def test_conflicts_of_the_apply_are_exit_code_1(cli: Cli, project: Path, opened: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from casfs.history.versions import find
 from casfs.store.store import Store
 from tests.history.oracle import start
 from tests.support.helpers import put_tree
+from tests.support.maintenance import put_checkpoint
 from tests.support.thread_example import Example, make_thread
 
 PARENT, CHILD, OTHER = (f"01JD000000000000000000000{one}" for one in "ABC")
@@ -118,8 +120,8 @@ def make_start_tree(store: Store, thread: Example) -> TreeHash:
     return root
 
 
-def test_the_tool_call_that_wrote_a_line(store: Store) -> None:
-    thread = start(store, PARENT, put_tree(store, {}))
+def session(store: Store, agent: str, calls: Sequence[tuple[str, str]]) -> str:
+    """A session with a turn for each call: its tool and arguments."""
     put = store.put_node
 
     def call(name: str, arguments: str) -> str:
@@ -134,19 +136,24 @@ def test_the_tool_call_that_wrote_a_line(store: Store) -> None:
             {
                 "input": said,
                 "output": said,
-                "toolCalls": [one],
+                "toolCalls": [call(*one)],
                 "tokens": {"input": 1, "output": 1},
                 "latencyMs": 1,
             },
         ).hash
-        for one in (
-            call("write_file", '{"path": "f", "text": "one\\ntwo\\n"}'),
-            call("edit_file", '{"path": "f", "old": "two", "new": "2"}'),
-            call("run_command", '["no object"]'),
-        )[:2]
+        for one in calls
     ]
-    session = {"agent": thread.agent, "role": "r", "turns": turns, "totalTokens": 2}
-    detail = put("react-session", {**session, "durationMs": 1}).hash
+    payload = {"agent": agent, "role": "r", "turns": turns, "totalTokens": 2, "durationMs": 1}
+    return put("react-session", payload).hash
+
+
+def test_the_tool_call_that_wrote_a_line(store: Store) -> None:
+    thread = start(store, PARENT, put_tree(store, {}))
+    calls = [
+        ("write_file", '{"path": "f", "text": "one\\ntwo\\n"}'),
+        ("edit_file", '{"path": "f", "old": "two", "new": "2"}'),
+    ]
+    detail = session(store, thread.agent, calls)
     step(thread, {"f": b"one\n2\nby a shell\n"}, detail=detail)
     rows = list(details.lines(store, blame(*find(store, f"{PARENT}:f"))))
     told = [(row["turn"], row["tool"]) for row in rows]
@@ -159,3 +166,49 @@ def test_lines_of_a_first_checkpoint_are_its_own(store: Store, tmp_path: Path) -
     create.create(store, "other", tmp_path)
     made = create.create(store, "site", tmp_path).checkpoint
     assert by(store, "site:f") == [f"site@{made.id}"]
+
+
+def test_a_private_file_is_seen_however_its_path_is_spelled(store: Store) -> None:
+    work: dict[str, Any] = {"a": {"f": b"1\n"}}
+    put_checkpoint(store, work, local={"a": {"f": b"1\n", ".env": b"KEY=1\n"}})
+    for spelled in ("a/.env", "./a/.env", "a//.env", "/a/./.env"):
+        position, path = find(store, f"work:{spelled}")
+        assert path == b"a/.env"
+        assert [line.text for line in blame(position, path)] == [b"KEY=1\n"]
+
+
+@pytest.fixture
+def told(store: Store) -> Callable[..., list[tuple[int | None, str | None]]]:
+    """Returns turn and tool of each line of a file that a step with these calls left."""
+
+    def told(data: bytes, *calls: tuple[str, str]) -> list[tuple[int | None, str | None]]:
+        thread = start(store, PARENT, put_tree(store, {}))
+        step(thread, {"f": data}, detail=session(store, thread.agent, calls))
+        rows = details.lines(store, blame(*find(store, f"{PARENT}:f")))
+        return [(row["turn"], row["tool"]) for row in rows]
+
+    return told
+
+
+def test_a_call_wrote_only_whole_lines_of_what_it_was_given(told: Any) -> None:
+    wrote = told(
+        b"one\n\ntwo\n",
+        ("write_file", '{"path": "f", "text": "one\\n\\n2\\n"}'),
+        ("edit_file", '{"path": "f", "old": "2", "new": "two"}'),
+        ("edit_file", '{"path": "f", "old": "phone", "new": ""}'),
+    )
+    assert wrote == [(1, "write_file"), (1, "write_file"), (2, "edit_file")]
+
+
+def test_a_file_without_lines_has_no_call(told: Any) -> None:
+    assert told(b"\0", ("write_file", '{"path": "f", "text": "None"}')) == [(None, None)]
+
+
+def test_a_call_that_is_malformed_hides_none_before_it(told: Any) -> None:
+    wrote = told(
+        b"one\n",
+        ("write_file", '{"path": "f", "text": "one"}'),
+        ("write_file", '{"path": "f", '),
+        ("run_command", '["no object"]'),
+    )
+    assert wrote == [(1, "write_file")]

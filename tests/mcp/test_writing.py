@@ -147,6 +147,8 @@ async def test_a_thread_is_started_answered_and_forked(disk_store: Store, place:
                 "fork_thread", thread=id, after=1, agents={"a": "command:{"}
             )
             assert "no workflow" in await agent.fault("start_thread", workflow="no", task="x")
+            wrong = await agent.fault("start_thread", **asked, agents={"a\x1b\n": 5})
+            assert wrong.startswith("agents.a\\x1b\\n: Input should be")
 
 
 async def test_what_an_agent_may_not_name(disk_store: Store) -> None:

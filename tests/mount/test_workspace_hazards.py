@@ -167,6 +167,17 @@ def test_a_copy_is_opened_where_no_mount_works(
     cli("workspace", "close", tmp_path / "w")
 
 
+def test_where_only_a_copy_works_it_is_not_opened_read_only(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = strategies.STRATEGIES[strategies.COPY]
+    monkeypatch.setattr(strategy_choice, "choose", lambda name, store: [copy])
+    cli("checkpoint", "create", "app", write_tree(tmp_path / "source", {"f": b"one"}))
+    done = cli("workspace", "open", "app", tmp_path / "w", "--read-only", code=4)
+    assert "a copy cannot be read-only" in done.err
+    assert not (tmp_path / "w").exists()
+
+
 @skip_without(strategies.OVERLAY)
 def test_their_own_mount_ends_with_the_last_one(cli: Cli, tmp_path: Path) -> None:
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", {"f": b"one"}))

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from casfs.backend.protocols import FILE_MIN_BYTES
 from casfs.digest import hash_bytes
 from casfs.errors import Conflict, Corrupt, Refused
 from casfs.packs.reader import open_pack
@@ -21,7 +22,7 @@ from casfs.remotes.log import Pack
 from casfs.remotes.remote import Settings
 from casfs.store.nodes import node
 from casfs.system.clock import now_ms
-from tests.support.helpers import blobs
+from tests.support.helpers import blobs, private_files
 from tests.support.remotes import Site
 from tests.support.thread_example import make_thread
 
@@ -281,3 +282,44 @@ def test_a_lazy_pull_checks_the_sizes_of_members(directory: Settings, sites: Sit
         with pytest.raises(Corrupt, match=r"frame"):
             there.pull(lazy=lazy)
         assert there.heads() == {}
+
+
+def chain(length: int) -> list[tuple[bytes, str]]:
+    """Bytes, each of which has the next one as its type, and the last the first."""
+    types = [b"type %d" % number for number in range(length)]
+    return [(data, hash_bytes(types[(i + 1) % length])) for i, data in enumerate(types)]
+
+
+@pytest.mark.parametrize("length", [2, 2000])
+def test_types_whose_types_have_no_end(directory: Settings, sites: Sites, length: int) -> None:
+    here, there = sites(directory), sites(directory)
+    ref = make_thread(here.store, status="suspended")
+    here.push(ref.id)
+    types = chain(length)
+    data = node.encode(hash_bytes(types[0][0]), {"text": "x", "artifacts": []})
+    record = {**here.refs()[ref.name]["record"], "compact": hash_bytes(data)}
+    planted(
+        here,
+        packs=pack_of(here, [*types, (data, hash_bytes(types[0][0]))]),
+        refs={ref.name: {**here.refs()[ref.name], "record": record}},
+    )
+    with pytest.raises(Corrupt, match="is of a type that is no meta-schema"):
+        there.pull()
+    assert there.heads() == {}
+
+
+def test_what_was_staged_before_a_damaged_blob_is_discarded(
+    directory: Settings, sites: Sites
+) -> None:
+    here, there = sites(directory), sites(directory)
+    noise = random.Random(5)
+    here.checkpoint("app", {name: noise.randbytes(2 * FILE_MIN_BYTES) for name in "ab"})
+    here.push("app")
+    path = max((place(here) / "packs").iterdir(), key=lambda one: one.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) * 7 // 8] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    with pytest.raises(Corrupt):
+        there.pull()
+    assert private_files(there.root) == []

@@ -369,3 +369,10 @@ def test_a_head_is_validated_when_it_is_written(
     with pytest.raises(Invalid, match=fault), store.batch() as batch:
         batch.swap(HeadName(name), None, Head(hash, record))
     assert store.heads.get(HeadName(name)) is None
+
+
+def test_what_is_required_and_not_there_is_left_out_of_the_commit(store: Store) -> None:
+    with store.batch() as batch:
+        assert not batch.require(ABSENT)
+        digest = batch.put(b"x")
+    assert store.get(digest.hash) == b"x"

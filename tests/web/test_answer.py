@@ -121,6 +121,11 @@ def test_without_properties_there_is_one_field() -> None:
             filled(schema, **{"": text})
 
 
+def test_a_property_may_have_an_empty_name() -> None:
+    schema = {"name": "s", "properties": {"": {"type": "string"}, "b": {"type": "string"}}}
+    assert json.loads(filled(schema, **{"": "one", "b": "two"})) == {"": "one", "b": "two"}
+
+
 @pytest.mark.parametrize(
     "part",
     [

@@ -35,6 +35,7 @@ from casfs.object_storage.location import open_storage
 from casfs.system.files import replacing
 
 MACHINE_FILE = "machine"  # the id of this machine
+RETRIES = 3  # of a publication whose uploads gc had deleted before its transaction
 
 
 class PostgresBackend:
@@ -78,6 +79,17 @@ class PostgresBackend:
         return result
 
     def publish_group(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+        results = self._publish_group(group)
+        for _ in range(RETRIES):
+            expired = [n for n, result in enumerate(results) if isinstance(result, Expired)]
+            if not expired:
+                break
+            again = self._publish_group([group[n] for n in expired])
+            for number, result in zip(expired, again, strict=True):
+                results[number] = result
+        return results
+
+    def _publish_group(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
         results: list[set[str] | BaseException] = [set()] * len(group)
         calls: dict[int, Call] = {}
         packs: dict[int, list[Pack]] = {}
@@ -102,18 +114,10 @@ class PostgresBackend:
                     discard(group[number].staged)
                     with suppress(CasfsError, OSError):  # it is published, cached or not
                         self.uploads.keep(packs[number], group[number].local)
-            pairs = zip(group, results, strict=True)
-            return [
-                self._again(original) if isinstance(got, Expired) else got
-                for original, got in pairs
-            ]
+            return results
         finally:
             with suppress(FileNotFoundError):  # renamed: an upload that was given up makes no more
                 shutil.rmtree(directory.rename(f"{directory}.done"), ignore_errors=True)
-
-    def _again(self, expired: Publication) -> set[str] | BaseException:
-        (result,) = self.publish_group([expired])
-        return result
 
     def _publish(self, calls: list[Call]) -> Sequence[set[str] | BaseException]:
         try:

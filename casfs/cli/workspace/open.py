@@ -99,7 +99,8 @@ def _open(
     """Opens with that strategy; without one, with the first that works, best first."""
     available = strategy_choice.choose(backend, store)
     if read_only and backend is None:
-        available = [candidate for candidate in available if candidate.layered]
+        # Where only a copy works, opening it says that it cannot be read-only.
+        available = [candidate for candidate in available if candidate.layered] or available
     trees = implicit_mount.tree_provider(store, os.environ)
     while True:
         strategy = available.pop(0)

@@ -56,8 +56,8 @@ class Target:
         raise Conflict(f"another restore into {self} is under way; wait for it")
 
     def check(self, root: TreeHash, delete_untracked: bool, parents: bool) -> None:
-        """Raises Refused for a target that is not a directory, or that holds the store where the
-        tree `root` has files; NotFound for one without a parent."""
+        """Raises Refused for a target that is not a directory, that is in the store, or that holds
+        the store where the tree `root` has files; NotFound for one without a parent."""
         target = self.path
         # What is open is a directory; whether its path still leads to it does not matter.
         if self._opened is None:
@@ -72,6 +72,10 @@ class Target:
             holds_store = real_target in store.parents
             if real_target == store or (delete_untracked and holds_store):
                 raise Refused(f"{target} holds the store itself; restore into another directory")
+            # Workspaces are in there; all else is the store's own, where gc may delete it.
+            is_inside = store in real_target.parents
+            if is_inside and store / "workspaces" not in real_target.parents:
+                raise Refused(f"{target} is in the store {store}; restore into another directory")
             if holds_store:
                 inside = os.fsencode(store.relative_to(real_target))
                 if tree.find(self._store, root, inside) is not None:

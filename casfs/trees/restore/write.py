@@ -24,6 +24,7 @@ from typing import BinaryIO
 
 from casfs.backend.derived import open_stream
 from casfs.digest import CHUNK
+from casfs.errors import CorruptBlob
 from casfs.store.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.system.files import data_extents, write_all
@@ -208,7 +209,7 @@ def write_file(
             size = len(content)
         else:
             with open_stream(store.blobs, entry.digest.hash) as source:
-                size = _copy(source, out)
+                size = _copy(source, out, entry.digest.hash)
         os.fchmod(out, mode)
         if entry.properties is not None and entry.properties.mtime is not None:
             os.utime(out, ns=utime_ns(entry.properties.mtime))
@@ -248,8 +249,9 @@ def utime_ns(mtime: tuple[int, int]) -> tuple[int, int]:
 # -- large files --------------------------------------------------------------------------
 
 
-def _copy(source: BinaryIO, out: int) -> int:
-    """Clones the extents where the file system can, else copies in the kernel, holes kept."""
+def _copy(source: BinaryIO, out: int, hash: str) -> int:
+    """Clones the extents where the file system can, else copies in the kernel, holes kept. Raises
+    CorruptBlob where the file of the blob `hash` has become shorter."""
     try:
         fd = source.fileno()
     except OSError:  # in memory, or in a pack
@@ -258,8 +260,11 @@ def _copy(source: BinaryIO, out: int) -> int:
     if _clone(fd, out):
         return size
     for offset, end in data_extents(fd, 0, size):
-        while offset < end:
-            offset += _copy_range(fd, out, offset=offset, count=end - offset)
+        while offset < end and (copied := _copy_range(fd, out, offset=offset, count=end - offset)):
+            offset += copied
+    # Nothing is copied from behind the end, and what is missing there seems to be a hole.
+    if os.fstat(fd).st_size < size:
+        raise CorruptBlob(f"blob {hash}: its file is not {size} bytes long any more")
     os.ftruncate(out, size)
     return size
 

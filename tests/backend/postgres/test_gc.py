@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from casfs.backend.postgres import gc as shared_gc
-from casfs.backend.postgres.backend import PostgresBackend
+from casfs.backend.postgres.backend import RETRIES, PostgresBackend
 from casfs.backend.postgres.gc import SharedMarkSweep
 from casfs.backend.postgres.schema import GUARD
 from casfs.backend.protocols import Head, HeadName, Swap
@@ -284,6 +284,23 @@ def test_an_upload_that_was_collected_is_made_again(
     assert len(objects(store)) == len(rows(store, "packs")) == 1
     with join(Path(f"{store.root}-new"), backend(store).settings.url) as fresh:
         assert fresh.get(hash) == content
+
+
+def test_an_upload_that_is_always_collected_is_given_up(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads = backend(other).uploads
+    real, tries = uploads.place, []
+
+    def place(*arguments: Any) -> object:
+        tries.append(real(*arguments))
+        collect(store)
+        return tries[-1]
+
+    monkeypatch.setattr(uploads, "place", place)
+    with pytest.raises(Conflict, match="longer than the grace period; try again"):
+        other.put(b"u" * PACKED)
+    assert len(tries) == 1 + RETRIES
 
 
 def test_a_blob_that_was_found_stored_and_collected_is_uploaded(

@@ -270,6 +270,7 @@ async def test_login_mode_and_model_are_as_the_config_says(
         ({"models": {"currentModelId": "local/x", "availableModels": []}}, "local/x"),
         ({"configOptions": [{"id": "m", "category": "model", "currentValue": "y"}]}, "y"),
         ({"configOptions": [{"id": "m", "category": "mode", "currentValue": "y"}]}, ""),
+        ({"configOptions": [{"id": "m", "currentValue": "y"}]}, ""),
         ({"models": {"currentModelId": 7}, "configOptions": ["x", {"category": "model"}]}, ""),
         ({"models": [], "configOptions": {}}, ""),
         (None, ""),

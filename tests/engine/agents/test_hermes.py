@@ -38,6 +38,7 @@ messages = [
 mode = os.environ["STAND_IN"]
 session = {"id": ID, "session_id": ID, "model": "qwen-plus", "messages": messages}
 chats = (home / "calls").read_text().count('"chat"')
+session |= json.loads(os.environ.get("ALSO", "{}"))
 session |= {"input_tokens": 50 * chats, "output_tokens": 7}
 if args[:2] == ["sessions", "export"]:
     assert args[2:] == ["-", "--session-id", ID], args
@@ -133,6 +134,24 @@ async def test_a_session_that_cannot_be_read(given: AgentContext, store: Store) 
     result = await create_agent(config(given))(mode(given, "unreadable"))
     assert result.output == DONE + "\n"
     assert store.node(result.detail.hash, "hermes-detail").payload["turns"] == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "calls"),
+    [
+        (5, []),
+        ("text", []),
+        ([{"role": "x", "tool_calls": True}], [[]]),
+        ([{"role": "x", "tool_calls": [{"function": "f"}]}], [[{"name": "", "args": ""}]]),
+    ],
+)
+async def test_a_session_of_another_form_fails_no_step(
+    messages: Any, calls: list[Any], given: AgentContext, store: Store
+) -> None:
+    also = json.dumps({"messages": messages})
+    result = await create_agent(config(given))(mode(given, "stdout", ALSO=also))
+    turns = store.node(result.detail.hash, "hermes-detail").payload["turns"]
+    assert [store.node(turn, "hermes-turn").payload["toolCalls"] for turn in turns] == calls
 
 
 async def test_no_session_id(given: AgentContext) -> None:

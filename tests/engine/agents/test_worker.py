@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import trio
 
+from casfs.agents import messages
 from casfs.agents.prompt import EarlierStep, Prompt
+from casfs.errors import Failed
 from casfs.maintenance import gc
 from casfs.store.store import Store
 from casfs.testing import run_agent
@@ -235,6 +237,12 @@ async def test_a_detail_that_the_store_lacks_is_not_recorded(hash: str, disk_sto
     now = await play(disk_store, "send_and_wait", flow=flow, lines=[line])
     reason, detail = failure(disk_store, now)
     assert (reason, detail["argv"][-1]) == ("a: took longer than 2 s", "odd")
+
+
+@pytest.mark.parametrize("name", ["annotations", "__doc__", "no such"])
+def test_an_error_whose_name_is_none_is_a_failure(name: str) -> None:
+    error = messages.to_error({"error": name, "message": "why"})
+    assert (type(error), str(error)) == (Failed, "why")
 
 
 async def test_a_request_that_is_not_valid_is_refused(disk_store: Store, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from casfs.errors import Invalid
 from engine.processes import containment, limits
 from tests.mount.test_containers import environment, interpreter
 from tests.support import programs
@@ -304,6 +305,16 @@ with socket.create_server(("127.0.0.1", 0)) as own:
 )
 def test_a_wrong_limit_is_named(table: Any, fault: str) -> None:
     assert next(limits.faults(table, "limits")).startswith(fault)
+
+
+def test_a_faulty_default_changes_none() -> None:
+    containment.set_defaults({"cpuS": 100})
+    try:
+        with pytest.raises(Invalid, match=r"limits\.cpuS"):
+            containment.set_defaults({"cpuS": 0})
+        assert containment.cage("none").limits.cpu == 100
+    finally:
+        containment.set_defaults({})
 
 
 def test_the_role_has_precedence_over_the_agent_and_that_over_the_default() -> None:

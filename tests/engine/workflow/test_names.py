@@ -108,6 +108,13 @@ def test_a_schema_that_may_declare_it(schema: dict[str, Any]) -> None:
     assert check(definition(rules, a=schema, b=None)) == CheckReport([], [])
 
 
+def test_what_the_first_items_of_an_array_have_is_there() -> None:
+    first = {"type": "array", "prefixItems": [{"properties": {"m": {}}}], "items": False}
+    schema = {"name": "m", "type": "object", "properties": {"list": first}}
+    rules = [*LINE[:2], rule("b", "__end__", "$last('a').meta.list.m"), rule("b", "__end__")]
+    assert check(definition(rules, a=schema, b=None)) == CheckReport([], [])
+
+
 def test_a_role_has_the_name_of_its_key() -> None:
     given = definition(LINE, a=STATUS, b=STATUS)
     given["roles"]["a"] = role("zzz")

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from casfs.backend.protocols import FILE_MIN_BYTES
+from casfs.digest import hash_bytes
 from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound, Refused
 from casfs.store.nodes import directory
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
+from casfs.trees.restore import write
 from tests.support.helpers import (
     ABSENT,
     LARGE,
@@ -250,3 +253,24 @@ def test_a_restored_tree_has_the_same_root(
     restore_tree(store, root, place / "out")
     assert take(store, place / "out") == root
     assert read_tree(place / "out") == tree
+
+
+@pytest.mark.parametrize("at", ["_clone", "_copy_range"])
+def test_a_blob_whose_file_is_cut_while_it_is_copied(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    data = b"x" * 2 * FILE_MIN_BYTES
+    root = put_tree(disk_store, {"f": data})
+    hash = hash_bytes(data)
+    assert disk_store.root is not None
+    path = disk_store.root / "objects" / hash[:2] / hash[2:]
+    path.chmod(0o644)
+    called = getattr(write, at)
+
+    def cut(*arguments: Any, **more: Any) -> Any:
+        os.truncate(path, 100)
+        return called(*arguments, **more)
+
+    monkeypatch.setattr(write, at, cut)
+    with pytest.raises(CorruptBlob, match=f"blob {hash}: its file is not .* long any more"):
+        restore_tree(disk_store, root, tmp_path / "out")

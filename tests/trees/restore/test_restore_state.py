@@ -129,6 +129,16 @@ def test_the_store_itself_is_no_target(disk_store: Store, tmp_path: Path) -> Non
         restore_tree(disk_store, root, tmp_path, base=root, delete_untracked=True)
 
 
+def test_of_what_is_in_the_store_only_workspaces_are_targets(disk_store: Store) -> None:
+    root = put_tree(disk_store, {"f": b"1"})
+    assert disk_store.root is not None
+    for inside in ("new", "objects/ab", "workspaces"):
+        with pytest.raises(Refused, match="restore into another directory"):
+            restore_tree(disk_store, root, disk_store.root / inside)
+    restore_tree(disk_store, root, disk_store.root / "workspaces/x")
+    assert read_tree(disk_store.root / "workspaces/x") == {b"f": b"1"}
+
+
 def test_an_empty_directory_that_we_stand_in_is_filled_as_it_is(
     disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
