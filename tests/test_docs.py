@@ -155,3 +155,23 @@ def test_the_index_links_to_every_page() -> None:
     index = DOCS / "README.md"
     linked = {(index.parent / name).resolve() for name in LINK.findall(text(index))}
     assert {page for page in DOCS.glob("*.md") if page != index} - linked == set()
+
+
+MAX_WORDS = 30  # of a sentence
+
+
+def sentences(page: Path) -> list[str]:
+    """The sentences of a page, without code, tables and headings."""
+    prose = re.sub(r"```.*?```", "", text(page), flags=re.S)
+    lines = ["" if line.lstrip().startswith(("|", "#")) else line for line in prose.splitlines()]
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", "\n".join(lines))
+    return [
+        sentence
+        for block in blocks
+        for sentence in re.split(r"(?<=[.!?:;])\s+(?=[A-Z`*\[(])|(?<=[.!?])\s+", block.strip())
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+def test_sentences_are_short(page: Path) -> None:
+    assert [one for one in sentences(page) if len(one.split()) > MAX_WORDS] == []
