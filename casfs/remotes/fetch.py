@@ -183,7 +183,7 @@ class Missing:
             # Only the meta-schema is the type of types. An index that says more could go on for
             # ever, or in a circle.
             if is_outer:
-                raise self._corrupt(f"the type {type} is of a type that is no meta-schema")
+                raise self._corrupt(f"the type {type} has a type that is not the meta-schema")
             self._need_type(str(outer), is_outer=True)
         # In a batch of its own: the registry reads a type from the store.
         with self._store.batch() as batch:

@@ -42,11 +42,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from casfs.store.graph import walk
 from casfs.store.store import Store
 from casfs.system import processes
-from casfs.system.log import silent
 from casfs.threads import threads
 from casfs.threads.threads import ENDED, RUNNING, Thread, ThreadId
 from casfs.trees.recorded_state import RecordedState
 from engine.runtime import commit_queue, daemon
+from engine.runtime.daemon import DaemonSettings
 from engine.threads import lifecycle, record
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -278,7 +278,7 @@ def serve(root: Path, socket: Path, commits: Any, delay: float) -> None:
         return results
 
     commit_queue.publish_group = counted
-    daemon.serve(root, socket, dict(os.environ), 8, None, silent, lambda: None)
+    daemon.serve(root, socket, DaemonSettings(dict(os.environ), 8), lambda: None)
 
 
 def main() -> int:

@@ -303,7 +303,7 @@ def test_types_whose_types_have_no_end(directory: Settings, sites: Sites, length
         packs=pack_of(here, [*types, (data, hash_bytes(types[0][0]))]),
         refs={ref.name: {**here.refs()[ref.name], "record": record}},
     )
-    with pytest.raises(Corrupt, match="is of a type that is no meta-schema"):
+    with pytest.raises(Corrupt, match="has a type that is not the meta-schema"):
         there.pull()
     assert there.heads() == {}
 

@@ -18,6 +18,7 @@ from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
 UNDO = "undo"  # folder of the states: the trees before an apply, and of what it made
 SHOWN_PATHS = 5  # of those in a message
+WORKSPACES = ("workspaces", "tests")  # directories of a store: of threads, of `casfs bisect`
 Roots = list[TreeHash | None]  # None: an empty tree
 
 
@@ -74,7 +75,8 @@ class Target:
                 raise Refused(f"{target} holds the store itself; restore into another directory")
             # Workspaces are in there; all else is the store's own, where gc may delete it.
             is_inside = store in real_target.parents
-            if is_inside and store / "workspaces" not in real_target.parents:
+            above = {*real_target.parents}
+            if is_inside and above.isdisjoint(store / folder for folder in WORKSPACES):
                 raise Refused(f"{target} is in the store {store}; restore into another directory")
             if holds_store:
                 inside = os.fsencode(store.relative_to(real_target))

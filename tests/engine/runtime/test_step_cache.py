@@ -14,6 +14,7 @@ from casfs.actions import cache as actions
 from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.errors import Failed, Invalid
 from casfs.maintenance import gc
+from casfs.payloads import Intent
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import threads
@@ -22,7 +23,6 @@ from casfs.trees.recorded_state import RecordedState
 from engine.runtime import step_cache, step_runner
 from engine.runtime.single_flight import SingleFlight
 from engine.runtime.step_cache import StepInputs
-from engine.threads.record import Intent
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     ONE,
