@@ -88,6 +88,6 @@ def hash_stream(source: BinaryIO, check: Callable[[], None] = lambda: None) -> D
 
 
 def is_hash(text: object) -> TypeGuard[BlobHash]:
-    # Most texts of records and payloads are no hashes: the length refuses them in a quarter of the
-    # time of the pattern.
+    # Most texts in records and payloads are not hashes, and comparing the length refuses them in a
+    # quarter of the time of the pattern.
     return isinstance(text, str) and len(text) == 64 and HEX.match(text) is not None

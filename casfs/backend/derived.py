@@ -157,7 +157,7 @@ def publish_each(
     for publication in group:
         try:
             results.append(publish(*publication))
-        except Exception as error:  # an interruption is no result: it ends the group
+        except Exception as error:  # KeyboardInterrupt and the like end the group
             results.append(error)
     return results
 

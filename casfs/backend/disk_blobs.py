@@ -100,7 +100,7 @@ class DiskBlobs(DiskPurging):
 
     def open(self, hash: str) -> BinaryIO:
         row = self._row(hash)
-        # A large one is not to be held in memory, and frames of a pack are no seekable file.
+        # Too large to be held in memory, and the frames of a pack cannot be sought in.
         if row.location is not None and row.size > FILE_MIN_BYTES:
             try:
                 self._thaw(hash, row)
@@ -275,7 +275,7 @@ class DiskBlobs(DiskPurging):
         try:
             return self.rows.decode(data) if is_node and data is not None else data
         except Corrupt:
-            # Not raised here: whoever reads them checks their hash, and then the row once more.
+            # Not raised here: the reader checks the hash, and reads the row again if it differs.
             return data
 
     def _row(self, hash: str) -> _Row:

@@ -182,7 +182,7 @@ class Watch:
         """Gives the next checkpoint a message, behind those that it has been given. Returns False
         where nothing has changed since the last one."""
         with self._lock:
-            # The change that the message tells of may be an event that nobody has read yet.
+            # The change that the message is about may still be an unread event of the kernel.
             self._drain()
             if self._pending:
                 messages = self.spec.message, message
@@ -326,7 +326,7 @@ class Watch:
         rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         self._rules = rules
         self._identity = os.fstat(fd)[1:3]
-        # One file that nobody can read must not keep the rest from being recorded.
+        # One unreadable file must not keep the rest from being recorded.
         scanner = policy.load(self._store).scanner()
         self._options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
         self._seen = SnapshotReport()

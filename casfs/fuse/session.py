@@ -226,7 +226,7 @@ class Session:
         if wanted & os.W_OK:
             raise Denied(errno.EROFS)
         mode = self.vnode(ino).attr().mode
-        if uid == 0:  # root reads all, but executes only what somebody may
+        if uid == 0:  # root bypasses read permission, but needs an execute bit
             granted = os.R_OK | (os.X_OK if mode & 0o111 else 0)
         elif uid == self.uid:
             granted = mode >> 6

@@ -201,7 +201,8 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
 
 
 def _checkpoint_version(candidate: Checkpoint) -> Version:
-    # `called` is None: the heads tell all but that, so no node is read until somebody asks.
+    # `called` is None, to be read from the node when it is first needed: a listing of checkpoints
+    # needs their heads alone.
     return Version(
         candidate.root,
         candidate.hash,

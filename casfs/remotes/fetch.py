@@ -219,7 +219,7 @@ class Missing:
         """Fetches the first frames of packs that were not read yet, at the same time."""
         new = {*packs} - self._mirrored
         requests = [partial(self._first, name) for name in sorted(new)]
-        # There are no results: this waits, and raises what a request has raised.
+        # Waits for all requests, and raises the first error; they return nothing.
         for _ in parallel(requests):
             pass
 

@@ -46,8 +46,8 @@ class AgentNames:
     own: Mapping[str, AgentSpec]
 
     def bindings(self, specs: Specs, **extra_config: Any) -> dict[str, Binding]:
-        """Resolves the agents of roles; `more`: of their config. Raises NotFound, Invalid,
-        Conflict naming the role."""
+        """Resolves the agents of roles; `extra_config`: added to their config. Raises NotFound,
+        Invalid, Conflict naming the role."""
         bound = {}
         for role, spec in specs.items():
             try:

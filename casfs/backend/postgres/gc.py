@@ -158,7 +158,7 @@ class SharedMarkSweep:
 
     def _end(self, db: Connection) -> None:
         with db.transaction():
-            # The marks of whoever took the lease over are not ours to clear.
+            # Where another gc has taken the lease over, the marks in the table are its own.
             if fetch(db, END, [self._token]):
                 fetch(db, "TRUNCATE casfs.marks")
 

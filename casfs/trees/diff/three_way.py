@@ -79,7 +79,7 @@ def _reduced(ours: Lines, theirs: Lines) -> Iterator[_Piece]:
 def _joined(pieces: Iterable[_Piece]) -> list[_Piece]:
     """Joins conflicts that have only a few common lines between them."""
     joined_pieces: list[_Piece] = []
-    gap: Lines = []  # common lines after the last of `found`
+    gap: Lines = []  # common lines after the last of `joined_pieces`
     for piece in pieces:
         last = joined_pieces[-1] if joined_pieces else _Piece([])
         if piece.theirs is None and piece.common:

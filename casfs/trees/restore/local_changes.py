@@ -1,6 +1,6 @@
 """Local changes: what a restore would overwrite that is in no tree.
 
-`here` is the tree of what a directory holds (`casfs.trees.snapshot.tracked`), `olds` are the
+`current` is the tree of what a directory holds (`casfs.trees.snapshot.tracked`), `olds` are the
 trees that it may have been restored to, `new` is the one to come; None is an empty tree. An entry
 that is as in none of them was changed locally. What is missing is no local change: nothing is
 lost when it comes back.
