@@ -19,7 +19,7 @@ from hypothesis import settings
 from casfs.store.store import Store
 from tests.support import programs
 from tests.support.engine import Cli
-from tests.support.new_store import init_store
+from tests.support.new_store import init_store, memory_store
 from tests.support.postgres_server import database_url, postgres  # noqa: F401
 from tests.support.s3_servers import moto_server, proxy, s3, seaweedfs  # noqa: F401
 
@@ -114,7 +114,7 @@ def isolated(tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def store() -> Iterator[Store]:
     """An empty store in memory."""
-    with Store.memory() as opened:
+    with memory_store() as opened:
         yield opened
 
 

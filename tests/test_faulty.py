@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.disk import DiskBackend
-from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import Backend, Head
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import Failed
@@ -30,7 +29,6 @@ def disk(root: Path) -> Backend:
 
 BACKENDS: dict[str, Callable[[Path], Backend]] = {
     "disk": disk,
-    "memory": lambda _: MemoryBackend(),
 }
 Make = Callable[[], Backend]
 
@@ -70,8 +68,7 @@ def faults(backend: Backend) -> Faults:
 
 @pytest.fixture
 def faulty(backend: Backend, tmp_path: Path) -> Store:
-    root = tmp_path / "backend-0"
-    store = Store(backend, root if root.exists() else None)
+    store = Store(backend, tmp_path / "backend-0")
     store.register_builtin()
     return store
 

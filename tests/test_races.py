@@ -40,7 +40,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 @pytest.fixture
 def other(disk_store: Store) -> Iterator[Store]:
     """The same store in another process, as far as the store can tell."""
-    assert disk_store.root is not None
     with Store.open(disk_store.root) as opened:
         yield opened
 
@@ -228,7 +227,6 @@ def test_a_record_cannot_begin_to_mention_what_is_not_there(disk_store: Store) -
 
 
 def test_a_file_that_a_crash_left_is_replaced_by_the_content(disk_store: Store) -> None:
-    assert disk_store.root is not None
     hash = disk_store.put(LARGE).hash
     repairable(disk_store.blobs).quarantine(hash)
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
@@ -283,7 +281,6 @@ def test_bytes_that_become_a_node_arrive_anew(disk_store: Store) -> None:
 def test_fsck_does_not_take_away_what_was_put_back_meanwhile(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert disk_store.root is not None
     hash = disk_store.put(LARGE).hash
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
     path.chmod(0o600)

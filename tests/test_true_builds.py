@@ -17,7 +17,7 @@ from casfs.threads.threads import ENDED
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.apply import apply
-from casfs.trees.restore.restore import restore
+from casfs.trees.restore.restore import RestoreOptions, restore
 from casfs.workspaces import lifecycle, strategies
 from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.runtime.workspace import Workspace, Workspaces
@@ -84,7 +84,7 @@ def test_restored_over_a_built_directory(
     tool.make(project)
     assert tool.says(project) == tool.says_when_clean(project, tmp_path / "clean")
     assert "7" not in tool.says(project)
-    restore(disk_store, second, project, on_local_changes=lambda state, paths: None)
+    restore(disk_store, second, project, RestoreOptions(on_local_changes=lambda state, paths: None))
     assert "7" in tool.says_when_clean(project, tmp_path / "clean")
     check(tool, project, tmp_path, is_idle=is_recorded and tool.trusts_order)
 
@@ -103,9 +103,16 @@ def test_undone(disk_store: Store, project: Path, tool: Tool, tmp_path: Path) ->
     first, _ = built_twice(disk_store, tool, project)
     tool.edit(project, tool.edited[2], "9")
     before: list[RecordedState] = []
-    restore(disk_store, first, project, on_local_changes=lambda state, paths: before.append(state))
+    restore(
+        disk_store,
+        first,
+        project,
+        RestoreOptions(on_local_changes=lambda state, paths: before.append(state)),
+    )
     tool.make(project)
-    restore(disk_store, before[0], project, on_local_changes=lambda state, paths: None)
+    restore(
+        disk_store, before[0], project, RestoreOptions(on_local_changes=lambda state, paths: None)
+    )
     tool.make(project)
     assert sorted(tool.says(project)) == ["0", "7", "9"]
     assert tool.says(project) == tool.says_when_clean(project, tmp_path / "clean")
@@ -201,7 +208,6 @@ def test_steps_of_a_thread(
 ) -> None:
     def begun(state: RecordedState) -> Workspace:
         """As a new process begins a step: after a kill, and of a fork."""
-        assert disk_store.root is not None
         workspaces.append(kind(disk_store, disk_store.root / "workspaces" / f"{len(workspaces)}"))
         workspaces[-1].reset(state)
         return workspaces[-1]

@@ -199,7 +199,7 @@ def identify(store: Store, request: Request) -> Action:
             batch, request.root, rules=ignore, report=report, options=options, cache=cache
         )
         state = working_tree.divide(
-            store, batch, full=full.dated, directory=request.root, report=report, base=None
+            store, batch, full=full.dated, directory=request.root, report=report
         )
         payload |= input_fields(state)
         node = batch.put_node("action", payload)

@@ -29,6 +29,7 @@ from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import rmtree
+from casfs.system.files import os_errors
 from casfs.system.locks import is_at, lock_file
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.system.syscalls import exchange
@@ -98,7 +99,12 @@ def record(store: Store, batch: Batch, root: Path, paths: Collection[str]) -> Re
     ignore = IgnoreRules(work=settings.work, private=settings.private)
     rules = ThreadRules(RecordedTrackedFiles(store, nothing), ignore, scanner)
     return working_tree.divide(
-        store, batch, full=full.dated, directory=root, report=report, base=nothing, thread=rules
+        store,
+        batch,
+        full=full.dated,
+        directory=root,
+        report=report,
+        earlier=working_tree.Earlier(base=nothing, thread=rules),
     )
 
 
@@ -155,15 +161,13 @@ def staged(
 
 def _make_staging(root: Path) -> tuple[Path, int]:
     """Returns (a new directory in `root`, the descriptor that holds its lock)."""
-    try:
+    with os_errors(f"cannot write to {root}"):
         while True:
             path = root / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
             path.mkdir(0o700)
             fd = _lock(path)
             if fd is not None:  # else another process deleted it before it was locked
                 return path, fd
-    except OSError as error:
-        raise Failed(f"cannot write to {root}: {error.strerror}") from None
 
 
 def _delete_abandoned(root: Path) -> None:

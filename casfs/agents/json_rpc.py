@@ -2,9 +2,8 @@
 
 Notifications are handled in the order in which they come, each before the next line is read;
 requests of the other side run side by side, MAX_REQUESTS at most. A line that is not a message of
-the protocol, or is longer than MAX_LINE_BYTES, is counted, its beginning is kept, and the rest goes
-on. A request that is too long is answered with an error, and so is a call whose answer is; the
-handler of notifications gets one that is too long without its parameters.
+the protocol is counted, its beginning is kept, and the rest goes on. One that is longer than
+MAX_LINE_BYTES ends the conversation: what follows cannot be told from the rest of it.
 
 What a request raises is its answer; the handler of notifications must raise nothing. Only
 notifications may hold lone surrogates.
@@ -13,10 +12,8 @@ notifications may hold lone surrogates.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -29,13 +26,8 @@ MAX_INLINE_BYTES = 1 << 20  # of a line that the event loop parses itself
 MAX_REQUESTS = 64  # of the other side at once
 MAX_KEPT_BYTES = 64 << 10  # of malformed lines
 MAX_KEPT_LINE_BYTES = 1 << 10
-INVALID_REQUEST = -32600
 NO_METHOD = -32601
 INTERNAL = -32603
-MEMBER = re.compile(r'\s*"([^"\\]*)"\s*:\s*')
-AFTER_MEMBER = re.compile(r"\s*,")
-LAST_MEMBER = rb'"(?:id|method|jsonrpc)"\s*:\s*(?:-?\d+|"[^"\\]*")'
-LAST_MEMBERS = re.compile(rb",\s*(%b(?:\s*,\s*%b)*)\s*\}\s*\Z" % (LAST_MEMBER, LAST_MEMBER))
 CODES: dict[type[Exception], int] = {Invalid: -32602, NotFound: -32002}
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
 Handler = Callable[[str, Any, int], Awaitable[Any]]  # method, parameters, size of the line
@@ -53,29 +45,9 @@ class Closed(Failed):
     """The other side has closed its stream."""
 
 
-@dataclass
-class LongLine:
-    """A line longer than MAX_LINE_BYTES. `head`, `tail`: what is kept of it."""
-
-    head: bytes
-    tail: bytes = b""
-    size: int = 0
-
-    def add(self, data: bytes | bytearray) -> None:
-        self.size += len(data)
-        self.tail = (self.tail + data)[-MAX_KEPT_BYTES:]
-
-    def members(self) -> dict[str, Any]:
-        """Returns the members of the message that stand whole in what is kept."""
-        members = _first_members(self.head.decode("utf-8", "replace"))
-        if last := LAST_MEMBERS.search(self.tail):
-            with suppress(ValueError):
-                members |= json.loads(b"{" + last[1] + b"}")
-        return members
-
-
 class Peer:
-    """`malformed`: the beginnings of lines that were no messages; `malformed_count`: of them."""
+    """`malformed`: the beginnings of lines that were no messages; `malformed_count`: of them;
+    `fault`: why the conversation was ended here, if it was."""
 
     def __init__(
         self,
@@ -97,9 +69,9 @@ class Peer:
         self._last_id = self._running = 0
         self._held = bytearray()
         self._searched = 0
-        self._long: LongLine | None = None
         self.malformed = bytearray()
         self.malformed_count = 0
+        self.fault = ""
 
     async def call(self, method: str, params: Any) -> Any:
         """Sends a request; returns its result. Raises RpcError, Closed."""
@@ -113,7 +85,7 @@ class Peer:
         finally:
             del self._waiting[id]
         if not answer:
-            raise Closed("it has closed its output")
+            raise Closed(self.fault or "it has closed its output")
         error = answer.get("error")
         if error is None:
             return answer.get("result")
@@ -133,10 +105,11 @@ class Peer:
                 with suppress(*GONE):
                     async for piece in self._input:
                         for line in self._lines(piece):
-                            if isinstance(line, LongLine):
-                                await self._receive_long(line, nursery)
-                            else:
-                                await self._receive(line, nursery)
+                            await self._receive(line, nursery)
+                        if len(self._held) > MAX_LINE_BYTES:
+                            self.fault = f"it sent a line of more than {MAX_LINE_BYTES >> 20} MiB"
+                            self._keep_malformed(bytes(self._held[:MAX_KEPT_BYTES]))
+                            break
                 nursery.cancel_scope.cancel()
         finally:
             self._is_over = True
@@ -148,40 +121,17 @@ class Peer:
         async with self._sending:
             await self._output.send_all(line.encode() + b"\n")
 
-    def _lines(self, piece: bytes | bytearray) -> Iterator[bytes | LongLine]:
+    def _lines(self, piece: bytes | bytearray) -> Iterator[bytes]:
         """Yields the lines that end in a piece."""
         self._held += piece
         while (end := self._held.find(b"\n", self._searched)) >= 0:
             line = bytes(self._held[:end])
             self._searched = 0
             del self._held[: end + 1]
-            if self._long is not None:
-                self._long.add(line)
-                yield self._long
-                self._long = None
-            elif line.strip():
+            if line.strip():
                 yield line
+        # The next piece is not searched from the line's beginning: a long one comes in thousands.
         self._searched = len(self._held)
-        if self._long is None and self._searched > MAX_LINE_BYTES:
-            self._long = LongLine(bytes(self._held[:MAX_KEPT_BYTES]))
-        if self._long is not None:
-            self._long.add(self._held)
-            self._held = bytearray()
-            self._searched = 0
-
-    async def _receive_long(self, line: LongLine, nursery: trio.Nursery) -> None:
-        message = line.members()
-        method = message.get("method")
-        id = message.get("id")
-        fault = {"code": INVALID_REQUEST, "message": f"longer than {MAX_LINE_BYTES >> 20} MiB"}
-        if isinstance(method, str) and id is None:
-            await self._notification(method, None, line.size)
-            return
-        self._keep_malformed(line.head)
-        if isinstance(method, str):
-            nursery.start_soon(self._answer, id, {"error": fault})
-        else:
-            self._take_answer(id, {"error": fault})
 
     def _keep_malformed(self, line: bytes) -> None:
         self.malformed_count += 1
@@ -236,21 +186,3 @@ def _decode(line: bytes) -> Any:
         return message
     is_notification = "method" in message and message.get("id") is None
     return message if is_notification else surrogates.replace_in_json(message)
-
-
-def _first_members(text: str) -> dict[str, Any]:
-    """Returns the members of an object of which only the beginning is there."""
-    members: dict[str, Any] = {}
-    decoder = json.JSONDecoder()
-    end = text.find("{") + 1
-    while member := MEMBER.match(text, end):
-        try:
-            value, end = decoder.raw_decode(text, member.end())
-        except (ValueError, RecursionError):
-            break
-        after = AFTER_MEMBER.match(text, end)
-        if after is None:  # it may be cut
-            break
-        members[member[1]] = value
-        end = after.end()
-    return members

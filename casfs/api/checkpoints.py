@@ -45,12 +45,14 @@ class Checkpoints:
         created = create.create(
             self._store,
             name,
+            options=create.CreateOptions(
+                defaults=default_excludes,
+                patterns=exclude,
+                snapshot=SnapshotOptions(preserve, max_bytes),
+                skip_if_unchanged=skip_if_unchanged,
+            ),
             directory=Path(source),
             message=message,
-            defaults=default_excludes,
-            patterns=exclude,
-            options=SnapshotOptions(preserve, max_bytes),
-            skip_if_unchanged=skip_if_unchanged,
         )
         pass_on(created.report.warnings, warn)
         return _public(created.checkpoint)

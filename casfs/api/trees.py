@@ -160,13 +160,15 @@ class Trees:
             self._store,
             state,
             Path(target),
-            base=None if base is None else self._state(base).full,
-            paths=[os.fsencode(path) for path in paths],
-            delete_untracked=delete_untracked,
-            verify=verify,
-            parents=parents,
-            on_local_changes=save if force else None,
-            on_delete=save,
+            restore.RestoreOptions(
+                base=None if base is None else self._state(base).full,
+                paths=[os.fsencode(path) for path in paths],
+                delete_untracked=delete_untracked,
+                verify=verify,
+                parents=parents,
+                on_local_changes=save if force else None,
+                on_delete=save,
+            ),
         )
         changed, kept = (
             tuple(map(os.fsdecode, paths)) for paths in (done.outcome.changed, done.outcome.kept)

@@ -10,6 +10,7 @@ from casfs.api.trees import HostPath, Warn, pass_on
 from casfs.api.values import Agent, Workflow
 from casfs.errors import Failed, Invalid
 from casfs.store.store import Store
+from casfs.system.files import os_errors
 from casfs.threads.workflow_path import END
 
 
@@ -30,10 +31,8 @@ class Workflows:
             workflow_file = file.complete(definition)
         else:
             path = Path(definition)
-            try:
+            with os_errors(f"cannot read {path}"):
                 workflow_file = file.read(path.read_bytes(), path.name)
-            except OSError as error:
-                raise Failed(f"cannot read {path}: {error.strerror}") from None
         if errors := workflow_file.check().errors:  # also those of its agents
             raise Invalid("; ".join(errors))
         _, report = registry.add(self._store, workflow_file.definition, workflow_file.agents)

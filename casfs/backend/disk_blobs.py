@@ -103,12 +103,12 @@ class DiskBlobs(DiskPurging):
         # Too large to be held in memory, and the frames of a pack cannot be sought in.
         if row.location is not None and row.size > FILE_MIN_BYTES:
             try:
-                self._thaw(hash, row)
+                self._take_from_pack(hash, row)
             except CorruptBlob:
                 # Damaged frames of a remote are fetched again, and the row may have another place.
                 row = self._row(hash)
                 if row.location is not None:
-                    self._thaw(hash, row)
+                    self._take_from_pack(hash, row)
         elif row.data is not None or row.location is not None:
             try:
                 content = self._content(hash, row, follow=False)
@@ -187,7 +187,7 @@ class DiskBlobs(DiskPurging):
             # An open descriptor, or a cached frame, may be of a file that was replaced since.
             return self._packs.read(hash, location, again=True)
 
-    def _thaw(self, hash: str, row: _Row) -> None:
+    def _take_from_pack(self, hash: str, row: _Row) -> None:
         """Makes a large blob of a pack a file again."""
         location = row.location
         assert location is not None

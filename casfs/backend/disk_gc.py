@@ -26,7 +26,8 @@ from casfs.backend.pack_files import PackFiles
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, rows_in, type_of
-from casfs.errors import Conflict, Failed
+from casfs.errors import Conflict
+from casfs.system.files import os_errors
 from casfs.system.locks import lock_file
 
 Row = tuple[int, bytes, int, bytes | None, int]  # id, hash, size, type's hash, is a file
@@ -38,10 +39,8 @@ class MarkSweep:
         self._db = db
         self._objects = objects
         self._packs = packs
-        try:
+        with os_errors(f"cannot lock {lock}"):
             fd = lock_file(lock)
-        except OSError as error:
-            raise Failed(f"cannot lock {lock}: {error.strerror}") from error
         if fd is None:
             raise Conflict("another gc, or `casfs pack`, is running on this store; wait for it")
         self._lock = fd

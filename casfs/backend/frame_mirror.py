@@ -25,12 +25,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from casfs.backend.sqlite_statements import FULL_SHARE
-from casfs.errors import CasfsError, Corrupt, Failed
+from casfs.errors import CasfsError, Corrupt
 from casfs.packs.index import PackIndex, read_trailer
 from casfs.packs.layout import MAGIC, TRAILER
 from casfs.packs.reader import read_index
 from casfs.system import locks
-from casfs.system.files import replacing, writing
+from casfs.system.files import os_errors, replacing
 from casfs.system.syscalls import call
 
 LOCK = struct.Struct("@hhqqi4x")  # struct flock
@@ -51,7 +51,7 @@ class FrameMirror:
         """`tail`: reads the end of the remote pack, where the mirror has no index yet, or a damaged
         one. Raises Corrupt, Failed, and what `tail` raises."""
         self.path = path
-        try:
+        with os_errors(f"cannot use {path}"):
             self._fd = os.open(path, OPEN, 0o600)
             try:
                 self.index = self._read_index()
@@ -73,8 +73,6 @@ class FrameMirror:
                 self._uses = memoryview(mmap.mmap(uses, room)).cast("I")
             finally:
                 os.close(uses)
-        except OSError as error:
-            raise Failed(f"cannot use {path}: {error.strerror}") from error
 
     def _read_index(self) -> PackIndex:
         total = os.fstat(self._fd).st_size
@@ -167,7 +165,7 @@ def create_mirror(root: Path, remote: str, size: int, index: PackIndex) -> None:
     offset = size - TRAILER.size - len(index.data)
     trailer = TRAILER.pack(offset, len(index.data), bytes.fromhex(index.name), MAGIC)
     path = mirror_path(root, remote, index.name)
-    with writing(path):
+    with os_errors(f"cannot write {path}"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(path) as out:
             out.truncate(size)

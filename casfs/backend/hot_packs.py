@@ -19,7 +19,7 @@ from casfs.backend.protocols import Staged
 from casfs.digest import Digest
 from casfs.packs.reader import open_pack
 from casfs.packs.writer import PackWriter
-from casfs.system.files import fsync, writing
+from casfs.system.files import fsync, os_errors
 
 MIN_BLOBS = 64  # fewer are files
 HELD_MAX_BYTES = 16 << 20  # until they are that many; more are a pack in any case
@@ -67,7 +67,7 @@ class HotPacks:
             if len(self._held) >= MIN_BLOBS or self._held_bytes >= self._held_max_bytes:
                 self._open()
             return location
-        with writing(self._temp):
+        with os_errors(f"cannot write {self._temp}"):
             location = self._number, self._writer.add(digest.hash, data)
         if self._writer.size >= MAX_BYTES:
             self.complete()
@@ -75,7 +75,7 @@ class HotPacks:
 
     def _open(self) -> None:
         self._temp = self._objects.staging.new_name()
-        with writing(self._temp):
+        with os_errors(f"cannot write {self._temp}"):
             self._file = open(self._temp, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - kept open
             self._writer = PackWriter(self._file, aligned=True)
             for digest, data in self._held:
@@ -87,10 +87,10 @@ class HotPacks:
         """Completes the current group, if it has any blob."""
         if self._file is not None:
             count = self._writer.members
-            with writing(self._temp), self._file:
+            with os_errors(f"cannot write {self._temp}"), self._file:
                 name = self._writer.finish()
             paths = [f"{self._temp}.{name}{SUFFIX}"]
-            with writing(paths[0]):
+            with os_errors(f"cannot write {paths[0]}"):
                 os.rename(self._temp, paths[0])
             self._file = None
         else:
@@ -120,7 +120,7 @@ def blank(path: str, member: int) -> None:
     """Overwrites a member of a private hot pack by zeros, durably."""
     index = open_pack(Path(path)).index
     frame = index.frame(index.member(member).frame)
-    with writing(path), open(path, "r+b") as pack:
+    with os_errors(f"cannot write {path}"), open(path, "r+b") as pack:
         pack.seek(frame.offset)
         pack.write(bytes(frame.stored))
     fsync(path)

@@ -26,7 +26,15 @@ from casfs.backend.staging import StagingDirectory
 from casfs.digest import CHUNK, BlobHash, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.system import files, interruption
-from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
+from casfs.system.files import (
+    NEW_FILE,
+    copy_extents,
+    fsync,
+    os_errors,
+    read_up_to,
+    syncfs,
+    write_all,
+)
 from casfs.system.paths import FILE_FLAGS
 
 OBJECT_MODE = 0o444
@@ -110,10 +118,10 @@ class Objects:
             return None
         if size < KERNEL_COPY_MIN_BYTES:
             return None
-        with writing(temp):
+        with os_errors(f"cannot write {temp}"):
             fd = os.open(temp, NEW_FILE, 0o600)
         try:
-            with writing(temp):
+            with os_errors(f"cannot write {temp}"):
                 whole = copy_extents(origin, fd, start=start, size=size)
                 os.fchmod(fd, OBJECT_MODE)
         except Failed as error:
@@ -135,7 +143,7 @@ class Objects:
         the file."""
         hasher = Hasher()
         size = 0
-        with writing(temp):
+        with os_errors(f"cannot write {temp}"):
             fd = os.open(temp, NEW_FILE, 0o600)
         with open(fd, "wb", buffering=0) as out:
             piece = first + source.read(CHUNK - len(first))
@@ -143,13 +151,13 @@ class Objects:
                 interruption.check()
                 hasher.update(piece)
                 size += len(piece)
-                with writing(temp):
+                with os_errors(f"cannot write {temp}"):
                     if piece == ZEROS:  # a hole stays a hole
                         out.seek(len(piece), os.SEEK_CUR)
                     else:
                         write_all(fd, piece)
                 piece = source.read(CHUNK)
-            with writing(temp):
+            with os_errors(f"cannot write {temp}"):
                 out.truncate(size)
                 os.fchmod(fd, OBJECT_MODE)
         return Digest(BlobHash(hasher.hexdigest()), size)
@@ -185,14 +193,12 @@ class Objects:
             os.rename(temp, target)
 
     def _sync(self, paths: list[str]) -> None:
-        try:
+        with os_errors(f"cannot sync {self.root}"):
             if len(paths) > FSYNC_MAX_FILES:
                 syncfs(self.root)
             else:
                 for path in paths:
                     fsync(path)
-        except OSError as error:
-            raise Failed(f"cannot sync {self.root}: {error.strerror}") from error
 
     # -- reading -----------------------------------------------------------------------
 
@@ -212,15 +218,13 @@ class Objects:
     def content(self, hash: str, size: int = FIRST_READ_BYTES - 1) -> bytes | None:
         """Returns the verified bytes of a blob's file; None when it is large. `size` is a hint."""
         fd = self._open(hash)
-        try:
+        with os_errors(f"blob {hash}"):
             try:
                 data = os.read(fd, min(size + 1, CHUNK))
                 if len(data) > size:
                     data += os.read(fd, CHUNK - len(data))
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise Failed(f"blob {hash}: {error.strerror}") from error
         if len(data) == CHUNK:
             return None
         if hash_bytes(data) != hash:
@@ -270,25 +274,21 @@ class Objects:
         """Deletes a blob's file if there is one, and a quarantined copy where that is asked for.
         Caller holds the write lock."""
         self._verified.pop(hash, None)
-        try:
+        with os_errors(f"cannot remove {self.path(hash)}"):
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._prefix}{hash[:2]}/{hash[2:]}")
             if quarantined:
                 (self.root.parent / "quarantine" / hash).unlink(missing_ok=True)
-        except OSError as error:
-            raise Failed(f"cannot remove {self.path(hash)}: {error.strerror}") from error
 
     def quarantine(self, hash: str, data: bytes | None) -> None:
         """Moves the damaged bytes of a blob to `quarantine/`. Caller holds the write lock."""
         folder = self.root.parent / "quarantine"
-        try:
+        with os_errors(f"cannot move blob {hash} to {folder}"):
             folder.mkdir(mode=0o700, exist_ok=True)
             if data is not None:
                 (folder / hash).write_bytes(data)
             elif os.path.lexists(self.path(hash)):
                 self.path(hash).rename(folder / hash)
-        except OSError as error:
-            raise Failed(f"cannot move blob {hash} to {folder}: {error.strerror}") from error
         self._verified.pop(hash, None)
 
     def faults(self) -> Iterator[str]:

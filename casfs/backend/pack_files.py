@@ -25,7 +25,7 @@ from casfs.errors import CasfsError, Conflict, Corrupt, CorruptBlob, NotFound
 from casfs.packs.layout import MAX_FRAME_BYTES
 from casfs.packs.reader import PackReader, open_pack
 from casfs.system import interruption
-from casfs.system.files import file_fault, fsync, writing
+from casfs.system.files import file_fault, fsync, os_errors
 from casfs.system.lru_cache import LruCache
 
 OPEN_PACKS = 128  # whose descriptors and indexes a process keeps
@@ -149,7 +149,7 @@ class PackFiles:
         """Renames a synced private pack, whose file name ends in `<name>.pack`, into place; returns
         the id of its row. It replaces one of that name, whose dead ranges may be holes."""
         path = self.path(temp.split(".")[-2])
-        with writing(path):
+        with os_errors(f"cannot write {path}"):
             size = os.stat(temp).st_size
             os.chmod(temp, OBJECT_MODE)
             self.root.mkdir(exist_ok=True)
@@ -174,7 +174,7 @@ class PackFiles:
         with self._db.write() as db:
             if db.execute(HAS_FILE, (bytes.fromhex(name),)).fetchone():
                 return False
-            with writing(self.path(name)):
+            with os_errors(f"cannot write {self.path(name)}"):
                 self.path(name).unlink(missing_ok=True)
         return True
 
@@ -182,7 +182,7 @@ class PackFiles:
     def writable(self, name: str) -> Iterator[int]:
         """Opens a pack for holes to be punched."""
         path = self.path(name)
-        with writing(path):
+        with os_errors(f"cannot write {path}"):
             has_mode = os.access(path, os.W_OK)  # root's access needs no other
             if not has_mode:
                 path.chmod(0o600)

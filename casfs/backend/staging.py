@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from casfs.system.files import writing
+from casfs.system.files import os_errors
 from casfs.system.locks import lock_file
 
 CLAIM_GRACE_S = 60.0  # that a writer may take between making and locking its directory
@@ -46,7 +46,7 @@ class StagingDirectory:
         """Makes a directory of our own, locked before it gets a name that the sweep looks at."""
         hidden = self._root / f".{os.urandom(16).hex()}"
         own = hidden.with_name(hidden.name[1:])
-        with writing(self._root):
+        with os_errors(f"cannot write {self._root}"):
             self._root.mkdir(exist_ok=True)
             hidden.mkdir(mode=0o700)
             fd = lock_file(hidden / "lock")

@@ -34,7 +34,7 @@ from casfs.packs.index import PackIndex
 from casfs.packs.reader import open_pack, verify
 from casfs.packs.writer import PackWriter
 from casfs.system import interruption
-from casfs.system.files import writing
+from casfs.system.files import os_errors
 from casfs.system.syscalls import punch_hole
 
 HOT = "hot"
@@ -108,11 +108,11 @@ class Tiers:
     def _move_group(self, group: list[Sized], kind: str, before: int) -> Total:
         temp = self._objects.staging.new_name()
         try:
-            with writing(temp), open(temp, "xb", buffering=CHUNK) as out:
+            with os_errors(f"cannot write {temp}"), open(temp, "xb", buffering=CHUNK) as out:
                 numbers, name = self._write(out, group, kind)
             for _, fault in verify(open_pack(Path(temp))):
                 raise Corrupt(f"{temp}: {fault}; nothing was moved there")
-            with writing(temp):
+            with os_errors(f"cannot write {temp}"):
                 os.rename(temp, temp := f"{temp}.{name}{SUFFIX}")
             moved = self._move(
                 temp, kind, [(number, hash) for hash, number in numbers.items()], before

@@ -61,37 +61,47 @@ class Created:
     skipped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CreateOptions:
+    """`defaults`: leave out derived directories; `patterns`: what else to leave out; `snapshot`:
+    how files are read; `skip_if_unchanged`: return the previous checkpoint where it has the same
+    trees; `with_derived`: keep derived directories, in the local tree; `allow_secret`: scan no
+    file."""
+
+    defaults: bool = True
+    patterns: Sequence[str] = ()
+    snapshot: SnapshotOptions | None = None
+    skip_if_unchanged: bool = False
+    with_derived: bool = False
+    allow_secret: bool = False
+
+
+DEFAULTS = CreateOptions()
+
+
 def create(
     store: Store,
     name: str,
     directory: Path,
     message: str = "",
-    *,
-    defaults: bool = True,
-    patterns: Sequence[str] = (),
-    options: SnapshotOptions | None = None,
-    skip_if_unchanged: bool = False,
-    with_derived: bool = False,
-    allow_secret: bool = False,
+    options: CreateOptions = DEFAULTS,
 ) -> Created:
-    """Record what is in `directory`. `defaults`: leave out derived directories; `patterns`:
-    what else to leave out; `skip_if_unchanged`: return the previous checkpoint where it has the
-    same trees; `with_derived`: keep derived directories, in the local tree; `allow_secret`: scan
-    no file. Raises Invalid (the name, a pattern), NotFound (the directory), Failed (an unreadable
-    file), Refused (over the limit, or the store itself); then nothing is visible."""
+    """Record what is in `directory`. Raises Invalid (the name, a pattern), NotFound (the
+    directory), Failed (an unreadable file), Refused (over the limit, or the store itself); then
+    nothing is visible."""
     checkpoint.check_name(name)
-    options = options or SnapshotOptions()
+    snapshot_options = options.snapshot or SnapshotOptions()
     report = SnapshotReport()
-    if not allow_secret:
-        options.scanner = policy.load(store).scanner()
+    if not options.allow_secret:
+        snapshot_options.scanner = policy.load(store).scanner()
     # `.git` is left out even with the derived directories: git has what is in it.
     rules = exclusions.ignore_rules(
         store,
         directory,
         report,
-        defaults=defaults,
-        patterns=patterns,
-        keeps_derived=with_derived,
+        defaults=options.defaults,
+        patterns=options.patterns,
+        keeps_derived=options.with_derived,
         keeps_git=False,
     )
     began_ms = now_ms()
@@ -107,9 +117,8 @@ def create(
             directory=directory,
             rules=rules,
             report=report,
-            options=options,
-            base=base,
-            known=known,
+            options=snapshot_options,
+            earlier=working_tree.Earlier(base=base, known=known),
         )
         # The report is of the whole directory, the statistics are of the work.
         local = recorded_state.local_totals(store, state)
@@ -123,7 +132,7 @@ def create(
         files = report.files - local.files
         size = report.bytes - local.bytes
         stats = {"files": files, "bytes": size, **changes}
-        skipped = skip_if_unchanged and state.is_equal(base)
+        skipped = options.skip_if_unchanged and state.is_equal(base)
         content = Content(state, message, stats=stats, paths=paths, applied=applied)
         if skipped and previous:
             created = previous

@@ -43,7 +43,7 @@ from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
 from casfs.trees.snapshot.report import Excluded, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.walker import StaleCache
 
-MAX_UNREST_S = 60.0  # then a directory that changes all the time is recorded as it is
+MAX_SETTLE_S = 60.0  # then a directory that changes all the time is recorded as it is
 LOOK_AT_ALL_S = 3600.0
 RETRY_S = 5.0
 MAX_RETRY_S = 600.0
@@ -113,7 +113,7 @@ class Watch:
         if self._failures:
             due_at = self._failed_at + min(RETRY_S * self._failures, MAX_RETRY_S)
         elif self._pending:
-            rests_from = min(self._last_change, self._first_change + MAX_UNREST_S)
+            rests_from = min(self._last_change, self._first_change + MAX_SETTLE_S)
             due_at = rests_from + self.spec.settle
         return due_at - time.monotonic()
 
@@ -130,7 +130,7 @@ class Watch:
                 if not self._pending:
                     self._mark_everything()
                 # Before the look, which may itself mark everything and so begin the time anew.
-                latest_rest = self._first_change + MAX_UNREST_S + self.spec.settle
+                latest_rest = self._first_change + MAX_SETTLE_S + self.spec.settle
                 is_late = time.monotonic() > latest_rest
                 look = self._look()
                 # A change during the look may be half in it: look again when that rests.
@@ -145,7 +145,7 @@ class Watch:
                 self._pending = bool(self._changes)
                 self._failures = 0
                 self.spec.error = None
-                # A directory that never rests is due again after another MAX_UNREST_S.
+                # A directory that never rests is due again after another MAX_SETTLE_S.
                 self._first_change = time.monotonic()
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
@@ -334,7 +334,6 @@ class Watch:
         cache = stat_cache.load(
             self._store, self._directory, rules=rules, variant=self._options.variant
         )
-        assert cache is not None  # a daemon's store is on disk
         self._cache = cache
         if not self._uses_cache:
             cache.rows = {}
@@ -376,8 +375,9 @@ class Watch:
                 full=full,
                 directory=self._directory,
                 report=report,
-                base=base,
-                known=Target(self._store, self._directory).restored_state(),
+                earlier=working_tree.Earlier(
+                    base=base, known=Target(self._store, self._directory).restored_state()
+                ),
             )
         if self._is_full:
             self._excluded = report.excluded

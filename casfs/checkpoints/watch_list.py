@@ -10,7 +10,7 @@ from typing import Any
 from casfs.checkpoints import checkpoint
 from casfs.errors import NotFound
 from casfs.store.store import Store
-from casfs.system.files import replacing, writing
+from casfs.system.files import os_errors, replacing
 
 FILE = "watches.json"
 
@@ -32,7 +32,6 @@ class WatchSpec:
 
 def load(store: Store) -> dict[str, WatchSpec]:
     """Returns the watches by directory; none where the file is missing or damaged."""
-    assert store.root is not None
     try:
         records = json.loads((store.root / FILE).read_bytes())
         return {record["directory"]: WatchSpec(**record) for record in records}
@@ -52,8 +51,10 @@ def listing(store: Store) -> list[dict[str, Any]]:
 
 def save(store: Store, specs: dict[str, WatchSpec]) -> None:
     """Raises Failed."""
-    assert store.root is not None
-    with writing(store.root / FILE), replacing(store.root / FILE, durable=True) as file:
+    with (
+        os_errors(f"cannot write {store.root / FILE}"),
+        replacing(store.root / FILE, durable=True) as file,
+    ):
         file.write(json.dumps([asdict(spec) for spec in specs.values()], indent=1).encode("ascii"))
 
 

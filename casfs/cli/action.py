@@ -13,10 +13,10 @@ import click
 
 from casfs import config
 from casfs.actions import cache, key
-from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.common import open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_json, echo_lines, echo_result
+from casfs.cli.output import echo_json, echo_lines, echo_result, json_option, wants_json
 from casfs.cli.table import Age, Hash, echo_table
 from casfs.errors import CasfsError, NotFound
 from casfs.store.store import Store
@@ -72,8 +72,7 @@ def action() -> None:
     "--cache", "always", is_flag=True, help="Cache this run, regardless of actions.cacheable."
 )
 @json_option
-@click.pass_context
-def run(ctx: click.Context, /, always: bool, as_json: bool, **request_args: Any) -> int:
+def run(always: bool, **request_args: Any) -> int:
     """Run CMD through the cache; exits with its exit code.
 
     It runs in the real directory, without a sandbox; `casfs action --help` lists the cache key.
@@ -86,13 +85,13 @@ def run(ctx: click.Context, /, always: bool, as_json: bool, **request_args: Any)
     from casfs.actions import runner
 
     request = _request(**request_args)
-    prefixes = config.values(store_root(ctx), os.environ)["actions.cacheable"]
+    prefixes = config.values(store_root(), os.environ)["actions.cacheable"]
     cached = always or key.allows(prefixes, request.argv)
-    out = sys.stderr.buffer if as_json else sys.stdout.buffer
+    out = sys.stderr.buffer if wants_json() else sys.stdout.buffer
     streams = runner.Streams(out, sys.stderr.buffer, _log)
     if not cached:
         _log("not cached: actions.cacheable does not allow this command; use --cache")
-    with open_store(ctx) as store:
+    with open_store() as store:
         is_suggested = not prefixes and key.allows([key.PRESET], request.argv)
         if is_suggested and next(store.heads.list(cache.HEADS), None) is None:
             _log(
@@ -101,7 +100,7 @@ def run(ctx: click.Context, /, always: bool, as_json: bool, **request_args: Any)
         done = runner.run(store, request, streams, cached=cached)
     if done.timed_out:
         _log(f"ended at the time limit of {request_args['timeout']:g} s")
-    if as_json:
+    if wants_json():
         echo_json(record(done))
     if done.timed_out:
         return EXIT_TIMED_OUT
@@ -111,8 +110,7 @@ def run(ctx: click.Context, /, always: bool, as_json: bool, **request_args: Any)
 @action.command(context_settings=COMMAND_LAST)
 @request_options
 @json_option
-@click.pass_context
-def lookup(ctx: click.Context, /, as_json: bool, **request_args: Any) -> None:
+def lookup(**request_args: Any) -> None:
     """Print the cached result of CMD; exit 3 with the reason for a cache miss.
 
     \b
@@ -120,28 +118,25 @@ def lookup(ctx: click.Context, /, as_json: bool, **request_args: Any) -> None:
     """
     from casfs.actions.miss_reason import explain_miss
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         scratch = ScratchStore(store)
         wanted = key.identify(scratch, _request(**request_args))
         cached = cache.lookup(store, wanted.hash)
         if cached is None:
             raise NotFound(f"miss {wanted.hash[:12]}: {explain_miss(scratch, wanted)}")
-    echo_result(
-        as_json, _result_json(cached), f"{cached.hash} took {cached.duration_ms / 1000:.2f} s"
-    )
+    echo_result(_result_json(cached), f"{cached.hash} took {cached.duration_ms / 1000:.2f} s")
 
 
 @action.command("list")
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_() -> None:
     """List cached results: key, last use, time that a hit saves, command line; most recently used
     first.
 
     \b
     casfs action list
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         entries = [(entry, _details(store, entry)) for entry in cache.list_entries(store)]
     rows = [
         (
@@ -153,22 +148,19 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         for entry, details in entries
     ]
     values = [{**record(entry), **details} for entry, details in entries]
-    echo_table(
-        as_json, values, headers="ACTION USED TOOK COMMAND", rows=rows, whole="ACTION USED TOOK"
-    )
+    echo_table(values, headers="ACTION USED TOOK COMMAND", rows=rows, whole="ACTION USED TOOK")
 
 
 @action.command()
 @click.argument("key", metavar="ACTION")
 @json_option
-@click.pass_context
-def show(ctx: click.Context, key: str, as_json: bool) -> None:
+def show(key: str) -> None:
     """Print a cached result: what its key covers, and what a hit restores.
 
     \b
     casfs action show 3c444643
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         node = store.node(store.expand(key), "action")
         result = cache.lookup(store, node.hash)
     value = {
@@ -176,7 +168,7 @@ def show(ctx: click.Context, key: str, as_json: bool) -> None:
         "key": node.payload,
         "result": _result_json(result) if result else None,
     }
-    echo_lines(as_json, value, _page(node.payload, result))
+    echo_lines(value, _page(node.payload, result))
 
 
 def _details(store: Store, entry: cache.Entry) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import click
 from casfs import config
 from casfs.agents.acp_profiles import PROFILES
 from casfs.cli.agent_test import test
-from casfs.cli.common import json_option, store_root
+from casfs.cli.common import store_root
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_json
+from casfs.cli.output import echo_json, json_option
 from casfs.cli.table import echo_table
 from casfs.errors import CasfsError
 from casfs.system import extras
@@ -35,15 +35,14 @@ agent.add_command(test)
 
 @agent.command("list")
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_() -> None:
     """List the installed agent packages, with the error of one that does not load, the known
     agents that speak ACP, and the profiles of config.toml.
 
     \b
     casfs agent list
     """
-    tables = config.agents(store_root(ctx), os.environ)
+    tables = config.agents(store_root(), os.environ)
     profiles = role_agents.read_profiles(tables).items()
     descriptions = [_describe(name) for name in loader.names()]
     lacking = extras.missing("acp")
@@ -65,7 +64,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         (description["name"], description.get("version", ""), _state(description))
         for description in descriptions
     ]
-    echo_table(as_json, descriptions, headers="NAME VERSION STATE", rows=rows)
+    echo_table(descriptions, headers="NAME VERSION STATE", rows=rows)
 
 
 def _state(description: dict[str, Any]) -> str:
@@ -81,13 +80,12 @@ def _state(description: dict[str, Any]) -> str:
 @agent.command()
 @click.argument("name")
 @json_option
-def describe(name: str, as_json: bool) -> None:
+def describe(name: str) -> None:
     """Print an agent's version, capabilities and the JSON Schema of its config.
 
     \b
     casfs agent describe command
     """
-    del as_json  # it is JSON either way
     package = loader.load(name)
     echo_json({**package.descriptor, "name": name, "version": package.version})
 

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from casfs.agents.acp_profiles import install_hint
-from casfs.cli.common import json_option, open_store
-from casfs.cli.output import echo, echo_json, echo_line
+from casfs.cli.common import open_store
+from casfs.cli.output import echo, echo_json, echo_line, json_option, wants_json
 from casfs.cli.thread.arguments import parse_agent, text_or_file
 from casfs.errors import CasfsError, Failed, Invalid, Suspended
 
@@ -30,10 +30,7 @@ SCHEMA = {"type": "object"}
 @click.option("--workspace", metavar="DIR", help="Work on a copy of DIR (default: empty).")
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds.")
 @json_option
-@click.pass_context
-def test(
-    ctx: click.Context, name: str, task: str, workspace: str | None, timeout: float, as_json: bool
-) -> None:
+def test(name: str, task: str, workspace: str | None, timeout: float) -> None:
     """Run an agent once on a small task; print its output, its report and how long it took.
 
     NAME is a profile, a package or an agent's hash, as for `thread start --agent`. No thread is
@@ -49,7 +46,7 @@ def test(
     from engine.threads import role_agents
 
     spec = parse_agent(name, name)
-    with open_store(ctx) as store:
+    with open_store() as store:
         binding = role_agents.names(store, os.environ).resolved(spec)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="casfs-agent.") as folder:
@@ -65,7 +62,7 @@ def test(
         except Exception as error:  # third-party code may raise anything
             raise Failed(f"{name}: {describe(error)}") from None
     outcome["durationMs"] = round((time.monotonic() - began) * 1000)
-    if as_json:
+    if wants_json():
         echo_json(outcome)
     else:
         echo(outcome["output"].rstrip("\n"))

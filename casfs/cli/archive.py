@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from casfs.cli.arrived import arrived_lines
-from casfs.cli.common import STDIO, json_option, open_store, read_input, with_local_option
+from casfs.cli.common import STDIO, open_store, read_input, with_local_option
 from casfs.cli.json_values import record
-from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
+from casfs.cli.output import echo, echo_json, echo_line, echo_result, json_option, wants_json, warn
 from casfs.cli.progress import progress
 from casfs.cli.purged_paths import warn_purged
 from casfs.digest import is_hash
-from casfs.errors import Failed, Invalid
-from casfs.system.files import replacing
+from casfs.errors import Invalid
+from casfs.system.files import os_errors, replacing
 
 COMPRESSED_SUFFIX = ".zst"
 
@@ -29,15 +29,7 @@ COMPRESSED_SUFFIX = ".zst"
 @click.option("--have", metavar="FILE", help="Hashes that the receiver has, one a line.")
 @with_local_option
 @json_option
-@click.pass_context
-def export(
-    ctx: click.Context,
-    roots: tuple[str, ...],
-    output: str,
-    have: str | None,
-    with_local: bool,
-    as_json: bool,
-) -> None:
+def export(roots: tuple[str, ...], output: str, have: str | None, with_local: bool) -> None:
     """Write threads, checkpoints (NAME[@ID]), workflows or hashes, with all they reach.
 
     \b
@@ -46,7 +38,7 @@ def export(
     from casfs.maintenance import archive, names
 
     known = _hashes(have) if have else frozenset()
-    with open_store(ctx) as store:
+    with open_store() as store:
         hashes, heads = names.roots(store, list(roots))
         compress = output.endswith(COMPRESSED_SUFFIX)
         with _replace_file(output) as target, progress("exporting", "members") as update:
@@ -55,23 +47,21 @@ def export(
                 hashes,
                 heads=heads,
                 target=target,
-                have=known,
-                compress=compress,
-                with_local=with_local,
-                progress=update,
+                options=archive.ExportOptions(
+                    have=known, compress=compress, with_local=with_local, progress=update
+                ),
             )
         warn_purged(store, done.purged)
     if output != STDIO:
         line = f"{output} {done.members} members, {done.bytes} bytes"
-        echo_result(as_json, {"file": output, **record(done)}, line)
+        echo_result({"file": output, **record(done)}, line)
 
 
 @click.command("import")
 @click.argument("file")
 @with_local_option
 @json_option
-@click.pass_context
-def import_(ctx: click.Context, file: str, with_local: bool, as_json: bool) -> None:
+def import_(file: str, with_local: bool) -> None:
     """Import an exported FILE; every digest, type and reference is checked first.
 
     A name of this store stays: what the archive has is `import.NAME`. What arrives runs after
@@ -83,7 +73,7 @@ def import_(ctx: click.Context, file: str, with_local: bool, as_json: bool) -> N
     from casfs.maintenance import archive
 
     size = 0 if file.endswith(COMPRESSED_SUFFIX) else _size(file)
-    with open_store(ctx) as store, progress("importing", "members", total_bytes=2 * size) as update:
+    with open_store() as store, progress("importing", "members", total_bytes=2 * size) as update:
         done = archive.load(store, Path(file), update, with_local=with_local)
         lines = arrived_lines(
             store, "imported", names=done.heads, replaced=done.replaced, renamed=done.renamed
@@ -92,7 +82,7 @@ def import_(ctx: click.Context, file: str, with_local: bool, as_json: bool) -> N
         warn(f"purged where {file} is from, and kept here: {len(done.kept)} contents")
     if done.purged:
         warn(f"purged where {file} is from: {done.purged} contents; see `casfs purge --list`")
-    if as_json:
+    if wants_json():
         echo_json(record(done))
         return
     echo(f"{done.members} members, {done.new_bytes} new bytes")
@@ -121,8 +111,5 @@ def _replace_file(name: str) -> Iterator[Any]:
     if name == STDIO:
         yield sys.stdout.buffer
         return
-    try:
-        with replacing(Path(name), durable=True) as target:
-            yield target
-    except OSError as error:
-        raise Failed(f"cannot write {name}: {error.strerror}") from None
+    with os_errors(f"cannot write {name}"), replacing(Path(name), durable=True) as target:
+        yield target

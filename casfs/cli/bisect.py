@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.diff_output import print_patch
 from casfs.cli.history import heads
 from casfs.cli.json_values import record, times
-from casfs.cli.output import echo, echo_json, echo_line, warn
+from casfs.cli.output import echo, echo_json, echo_line, json_option, wants_json, warn
 from casfs.cli.run_on_tree import TreeRun, tree_runner
 from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.history import details, versions
@@ -42,7 +42,7 @@ Test = Callable[[Place], str]
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...")
 @json_option
 @click.pass_context
-def bisect(ctx: click.Context, /, id: str, as_json: bool, **options: Any) -> int:
+def bisect(ctx: click.Context, /, id: str, **options: Any) -> int:
     """Find the first checkpoint of NAME, or step of THREAD, after which CMD fails.
 
     CMD runs in a workspace of its own; stdin is empty, the environment PATH, CASFS_TREE and
@@ -56,7 +56,7 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **options: Any) -> int
     casfs bisect app --good app~9 -- make test
     casfs thread bisect 01K2 --good 3 -- python -m pytest -q
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         if ctx.parent and ctx.parent.info_name == "thread":
             id = lookup.find(store, id).id
         ends = options["good"], options["bad"] or id
@@ -65,14 +65,14 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **options: Any) -> int
         runs = dict[str, Row]()
         cached = repeat == 1 and not options["no_cache"]
         with tree_runner(store, options["argv"], names=options["names"], cached=cached) as run:
-            test = partial(_test, store, run, runs, repeat, as_json)
+            test = partial(_test, store, run, runs, repeat)
             rows = [
                 _found(store, position) for position in _search(_places(store, good, bad), test)
             ]
     flaky = [heads([run])[0] for run in runs.values() if run["outcome"] == FLAKY]
     if flaky:
         warn(f"CMD is flaky: its runs differ on {', '.join(flaky)}; what is found is not sure")
-    echo_json({"runs": [*runs.values()], "found": rows}) if as_json else _print(rows)
+    echo_json({"runs": [*runs.values()], "found": rows}) if wants_json() else _print(rows)
     return len(rows) > 1 or bool(flaky)
 
 
@@ -102,9 +102,7 @@ def _search(places: list[Place], test: Callable[[Place], str]) -> list[Place]:
     return candidates
 
 
-def _test(
-    store: Store, run: TreeRun, runs: dict[str, Row], repeat: int, as_json: bool, position: Place
-) -> str:
+def _test(store: Store, run: TreeRun, runs: dict[str, Row], repeat: int, position: Place) -> str:
     """Runs CMD on a tree that it has not run on. Raises Failed where that ends the search."""
     if (root := position.version.root) is None:
         return SKIPPED
@@ -117,7 +115,7 @@ def _test(
             outcomes.add({0: GOOD, 125: SKIPPED}.get(done.exit_code, BAD))
         row = {"version": times(details.version(store, position.version)), **record(done)}
         runs[root] = row | {"outcome": FLAKY if len(outcomes) > 1 else outcomes.pop()}
-        if not as_json:
+        if not wants_json():
             took = f"{done.duration_ms / 1000:6.2f} s {'cached' * done.hit:<6}"
             echo_line(f"{runs[root]['outcome']:<7} {took} {heads([row])[0]}")
     return str(runs[root]["outcome"])

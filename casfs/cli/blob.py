@@ -11,8 +11,8 @@ import click
 from casfs.backend.derived import find_missing
 from casfs.checkpoints.revisions import resolve_blob
 from casfs.cli import on_disk
-from casfs.cli.common import json_option, open_store, step_secrets, with_local_option
-from casfs.cli.output import echo_lines, echo_result, warn
+from casfs.cli.common import open_store, step_secrets, with_local_option
+from casfs.cli.output import echo_lines, echo_result, json_option, wants_json, warn
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound, Usage
 from casfs.store import graph, local_trees
@@ -28,8 +28,7 @@ READ_CHUNK_BYTES = 1 << 20
 @click.command()
 @click.argument("file")
 @json_option
-@click.pass_context
-def put(ctx: click.Context, file: str, as_json: bool) -> None:
+def put(file: str) -> None:
     """Store the bytes of FILE (- for stdin) and print their hash.
 
     \b
@@ -37,7 +36,7 @@ def put(ctx: click.Context, file: str, as_json: bool) -> None:
     date | casfs put -
     """
     secrets = step_secrets()
-    with open_store(ctx) as store:
+    with open_store() as store:
         if file == "-":
             digest = store.put_stream(_redacted(sys.stdin.buffer, secrets))
         else:
@@ -48,7 +47,7 @@ def put(ctx: click.Context, file: str, as_json: bool) -> None:
                 raise NotFound(f"no file {file}") from None
             except OSError as error:
                 raise Failed(f"cannot read {file}: {error.strerror}") from None
-    echo_result(as_json, {"hash": digest.hash, "sizeBytes": digest.size_bytes}, digest.hash)
+    echo_result({"hash": digest.hash, "sizeBytes": digest.size_bytes}, digest.hash)
 
 
 def _redacted(source: BinaryIO, secrets: Secrets) -> BinaryIO:
@@ -59,8 +58,7 @@ def _redacted(source: BinaryIO, secrets: Secrets) -> BinaryIO:
 @click.command()
 @click.argument("what", metavar="TREE:PATH|HASH|PATH")
 @with_local_option
-@click.pass_context
-def cat(ctx: click.Context, what: str, with_local: bool) -> None:
+def cat(what: str, with_local: bool) -> None:
     """Print the verified bytes of a file in a tree, or of any blob by its hash.
 
     A path on disk stands for the file in the newest checkpoint of its directory.
@@ -69,7 +67,7 @@ def cat(ctx: click.Context, what: str, with_local: bool) -> None:
     casfs cat work~1:README.md
     casfs get 8e4c7c1b >README.md
     """
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         try:
             hash = resolve_blob(store, what)
         except (NotFound, Invalid) as error:
@@ -93,26 +91,24 @@ get = cat
 @click.argument("hashes", nargs=-1, required=True, metavar="HASH...")
 @with_local_option
 @json_option
-@click.pass_context
-def has(ctx: click.Context, hashes: tuple[str, ...], with_local: bool, as_json: bool) -> int:
+def has(hashes: tuple[str, ...], with_local: bool) -> int:
     """Print for each HASH whether it is stored; exit 3 when one is missing.
 
     \b
     casfs has 8e4c7c1b…
     """
     _check(hashes)
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         infos = store.blobs.info(hashes)
     lines = (f"{hash} {'yes' if hash in infos else 'no'}" for hash in hashes)
-    echo_lines(as_json, {hash: hash in infos for hash in hashes}, lines)
+    echo_lines({hash: hash in infos for hash in hashes}, lines)
     return 0 if len(infos) == len(set(hashes)) else NotFound.exit_code
 
 
 @click.command()
 @with_local_option
 @json_option
-@click.pass_context
-def missing(ctx: click.Context, with_local: bool, as_json: bool) -> None:
+def missing(with_local: bool) -> None:
     """Read hashes from stdin, one a line, and print those that are not stored.
 
     \b
@@ -120,9 +116,9 @@ def missing(ctx: click.Context, with_local: bool, as_json: bool) -> None:
     """
     hashes = sys.stdin.buffer.read().decode("utf-8", "replace").split()
     _check(hashes)
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         lacking = find_missing(store.blobs, hashes)
-    echo_lines(as_json, lacking, lacking)
+    echo_lines(lacking, lacking)
 
 
 @click.command()
@@ -132,16 +128,7 @@ def missing(ctx: click.Context, with_local: bool, as_json: bool) -> None:
 @click.option("--type", metavar="TYPE", help="With --reverse: only nodes of this type.")
 @with_local_option
 @json_option
-@click.pass_context
-def refs(
-    ctx: click.Context,
-    hash: str,
-    reverse: bool,
-    recursive: bool,
-    type: str | None,
-    with_local: bool,
-    as_json: bool,
-) -> None:
+def refs(hash: str, reverse: bool, recursive: bool, type: str | None, with_local: bool) -> None:
     """Print the references of a node: those of its payload, then its type.
 
     \b
@@ -151,7 +138,7 @@ def refs(
     """
     if not reverse and (recursive or type):
         raise Usage("--recursive and --type go with --reverse")
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         expanded = store.expand(hash)
         if not reverse:
             hashes = graph.refs(store, expanded)
@@ -163,44 +150,42 @@ def refs(
                     for referrer in above
                     if type is None or store.node(referrer).type == type
                 ]
-    echo_lines(as_json, hashes, hashes)
+    echo_lines(hashes, hashes)
 
 
 @click.command()
 @click.argument("hash")
 @with_local_option
 @json_option
-@click.pass_context
-def walk(ctx: click.Context, hash: str, with_local: bool, as_json: bool) -> None:
+def walk(hash: str, with_local: bool) -> None:
     """Print the hashes reachable from HASH, itself first, each once.
 
     \b
     casfs walk 4b9b6694 | wc -l
     """
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         hashes = graph.walk(store, [store.expand(hash)], with_local=with_local)
-        echo_lines(as_json, list(hashes) if as_json else None, hashes)
+        echo_lines(list(hashes) if wants_json() else None, hashes)
 
 
 @click.command()
 @click.argument("prefix", default="")
 @with_local_option
 @json_option
-@click.pass_context
-def heads(ctx: click.Context, prefix: str, with_local: bool, as_json: bool) -> None:
+def heads(prefix: str, with_local: bool) -> None:
     """Print the refs (mutable names) that start with PREFIX, and their hashes.
 
     \b
     casfs heads checkpoints/
     """
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         named_heads = [
             (name, head)
             for name, head in store.heads.list(prefix)
             if with_local or not name.startswith(local_trees.HEADS)
         ]
     value = [{"name": name, "hash": head.hash, "record": head.record} for name, head in named_heads]
-    echo_lines(as_json, value, (f"{name} {head.hash}" for name, head in named_heads))
+    echo_lines(value, (f"{name} {head.hash}" for name, head in named_heads))
 
 
 def _check(hashes: tuple[str, ...] | list[str]) -> None:

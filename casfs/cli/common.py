@@ -7,8 +7,10 @@ import pwd
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 STDIO = "-"  # stdin as an input's name, stdout as an output's
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
 with_local_option = click.option(
     "--with-local", is_flag=True, help="Private and derived files, too, where they were recorded."
@@ -33,6 +34,21 @@ def server_options(command: F) -> F:
     # The help lists last what is added first.
     command = click.option("--region", metavar="R", help="Of S3, where it is needed.")(command)
     return click.option("--endpoint", metavar="URL", help="The S3 server, if not AWS.")(command)
+
+
+def options_as(kind: type[Any], parameter: str = "options") -> Callable[[F], F]:
+    """Hands the options that are fields of a dataclass on together, as one parameter."""
+    names = [field.name for field in fields(kind)]
+
+    def decorate(verb: F) -> F:
+        @wraps(verb)
+        def command(*arguments: Any, **values: Any) -> Any:
+            chosen = kind(**{name: values.pop(name) for name in names})
+            return verb(*arguments, **{parameter: chosen}, **values)
+
+        return cast(F, command)
+
+    return decorate
 
 
 class Count(click.IntRange):
@@ -52,19 +68,20 @@ class Count(click.IntRange):
 # -- the store --------------------------------------------------------------------------------
 
 
-def store_root(ctx: click.Context) -> Path:
+def store_root() -> Path:
     """The store's directory, from --store, the environment or the default."""
-    root: Path = config.store_root(ctx.find_root().obj, os.environ).value
+    named = click.get_current_context().find_root().obj
+    root: Path = config.store_root(named, os.environ).value
     return root
 
 
 @contextmanager
-def open_store(ctx: click.Context, with_local: bool = True) -> Iterator[Store]:
+def open_store(with_local: bool = True) -> Iterator[Store]:
     """`with_local`: what only local trees reach is there, too."""
     # Not at the top: helps, completions and errors of usage need no store.
     from casfs.store.store import Store
 
-    with Store.open(store_root(ctx)) as store:
+    with Store.open(store_root()) as store:
         yield store.shown(with_local=with_local)
 
 

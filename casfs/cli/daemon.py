@@ -16,9 +16,9 @@ import click
 from casfs import config
 from casfs.cli import background
 from casfs.cli.background import foreground_option, ready_option
-from casfs.cli.common import Count, check_store, json_option, store_root
+from casfs.cli.common import Count, check_store, store_root
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result
+from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, json_option, wants_json
 from casfs.errors import NoDaemon
 from casfs.system.clock import rfc3339
 
@@ -61,25 +61,22 @@ def daemon(ctx: click.Context, /, **options: Any) -> None:
     casfs daemon logs --follow
     """
     if ctx.invoked_subcommand is None:
-        _start(ctx, **options)
+        _start(**options)
 
 
 @daemon.command()
 @start_options
-@click.pass_context
-def start(ctx: click.Context, /, **options: Any) -> None:
+def start(**options: Any) -> None:
     """Start the daemon; returns when it is ready.
 
     \b
     casfs daemon start
     """
-    _start(ctx, **options)
+    _start(**options)
 
 
-def _start(
-    ctx: click.Context, hold: bool, foreground: bool, ready_fd: int | None, as_json: bool
-) -> None:
-    root = store_root(ctx)
+def _start(hold: bool, foreground: bool, ready_fd: int | None) -> None:
+    root = store_root()
     if foreground or ready_fd:
         from casfs.cli.daemon_process import serve_store
 
@@ -87,7 +84,7 @@ def _start(
     else:
         _check(root)
         pid = background.start(root, ["daemon", *["--hold"] * hold], "daemon.err")
-        echo_result(as_json, {"pid": pid}, f"{pid} daemon of {root}")
+        echo_result({"pid": pid}, f"{pid} daemon of {root}")
 
 
 def _check(root: Path) -> None:
@@ -99,8 +96,7 @@ def _check(root: Path) -> None:
 @daemon.command()
 @click.option("--all", "every", is_flag=True, help="End your daemons of all stores.")
 @json_option
-@click.pass_context
-def stop(ctx: click.Context, every: bool, as_json: bool) -> None:
+def stop(every: bool) -> None:
     """End the daemon; returns when it has ended.
 
     \b
@@ -112,17 +108,16 @@ def stop(ctx: click.Context, every: bool, as_json: bool) -> None:
     if every:
         ended = daemon_socket.stop_all(os.environ)
         lines = [f"{pid} stopped" for pid in ended]
-        echo_lines(as_json, {"pids": ended}, lines)
+        echo_lines({"pids": ended}, lines)
         return
-    check_store(root := store_root(ctx))
+    check_store(root := store_root())
     pid = daemon_socket.stop(root)
-    echo_result(as_json, {"pid": pid}, f"{pid} stopped")
+    echo_result({"pid": pid}, f"{pid} stopped")
 
 
 @daemon.command()
 @json_option
-@click.pass_context
-def restart(ctx: click.Context, as_json: bool) -> None:
+def restart() -> None:
     """End the daemon, if one runs, and start the current program.
 
     Running threads are carried on: an attempt that was under way is run again.
@@ -132,17 +127,16 @@ def restart(ctx: click.Context, as_json: bool) -> None:
     """
     from casfs.system import daemon_socket
 
-    _check(root := store_root(ctx))
+    _check(root := store_root())
     old = daemon_socket.stop(root) if daemon_socket.runs(root) else None
     pid = background.start(root, ["daemon"], "daemon.err")
     ended = f" (was {old})" if old is not None else ""
-    echo_result(as_json, {"pid": pid, "before": old}, f"{pid} daemon of {root}{ended}")
+    echo_result({"pid": pid, "before": old}, f"{pid} daemon of {root}{ended}")
 
 
 @daemon.command()
 @json_option
-@click.pass_context
-def status(ctx: click.Context, as_json: bool) -> None:
+def status() -> None:
     """Print the daemon's process, version, running and queued threads; exit 5 when none runs.
 
     \b
@@ -150,11 +144,11 @@ def status(ctx: click.Context, as_json: bool) -> None:
     """
     from casfs.system import daemon_socket
 
-    check_store(root := store_root(ctx))
+    check_store(root := store_root())
     daemon_status = daemon_socket.status(root)
     if daemon_status is None:
         raise NoDaemon(f"{daemon_socket.NO_DAEMON} {root}; start one with `casfs daemon`")
-    echo_lines(as_json, daemon_status, daemon_lines(daemon_status))
+    echo_lines(daemon_status, daemon_lines(daemon_status))
 
 
 def daemon_lines(state: dict[str, Any]) -> Iterator[str]:
@@ -176,34 +170,33 @@ def daemon_lines(state: dict[str, Any]) -> Iterator[str]:
 @click.option("--follow", "-f", is_flag=True, help="Continue as lines are written.")
 @click.option("-n", "count", type=Count(1), default=50, show_default=True, metavar="N")
 @json_option
-@click.pass_context
-def logs(ctx: click.Context, follow: bool, count: int, as_json: bool) -> None:
+def logs(follow: bool, count: int) -> None:
     """Print the last N lines of the daemon's log; with --json, one object a line.
 
     \b
     casfs daemon logs -n 20 --follow
     """
-    check_store(root := store_root(ctx))
+    check_store(root := store_root())
     path = root / "log" / LOG
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in deque(file, count):
-            _print_event(line, as_json)
+            _print_event(line)
         while follow:
             if line := file.readline():
-                _print_event(line, as_json)
+                _print_event(line)
             else:
                 time.sleep(LOG_POLL_S)
 
 
-def _print_event(line: str, as_json: bool) -> None:
+def _print_event(line: str) -> None:
     try:
         event = json.loads(line)
         event["time"] = rfc3339(event["time"])
     except (ValueError, KeyError, TypeError):  # cut by a full disk
         return
-    if as_json:
+    if wants_json():
         echo_json(event, pretty=False)
         return
     fields = [f"{name}={value}" for name, value in event.items() if name not in ("time", "event")]
@@ -212,12 +205,11 @@ def _print_event(line: str, as_json: bool) -> None:
 
 @daemon.command()
 @json_option
-@click.pass_context
-def unit(ctx: click.Context, as_json: bool) -> None:
+def unit() -> None:
     """Print a systemd unit that runs the daemon of this store for the user.
 
     \b
     casfs daemon unit > ~/.config/systemd/user/casfs.service
     """
-    text = UNIT.format(program=sys.executable, root=store_root(ctx))
-    echo_result(as_json, {"unit": text}, text.rstrip())
+    text = UNIT.format(program=sys.executable, root=store_root())
+    echo_result({"unit": text}, text.rstrip())

@@ -28,8 +28,7 @@ DIFFERENT = 1  # exit code of diff
 
 @click.command()
 @click.argument("directory", default="./mnt")
-@click.pass_context
-def demo(ctx: click.Context, directory: str) -> None:
+def demo(directory: str) -> None:
     """Run a workflow on a sample project and look at what it left, mounted at DIRECTORY.
 
     Makes the store and starts the daemon and the mount where they are missing; they go on running.
@@ -40,7 +39,7 @@ def demo(ctx: click.Context, directory: str) -> None:
     if missing := [name for name in ("git", "diff") if shutil.which(name) is None]:
         raise Failed(f"{missing[0]}: not found; install it to run the demo")
     with tempfile.TemporaryDirectory(prefix="casfs-demo.") as scratch:
-        _Demo(store_root(ctx), Path(directory), Path(scratch)).run()
+        _Demo(store_root(), Path(directory), Path(scratch)).run()
 
 
 class _Demo:

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from casfs.cli import compare
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.diff_output import print_changes, print_patch, print_stat
-from casfs.cli.output import warn
+from casfs.cli.output import json_option, wants_json, warn
 from casfs.cli.terminal import color_option, pager
 from casfs.digest import TreeHash
 from casfs.errors import Usage
@@ -30,7 +30,6 @@ from casfs.trees.scratch_store import ScratchStore
 class DiffFormat:
     stat: bool
     patch: bool
-    json: bool
 
 
 class WithPaths(click.Command):
@@ -50,10 +49,10 @@ def format_options(verb: Callable[..., None]) -> Callable[..., None]:
     @color_option
     @json_option
     @wraps(verb)
-    def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **options: Any) -> None:
-        if as_patch and as_json:
+    def wrapped(*values: Any, as_stat: bool, as_patch: bool, **options: Any) -> None:
+        if as_patch and wants_json():
             raise Usage("--patch cannot be combined with --json")
-        verb(*values, format=DiffFormat(as_stat, as_patch, as_json), **options)
+        verb(*values, format=DiffFormat(as_stat, as_patch), **options)
 
     return wrapped
 
@@ -91,17 +90,12 @@ def print_diff(
 ) -> None:
     """Prints the differences between two trees, on a terminal in colours and by a pager; `private`:
     paths that are marked."""
-    with pager(not format.json):
+    with pager(not wants_json()):
         changes = renames.detect(store, trees.changes(store, old, new=new, paths=paths))
         if format.stat:
-            print_stat(
-                store,
-                list(diffstat.path_stats(store, changes)),
-                as_json=format.json,
-                private=private,
-            )
+            print_stat(store, list(diffstat.path_stats(store, changes)), private=private)
         elif not format.patch:
-            print_changes(store, iter(changes), as_json=format.json, private=private)
+            print_changes(store, iter(changes), private=private)
         if format.patch:
             print_patch(patches.patch(store, old, new, paths=paths))
 
@@ -123,7 +117,7 @@ def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None
     """
     if len(sides) > 2:
         raise Usage("give at most two trees; paths follow --")
-    with open_store(ctx) as store:
+    with open_store() as store:
         comparison = compare.comparison(store, sides, ctx.meta[__name__])
         print_state_diff(
             comparison.store,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from casfs.cli.output import echo, echo_json, write_line
+from casfs.cli.output import echo, echo_json, wants_json, write_line
 from casfs.cli.terminal import colours, columns, on_terminal, paint
 from casfs.store.nodes.directory import Entry, Subdirectory, Symlink
 from casfs.store.store import Store
@@ -23,13 +23,10 @@ RENAME = ("similarity ", "rename ")
 
 
 def print_changes(
-    store: Store,
-    changes: Iterator[trees.Change],
-    as_json: bool,
-    private: Collection[bytes] = (),
+    store: Store, changes: Iterator[trees.Change], private: Collection[bytes] = ()
 ) -> None:
     """`private`: paths that are marked so."""
-    if as_json:
+    if wants_json():
         echo_json([change_json(store, change, private) for change in changes])
         return
     for change in changes:
@@ -60,12 +57,10 @@ def _painted(line: str) -> str:
     return paint(line, PATCH_COLOURS.get(line[:1]))
 
 
-def print_stat(
-    store: Store, rows: list[PathStat], as_json: bool, private: Collection[bytes] = ()
-) -> None:
+def print_stat(store: Store, rows: list[PathStat], private: Collection[bytes] = ()) -> None:
     """Prints a line for each path and a total, in the layout of `git diff --stat`. `private`: paths
     that are marked so."""
-    if as_json:
+    if wants_json():
         echo_json([change_json(store, row.change, private) | _counts(row) for row in rows])
     elif rows:
         _print_graph(rows, private)

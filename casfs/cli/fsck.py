@@ -10,9 +10,9 @@ import click
 
 from casfs.backend.derived import total_stored
 from casfs.backend.protocols import Total
-from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.common import open_store, store_root
 from casfs.cli.json_values import record
-from casfs.cli.output import echo, echo_json, echo_line
+from casfs.cli.output import echo, echo_json, echo_line, json_option, wants_json
 from casfs.cli.progress import progress
 from casfs.errors import CasfsError, Failed, NotFound, Usage
 from casfs.store.store import Store
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option("--sample", metavar="N%", help="Read a random part of the blobs only.")
 @json_option
-@click.pass_context
-def fsck(ctx: click.Context, source: str | None, sample: str | None, as_json: bool) -> int:
+def fsck(source: str | None, sample: str | None) -> int:
     """Read and check everything; exit 1 when there are faults.
 
     Damaged bytes are moved to quarantine/ in the store. With --repair-from, lost content is
@@ -46,7 +45,7 @@ def fsck(ctx: click.Context, source: str | None, sample: str | None, as_json: bo
     if source is not None and not Path(source).is_dir():
         raise NotFound(f"no store and no directory {source}")
     share = _share(sample)
-    with open_store(ctx) as store:
+    with open_store() as store:
 
         def check() -> Report:
             total = _total(store)
@@ -60,10 +59,10 @@ def fsck(ctx: click.Context, source: str | None, sample: str | None, as_json: bo
         if source is not None:
             report, repaired = repair.repair_all(store, report, source=Path(source), check=check)
         with suppress(OSError):
-            log = to_file(store_root(ctx) / "log" / FSCK_LOG)
+            log = to_file(store_root() / "log" / FSCK_LOG)
             counts = {"blobs": report.blobs, "nodes": report.nodes, "bytes": report.bytes}
             log("checked", faults=len(report.faults), **counts)
-    print_report(report, repaired, as_json)
+    print_report(report, repaired)
     return Failed.exit_code if report.faults else 0
 
 
@@ -84,8 +83,8 @@ def _total(store: Store) -> Total:
         return Total()
 
 
-def print_report(report: Report, repaired: list[str], as_json: bool) -> None:
-    if as_json:
+def print_report(report: Report, repaired: list[str]) -> None:
+    if wants_json():
         echo_json({**record(report), "repaired": repaired})
         return
     for hash in repaired:

@@ -8,11 +8,11 @@ import click
 
 from casfs import config
 from casfs.backend.derived import total_stored
-from casfs.cli.common import Count, json_option, open_store, store_root
+from casfs.cli.common import Count, open_store, store_root
 from casfs.cli.json_values import record
-from casfs.cli.output import echo, echo_json, echo_line, echo_result
+from casfs.cli.output import echo, echo_json, echo_line, echo_result, json_option, wants_json
 from casfs.cli.progress import progress
-from casfs.cli.purge import purge_blobs, targets
+from casfs.cli.purge import PurgeOptions, purge_blobs, targets
 from casfs.cli.sizes import SizeOption
 from casfs.errors import NotFound
 from casfs.store.store import Store
@@ -33,9 +33,7 @@ from casfs.system import reserve
 @click.option("--purge", metavar="HASH|REV:PATH", help="As `casfs purge`.")
 @click.option("--force", is_flag=True, help="Purge although checkpoints or threads have it.")
 @json_option
-@click.pass_context
 def gc(
-    ctx: click.Context,
     dry_run: bool,
     max_size: int | None,
     max_inodes: int | None,
@@ -43,7 +41,6 @@ def gc(
     why: str | None,
     purge: str | None,
     force: bool,
-    as_json: bool,
 ) -> None:
     """Delete blobs that no thread, checkpoint, workflow or schema reaches.
 
@@ -58,23 +55,16 @@ def gc(
     """
     from casfs.maintenance import gc as collector
 
-    with reserve.released(store_root(ctx)), open_store(ctx) as store:
+    with reserve.released(store_root()), open_store() as store:
         if why is not None:
-            _why(store, store.expand(why), as_json)
+            _why(store, store.expand(why))
             return
         if purge is not None:
             hashes = targets(store, purge, all_versions=False)
-            purge_blobs(
-                store,
-                hashes,
-                with_git=False,
-                force=force,
-                dry_run=dry_run,
-                why="",
-                as_json=as_json,
-            )
+            options = PurgeOptions(with_git=False, force=force, why="", dry_run=dry_run)
+            purge_blobs(store, hashes, options)
             return
-        values = config.values(store_root(ctx), os.environ)
+        values = config.values(store_root(), os.environ)
         limits = collector.Limits(
             max_size if max_size is not None else values["gc.max_size"] or None,
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
@@ -93,8 +83,8 @@ def gc(
     freed = result.freed
     kept = result.kept
     line = f"{verb} {freed.blobs} blobs, {freed.bytes} bytes; kept {kept.blobs} blobs,"
-    echo_result(as_json, {**record(result), "dryRun": dry_run}, f"{line} {kept.bytes} bytes")
-    if not as_json:
+    echo_result({**record(result), "dryRun": dry_run}, f"{line} {kept.bytes} bytes")
+    if not wants_json():
         for name in result.evicted:
             echo_line(f"{'would evict' if dry_run else 'evicted'} {name}")
         if result.removals:
@@ -102,13 +92,13 @@ def gc(
             echo_line(f"{would} {result.removals} removals final: `casfs undo` cannot undo them")
 
 
-def _why(store: Store, hash: str, as_json: bool) -> None:
+def _why(store: Store, hash: str) -> None:
     from casfs.maintenance import gc as collector
 
     path = collector.why(store, hash)
     if path is None:
         raise NotFound(f"no root reaches {hash}; gc may delete it")
-    if as_json:
+    if wants_json():
         echo_json(path)
         return
     echo(path[0])

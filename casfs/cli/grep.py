@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from casfs.backend.derived import total_stored
-from casfs.cli.common import STDIO, json_option, open_store
-from casfs.cli.output import echo_lines, warn
+from casfs.cli.common import STDIO, open_store
+from casfs.cli.output import echo_lines, json_option, warn
 from casfs.cli.progress import progress
 from casfs.errors import Invalid
 from casfs.store.removals import label
@@ -47,7 +47,7 @@ class Place:
 @click.argument("text")
 @json_option
 @click.pass_context
-def grep(ctx: click.Context, text: str, as_json: bool) -> None:
+def grep(ctx: click.Context, text: str) -> None:
     """Find TEXT in all that the store has; exit 1 where it is not found.
 
     Contents are searched whatever holds them, packs too, with nodes, records, logs and indexes;
@@ -62,12 +62,10 @@ def grep(ctx: click.Context, text: str, as_json: bool) -> None:
     from casfs.maintenance.needle import Needle
 
     needle = Needle(read_text() if text == STDIO else text)
-    with open_store(ctx) as store:
+    with open_store() as store:
         findings = search_store(store, needle)
         places = find_places(store, findings)
-    echo_lines(
-        as_json, [location.value for location in places], (location.line for location in places)
-    )
+    echo_lines([location.value for location in places], (location.line for location in places))
     if not places:
         ctx.exit(1)
 
@@ -129,7 +127,7 @@ def _refs_of_remotes(store: Store) -> dict[str, str]:
     from casfs.remotes.state import FILE, State
 
     remote_refs: dict[str, str] = {}
-    for name in listing(store.root) if store.root is not None else ():
+    for name in listing(store.root):
         path = Path(str(store.root), DIRECTORY, name, FILE)
         if path.exists():
             with closing(State(path)) as state:

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import Count, json_option, open_store
+from casfs.cli.common import Count, open_store
 from casfs.cli.diff_output import change_json, print_patch
 from casfs.cli.json_values import times
 from casfs.cli.on_disk import find_place
-from casfs.cli.output import echo_json, write_line
+from casfs.cli.output import echo_json, json_option, wants_json, write_line
 from casfs.cli.terminal import color_option, pager, paint
 from casfs.errors import Usage
 from casfs.history import blame as blames
@@ -36,10 +36,7 @@ Row = dict[str, Any]
 @click.option("--deleted", metavar="TEXT", help="What removed the last line that had TEXT.")
 @color_option
 @json_option
-@click.pass_context
-def blame(
-    ctx: click.Context, tree: str, lines: str | None, deleted: str | None, as_json: bool
-) -> None:
+def blame(tree: str, lines: str | None, deleted: str | None) -> None:
     """Print each line of a file with the step or checkpoint that wrote it.
 
     Lines are followed through forks, called threads, restores, renames and copies. Behind the
@@ -53,7 +50,7 @@ def blame(
     span = LINES.fullmatch(lines or "1,999999999")
     if span is None or (lines and deleted is not None):
         raise Usage("-L takes A or A,B, counted from 1, and not with --deleted")
-    with open_store(ctx) as store:
+    with open_store() as store:
         position, path = find_place(store, tree)
         if deleted is not None:
             blamed_lines = [blames.removal(position, path, os.fsencode(deleted))]
@@ -62,8 +59,8 @@ def blame(
                 position, path, first=int(span[1]), last=int(span[2] or span[1])
             )
         rows = times(list(details.lines(store, blamed_lines)))
-    with pager(not as_json):
-        if as_json:
+    with pager(not wants_json()):
+        if wants_json():
             echo_json(rows)
             return
         requested_path = os.fsdecode(b"/".join(split_path(path)))
@@ -81,17 +78,16 @@ def blame(
 @click.option("--limit", "-n", type=Count(1), metavar="N", help="Only the newest N.")
 @color_option
 @json_option
-@click.pass_context
-def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_json: bool) -> None:
+def log(tree: str, as_patch: bool, limit: int | None) -> None:
     """Print the steps and checkpoints that changed a path or anything below it, newest first.
 
     \b
     casfs log fix:src -n 5
     casfs log work:README --patch
     """
-    if as_patch and as_json:
+    if as_patch and wants_json():
         raise Usage("--patch cannot be combined with --json")
-    with open_store(ctx) as store, pager(not as_json):
+    with open_store() as store, pager(not wants_json()):
         position, path = find_place(store, tree)
         log_entries = list(islice(changes(position, path), limit))
         rows = [
@@ -101,7 +97,7 @@ def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_jso
             }
             for log_entry in log_entries
         ]
-        if as_json:
+        if wants_json():
             echo_json(rows)
             return
         for entry, row, head in zip(log_entries, rows, heads(rows), strict=True):

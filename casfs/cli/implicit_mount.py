@@ -16,10 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from casfs.cli import background
-from casfs.errors import CasfsError, Failed, NotFound, Refused
+from casfs.errors import CasfsError, NotFound, Refused
 from casfs.mount import mount_points
 from casfs.store.store import Store
 from casfs.system import daemon_socket, locks, store_mounts
+from casfs.system.files import os_errors
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator
@@ -39,7 +40,6 @@ def tree_provider(store: Store, env: Mapping[str, str]) -> TreeLocator:
     does not show the tree either."""
 
     def tree(root: DatedTree) -> Path:
-        assert store.root is not None
         directory = _find(store.root, root.name)
         if directory is None:
             start(store.root, env)
@@ -63,10 +63,8 @@ def end(root: Path, env: Mapping[str, str]) -> None:
 @contextmanager
 def kept(root: Path) -> Iterator[None]:
     """Keeps the mount while a workspace is opened. Raises Failed."""
-    try:
+    with os_errors(f"cannot open {root / LOCK}"):
         fd = os.open(root / LOCK, locks.LOCK_FILE, 0o600)
-    except OSError as error:
-        raise Failed(f"cannot open {root / LOCK}: {error.strerror}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
         yield
@@ -77,7 +75,6 @@ def kept(root: Path) -> Iterator[None]:
 def end_unused(store: Store, env: Mapping[str, str]) -> None:
     """Unmounts the workspaces' own mount and waits for its processes. Leaves it mounted while a
     daemon runs, a workspace is being opened, an open workspace is on it, or a process uses it."""
-    assert store.root is not None
     point = mount_point(store.root, env)
     if point not in store_mounts.mounted(store.root) or daemon_socket.runs(store.root):
         return

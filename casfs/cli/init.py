@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from casfs import config
-from casfs.cli.common import json_option, server_options, store_root
-from casfs.cli.output import echo_result
+from casfs.cli.common import server_options, store_root
+from casfs.cli.output import echo_result, json_option
 from casfs.errors import Usage
 from casfs.store.store import FORMAT, Store
 from casfs.system import reserve
@@ -21,10 +21,9 @@ from casfs.system import reserve
 @click.option("--workflows", is_flag=True, help="Restore shipped workflows changed or removed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @json_option
-@click.pass_context
 def init(
-    ctx: click.Context, url: str | None, objects: str | None, endpoint: str | None,
-    region: str | None, workflows: bool, dry_run: bool, as_json: bool,
+    url: str | None, objects: str | None, endpoint: str | None,
+    region: str | None, workflows: bool, dry_run: bool,
 ) -> None:  # fmt: skip
     """Make a store with the shipped workflows, or update an existing one.
 
@@ -40,7 +39,7 @@ def init(
     """
     from engine.workflow import shipped
 
-    path = store_root(ctx)
+    path = store_root()
     if url is None and (objects or endpoint or region):
         raise Usage("--objects, --endpoint and --region belong to postgresql://HOST/DATABASE")
     wanted = (
@@ -49,20 +48,18 @@ def init(
         else config.shared(path)
     )
     if wanted is not None:
-        _init_shared(path, wanted, workflows=workflows, dry_run=dry_run, as_json=as_json)
+        _init_shared(path, wanted, workflows=workflows, dry_run=dry_run)
     elif dry_run:
-        _show_plan(path, as_json)
+        _show_plan(path)
     else:
         with Store.init(path) as store:
             shipped.install(store, again=workflows)
             names = store.registry.names()
         reserve.allocate(path)
-        echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
+        echo_result({"store": str(path), "types": names}, f"{path}")
 
 
-def _init_shared(
-    path: Path, wanted: config.Shared, workflows: bool, dry_run: bool, as_json: bool
-) -> None:
+def _init_shared(path: Path, wanted: config.Shared, workflows: bool, dry_run: bool) -> None:
     from casfs.object_storage.location import open_storage
     from casfs.object_storage.probe import probe
     from engine.workflow import shipped
@@ -75,7 +72,7 @@ def _init_shared(
     where = f"{shared.url}, objects at {shared.objects}"
     if dry_run:
         line = f"{path} would {verb} the shared store at {where}"
-        echo_result(as_json, {**value, "dryRun": True}, line)
+        echo_result({**value, "dryRun": True}, line)
         return
     if existing is None:
         probe(storage)
@@ -86,13 +83,13 @@ def _init_shared(
             shipped.install(store, again=workflows)
         value["types"] = store.registry.names()
     reserve.allocate(path)
-    echo_result(as_json, value, f"{path} {verb}s the shared store at {where}")
+    echo_result(value, f"{path} {verb}s the shared store at {where}")
 
 
-def _show_plan(path: Path, as_json: bool) -> None:
+def _show_plan(path: Path) -> None:
     """Prints what `init` would do."""
     existing_format = Store.check_init(path)
     line = f"{path}: would be made, with format {FORMAT!r}"
     if existing_format:
         line = f"{path}: format {existing_format!r}; built-in types and workflows would be updated"
-    echo_result(as_json, {"store": str(path), "dryRun": True, "format": existing_format}, line)
+    echo_result({"store": str(path), "dryRun": True, "format": existing_format}, line)

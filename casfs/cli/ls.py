@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from casfs.checkpoints.revisions import entries
-from casfs.cli.common import json_option, open_store, with_local_option
-from casfs.cli.output import echo_lines
+from casfs.cli.common import open_store, with_local_option
+from casfs.cli.output import echo_lines, json_option, wants_json
 from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.trees.tree import entry_json
 
@@ -19,25 +19,17 @@ Row = tuple[bytes, Entry]  # path, entry
 @click.option("--long", "-l", is_flag=True, help="Kind (f, x executable, d, l), size, hash, name.")
 @with_local_option
 @json_option
-@click.pass_context
-def ls(
-    ctx: click.Context,
-    tree: str,
-    recursive: bool = False,
-    long: bool = False,
-    with_local: bool = False,
-    as_json: bool = False,
-) -> None:
+def ls(tree: str, recursive: bool = False, long: bool = False, with_local: bool = False) -> None:
     """List a directory, or one file, of TREE; directories end in a slash.
 
     \b
     casfs ls work:src
     casfs ls work~1 -R -l
     """
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         rows = entries(store, tree, recursive=recursive, with_local=with_local)
-        value = [entry_json(*row) for row in rows] if as_json else None
-        echo_lines(as_json, value, map(_long if long else _short, rows))
+        value = [entry_json(*row) for row in rows] if wants_json() else None
+        echo_lines(value, map(_long if long else _short, rows))
 
 
 def _short(row: Row) -> bytes:

@@ -79,7 +79,7 @@ COMMANDS = {
     "mcp": ("mcp", "serve the store to agents by the Model Context Protocol"),
     "status": ("status", "the store; or what has changed in a directory"),
     "config": ("config", "the settings and their origins"),
-    "help": ("help", "the help of a command, or a manual page"),
+    "help": ("help", "the help of a command"),
 }
 SECTIONS = {
     "Daily": "init status checkpoint undo diff blame log bisect ls cat search workspace"
@@ -155,7 +155,7 @@ def cli(ctx: click.Context, store: str | None) -> None:
     casfs checkpoint create work DIR -m "before"   record a directory
     casfs mount ./mnt                              look at it with ls, cat, grep, diff, cp
 
-    `casfs help COMMAND` explains a command, `casfs help --man | man -l -` all of them.
+    `casfs help COMMAND` explains a command.
     """
     ctx.obj = store
 

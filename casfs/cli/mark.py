@@ -6,8 +6,8 @@ import os
 
 import click
 
-from casfs.cli.common import json_option, step_secrets, store_root
-from casfs.cli.output import echo_result
+from casfs.cli.common import step_secrets, store_root
+from casfs.cli.output import echo_result, json_option
 from casfs.system import daemon_socket
 
 SECRETS_VARIABLE = "CASFS_SECRETS"  # of a step's program, see `casfs.agents.secrets`
@@ -16,8 +16,7 @@ SECRETS_VARIABLE = "CASFS_SECRETS"  # of a step's program, see `casfs.agents.sec
 @click.command()
 @click.argument("text", metavar="MESSAGE")
 @json_option
-@click.pass_context
-def mark(ctx: click.Context, text: str, as_json: bool) -> None:
+def mark(text: str) -> None:
     """Give MESSAGE to the next checkpoint of the watched directory that holds the working one.
 
     \b
@@ -25,10 +24,8 @@ def mark(ctx: click.Context, text: str, as_json: bool) -> None:
     """
     if os.environ.get(SECRETS_VARIABLE):
         text = step_secrets().redact_values(text)  # the daemon looks for all other secrets
-    answer = daemon_socket.request(
-        store_root(ctx), "mark", path=os.path.realpath("."), message=text
-    )
+    answer = daemon_socket.request(store_root(), "mark", path=os.path.realpath("."), message=text)
     line = f"nothing has changed in {answer['directory']}"
     if answer["changed"]:
         line = f'{answer["name"]}: the next checkpoint is "{answer["message"]}"'
-    echo_result(as_json, answer, line)
+    echo_result(answer, line)

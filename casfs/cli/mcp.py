@@ -24,14 +24,8 @@ KEY_FILE = "mcp.json"
 @click.option("--with-local", is_flag=True, help="Show private and derived files, too.")
 @click.option("--http", is_flag=True, help="Serve HTTP on 127.0.0.1, not stdin and stdout.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port (default: as last time, or any).")
-@click.pass_context
 def mcp(
-    ctx: click.Context,
-    allow_write: bool,
-    folders: tuple[str, ...],
-    with_local: bool,
-    http: bool,
-    port: int | None,
+    allow_write: bool, folders: tuple[str, ...], with_local: bool, http: bool, port: int | None
 ) -> None:
     """Serve the store to an agent by the Model Context Protocol.
 
@@ -48,7 +42,7 @@ def mcp(
     places = [Path(os.path.realpath(folder)) for folder in folders or (".",)] if allow_write else []
     for directory in places:
         refuse_home_or_root(directory, force=None)
-    root = store_root(ctx)
+    root = store_root()
     try:
         import trio
 
@@ -68,7 +62,7 @@ def mcp(
         raise Failed(f"no module {error.name}; run `{line}`") from None
     is_own = Path(os.environ.get("CASFS_STORE", "")) == root
     thread = os.environ.get("CASFS_THREAD", "") if is_own else ""
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         kind = Writing if allow_write else Reading
         server = Server(kind(store, thread, step_secrets(), places))
         if not http:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace as replace_fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +15,38 @@ import click
 from casfs import config
 from casfs.cli import background
 from casfs.cli.background import foreground_option, ready_option
-from casfs.cli.common import check_store, json_option, open_store, store_root
-from casfs.cli.output import echo_result
+from casfs.cli.common import check_store, open_store, options_as, store_root
+from casfs.cli.output import echo_result, json_option
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.system.log import to_file
 
 if TYPE_CHECKING:
     from casfs.mount.worker import MountOptions
 
-TRANSPORTS = ("auto", "builtin", "libfuse")
-TRANSPORT_ALIASES = {"kernel": "builtin", "pyfuse3": "libfuse"}  # accepted, not shown
+TRANSPORTS = ("builtin", "libfuse")
+TRANSPORT_ALIASES = {"auto": "builtin", "kernel": "builtin", "pyfuse3": "libfuse"}  # not shown
 
 
 class Transport(click.Choice[str]):
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         return super().convert(TRANSPORT_ALIASES.get(value, value), param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    allow_other: bool
+    xattr: bool
+    transport: str | None
+    with_local: bool
+
+    def words(self) -> list[str]:
+        """Returns the options as words of a command, but for the transport."""
+        words = {
+            "allow-other": self.allow_other,
+            "xattr": self.xattr,
+            "with-local": self.with_local,
+        }
+        return [f"--{word}" for word, is_set in words.items() if is_set]
 
 
 @click.command()
@@ -39,7 +56,7 @@ class Transport(click.Choice[str]):
 @click.option(
     "--transport",
     type=Transport(TRANSPORTS),
-    help="FUSE implementation: builtin, libfuse (by pyfuse3), or auto (builtin where it works).",
+    help="FUSE implementation: builtin, or libfuse (by pyfuse3).",
 )
 @click.option("--with-local", is_flag=True, help="Show private and derived files, too.")
 @click.option("--replace", is_flag=True, help="Serve an existing mount with the current program.")
@@ -47,59 +64,40 @@ class Transport(click.Choice[str]):
 @foreground_option
 @ready_option
 @json_option
-@click.pass_context
+@options_as(Flags)
 def mount(
-    ctx: click.Context,
     directory: str,
-    allow_other: bool,
-    xattr: bool,
-    transport: str | None,
-    with_local: bool,
     replace: bool,
     resume: str | None,
     foreground: bool,
     ready_fd: int | None,
-    as_json: bool,
+    options: Flags,
 ) -> None:
     """Show the store as read-only files under DIRECTORY, an empty or new directory.
 
     Returns when the mount answers. End it with `casfs umount DIRECTORY`.
     """
-    root = store_root(ctx)
+    root = store_root()
     point = Path(directory).absolute()
     if replace:
-        if allow_other or xattr or transport or with_local:
+        if options.words() or options.transport:
             raise Usage("--replace keeps a mount as it is: give no other option")
-        _replace(root, point, as_json)
+        _replace(root, point)
         return
-    flags = ["--allow-other"] * allow_other + ["--xattr"] * xattr
-    flags += ["--with-local"] * with_local
     if foreground or ready_fd or resume:
-
-        def options() -> MountOptions:
-            mount_options = _options(
-                root,
-                point,
-                transport=transport,
-                allow_other=allow_other,
-                xattr=xattr,
-                mounted=resume is not None,
-            )
-            return replace_fields(mount_options, with_local=with_local)
-
         _serve(
-            options,
-            flags,
+            lambda: _mount_options(root, point, options, mounted=resume is not None),
+            options.words(),
             state=resume,
             report=background.Reporter(ready_fd),
         )
         return
     if not (root / "log").is_dir():
         check_store(root)  # raises: no store
-    flags += ["--transport", transport] if transport else []
+    words = [*options.words(), *(["--transport", options.transport] if options.transport else [])]
     with _made(point):
-        pid = background.start(root, ["mount", str(point), *flags], "mount.err")
-    echo_result(as_json, {"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
+        pid = background.start(root, ["mount", str(point), *words], "mount.err")
+    echo_result({"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
 
 
 @contextmanager
@@ -118,9 +116,7 @@ def _made(point: Path) -> Iterator[None]:
         raise
 
 
-def _options(
-    root: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
-) -> MountOptions:
+def _mount_options(root: Path, point: Path, flags: Flags, mounted: bool) -> MountOptions:
     from casfs.mount import mount_points
     from casfs.mount.worker import MountOptions
     from casfs.system import store_mounts
@@ -128,6 +124,7 @@ def _options(
     if not mounted:
         check_store(root)
         point = mount_points.check(root, point)
+    transport = flags.transport
     if transport is None:
         values = {value.setting.name: value for value in config.load(root, os.environ)}
         setting = values["mount.transport"]
@@ -140,8 +137,9 @@ def _options(
         point,
         source=store_mounts.source(root),
         transport=transport,
-        allow_other=allow_other,
-        xattr=xattr,
+        allow_other=flags.allow_other,
+        xattr=flags.xattr,
+        with_local=flags.with_local,
     )
 
 
@@ -171,20 +169,19 @@ def _serve(
     background.serve(run, report)
 
 
-def _replace(root: Path, point: Path, as_json: bool) -> None:
+def _replace(root: Path, point: Path) -> None:
     from casfs.mount import mount_points, supervisor
 
     state = supervisor.replace_program(mount_points.served(root, point))
     line = f"{state.mount} served by the current program (pid {state.supervisor})"
-    echo_result(as_json, {"mount": str(state.mount), "pid": state.supervisor}, line)
+    echo_result({"mount": str(state.mount), "pid": state.supervisor}, line)
 
 
 @click.command()
 @click.argument("directory")
 @click.option("-l", "--lazy", is_flag=True, help="Also while it is in use.")
 @json_option
-@click.pass_context
-def umount(ctx: click.Context, directory: str, lazy: bool, as_json: bool) -> None:
+def umount(directory: str, lazy: bool) -> None:
     """End the mount at DIRECTORY; returns when it has ended.
 
     An unmounted workspace keeps its changes; `workspace open` opens it again. When the mount
@@ -195,8 +192,8 @@ def umount(ctx: click.Context, directory: str, lazy: bool, as_json: bool) -> Non
 
     point = registry.absolute(Path(directory))
     try:
-        with open_store(ctx) as store:
+        with open_store() as store:
             lifecycle.detach(registry.find(store, point), lazy=lazy)
     except NotFound:  # no such workspace, or no store at all
-        mount_points.unmount(point, root=store_root(ctx), lazy=lazy)
-    echo_result(as_json, {"unmounted": directory}, f"{directory} unmounted")
+        mount_points.unmount(point, root=store_root(), lazy=lazy)
+    echo_result({"unmounted": directory}, f"{directory} unmounted")

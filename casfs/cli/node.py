@@ -9,14 +9,13 @@ import click
 from casfs.cli.common import (
     Count,
     input_name,
-    json_option,
     open_store,
     read_json,
     step_secrets,
     with_local_option,
 )
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_json, echo_lines, echo_result
+from casfs.cli.output import echo_json, echo_lines, echo_result, json_option, wants_json
 from casfs.errors import Invalid
 
 
@@ -34,36 +33,36 @@ def node() -> None:
 @click.argument("type")
 @click.argument("file")
 @json_option
-@click.pass_context
-def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
+def put(type: str, file: str) -> None:
     """Store the payload in FILE (- for stdin) as a node of TYPE and print its hash.
 
     \b
     echo '{"text": "hello", "artifacts": []}' | casfs node put content -
     """
     payload = step_secrets().redact_values_in_json(read_json(file))
-    with open_store(ctx) as store:
+    with open_store() as store:
         try:
             digest = store.put_node(type, payload)
         except Invalid as error:
             raise Invalid(f"{input_name(file)}: {type}: {error}") from None
-    echo_result(as_json, {"hash": digest.hash, "sizeBytes": digest.size_bytes}, digest.hash)
+    echo_result({"hash": digest.hash, "sizeBytes": digest.size_bytes}, digest.hash)
 
 
 @node.command()
 @click.argument("hash")
 @with_local_option
 @json_option
-@click.pass_context
-def get(ctx: click.Context, hash: str, with_local: bool, as_json: bool) -> None:
+def get(hash: str, with_local: bool) -> None:
     """Print a node: hash, name of its type, payload.
 
     \b
     casfs node get 5b73ca66
     """
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         node = store.node(store.expand(hash))
-    echo_json({"hash": node.hash, "type": node.type, "payload": node.payload}, pretty=not as_json)
+    echo_json(
+        {"hash": node.hash, "type": node.type, "payload": node.payload}, pretty=not wants_json()
+    )
 
 
 @click.command("list")
@@ -72,15 +71,7 @@ def get(ctx: click.Context, hash: str, with_local: bool, as_json: bool) -> None:
 @click.option("--offset", type=Count(0), default=0, help="Number of hashes to skip.")
 @with_local_option
 @json_option
-@click.pass_context
-def list_(
-    ctx: click.Context,
-    type: str,
-    limit: int | None,
-    offset: int,
-    with_local: bool,
-    as_json: bool,
-) -> None:
+def list_(type: str, limit: int | None, offset: int, with_local: bool) -> None:
     """Print the hashes of all nodes of TYPE, in the order of their arrival.
 
     \b
@@ -88,7 +79,7 @@ def list_(
     """
     from casfs.maintenance import names
 
-    with open_store(ctx, with_local) as store:
+    with open_store(with_local) as store:
         end = None if limit is None else offset + limit
         hashes = (hash for hash, _ in islice(names.of_type(store, type), offset, end))
-        echo_lines(as_json, list(hashes) if as_json else None, hashes)
+        echo_lines(list(hashes) if wants_json() else None, hashes)

@@ -19,7 +19,22 @@ from casfs.cli import terminal
 from casfs.cli.lazy_group import INCOMPLETE
 from casfs.system.safe_text import UNSAFE, escape
 
+WANTS_JSON = "casfs.wants_json"  # in a context's meta: set by --json
 COLOURED_WORD = re.compile(r"\x1b\[3[0-7]m[a-z]+ *\x1b\[0m")  # a status, see `thread.show`
+
+
+def _note_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[WANTS_JSON] = value or ctx.meta.get(WANTS_JSON, False)
+
+
+json_option = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_note_json, help="Print JSON."
+)
+
+
+def wants_json() -> bool:
+    """Whether the command that runs, or a group above it, was called with --json."""
+    return bool(click.get_current_context().meta.get(WANTS_JSON))
 
 
 def escape_line(text: str) -> str:
@@ -60,17 +75,17 @@ def echo_json(value: Any, *, pretty: bool = True) -> None:
     _write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-def echo_result(as_json: bool, value: Any, line: str | bytes) -> None:
+def echo_result(value: Any, line: str | bytes) -> None:
     """Prints a verb's result: `value` as JSON, or `line`."""
-    if as_json:
+    if wants_json():
         echo_json(value)
     else:
         echo(line)
 
 
-def echo_lines(as_json: bool, value: Any, lines: Iterable[str | bytes]) -> None:
+def echo_lines(value: Any, lines: Iterable[str | bytes]) -> None:
     """Prints a verb's result: `value` as JSON, or the lines, each as soon as it is made."""
-    if as_json:
+    if wants_json():
         echo_json(value)
         return
     for line in lines:

@@ -8,8 +8,8 @@ import click
 
 from casfs import config
 from casfs.backend.derived import total_stored
-from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo_result
+from casfs.cli.common import open_store, store_root
+from casfs.cli.output import echo_result, json_option
 from casfs.cli.progress import progress
 from casfs.cli.sizes import AgeOption, parse_age
 from casfs.system.sizes import readable
@@ -21,8 +21,7 @@ DEFAULT_AGE = "30d"
 @click.option("--older-than", type=AgeOption(), help="Least age since the last use (30d).")
 @click.option("--dry-run", is_flag=True, help="Print what would be packed.")
 @json_option
-@click.pass_context
-def pack(ctx: click.Context, older_than: int | None, dry_run: bool, as_json: bool) -> None:
+def pack(older_than: int | None, dry_run: bool) -> None:
     """Compress the blobs that nothing has used lately, many in one file.
 
     They stay readable as before. What an image of a tree, an open workspace or a mount by the
@@ -34,9 +33,9 @@ def pack(ctx: click.Context, older_than: int | None, dry_run: bool, as_json: boo
     """
     from casfs.maintenance import cold
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         if older_than is None:
-            values = config.values(store_root(ctx), os.environ)
+            values = config.values(store_root(), os.environ)
             older_than = parse_age(values["pack.older_than"] or DEFAULT_AGE)
         total = total_stored(store.blobs)
         with progress("packing", "blobs", total=total.blobs, total_bytes=total.bytes) as update:
@@ -44,4 +43,4 @@ def pack(ctx: click.Context, older_than: int | None, dry_run: bool, as_json: boo
     value = {"blobs": done.blobs, "bytes": done.bytes, "packs": done.files, "dryRun": dry_run}
     line = f"{done.blobs} blobs, {readable(done.bytes)}"
     text = f"would pack {line}" if dry_run else f"packed {line}, into {done.files} packs"
-    echo_result(as_json, value, text)
+    echo_result(value, text)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.json_values import record
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_result, warn
+from casfs.cli.output import echo_result, json_option, warn
 from casfs.cli.progress import progress
 from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, Moment, echo_table
@@ -33,10 +33,7 @@ def plugin() -> None:
 @click.argument("source")
 @click.option("--refresh", is_flag=True, help="Update to the current upstream.")
 @json_option
-@click.pass_context
-def sync(
-    ctx: click.Context, name: str, version: str, source: str, refresh: bool, as_json: bool
-) -> None:
+def sync(name: str, version: str, source: str, refresh: bool) -> None:
     """Store VERSION of NAME from SOURCE and print its root hash; a stored version is kept.
 
     SOURCE is a directory, a git URL (VERSION is the tag, branch or commit) or a tarball. A tag
@@ -47,7 +44,7 @@ def sync(
     """
     from casfs.plugins import transfer
 
-    with open_store(ctx) as store, progress("storing", "files") as update:
+    with open_store() as store, progress("storing", "files") as update:
         done = transfer.sync(
             store,
             name,
@@ -63,7 +60,7 @@ def sync(
     what = f"{'stored' if done.stored else 'already stored,'} from {plugin.source}"
     commit = f" ({plugin.commit[:12]})" if plugin.commit else ""
     value = {**record(plugin), "stored": done.stored, "warning": done.warning or None}
-    echo_result(as_json, value, f"{plugin.root} {name} {version} {what}{commit}")
+    echo_result(value, f"{plugin.root} {name} {version} {what}{commit}")
 
 
 @plugin.command()
@@ -71,8 +68,7 @@ def sync(
 @click.argument("version")
 @click.argument("directory")
 @json_option
-@click.pass_context
-def materialize(ctx: click.Context, name: str, version: str, directory: str, as_json: bool) -> None:
+def materialize(name: str, version: str, directory: str) -> None:
     """Restore a plugin to DIRECTORY: new, empty, or restored to before.
 
     \b
@@ -80,29 +76,27 @@ def materialize(ctx: click.Context, name: str, version: str, directory: str, as_
     """
     from casfs.plugins import transfer
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         plugin = transfer.materialize(store, name, version=version, target=Path(directory))
     value = {**record(plugin), "directory": directory}
-    echo_result(as_json, value, f"{plugin.root} {name} {version} written to {directory}")
+    echo_result(value, f"{plugin.root} {name} {version} written to {directory}")
 
 
 @plugin.command("list")
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_() -> None:
     """List the plugins: name, version, tree, time of the last sync, source.
 
     \b
     casfs plugin list
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         plugins = registry.listing(store)
     rows = [
         (plugin.name, plugin.version, Hash(plugin.root), Moment(plugin.synced_at), plugin.source)
         for plugin in plugins
     ]
     echo_table(
-        as_json,
         list(map(record, plugins)),
         headers="NAME VERSION TREE SYNCED SOURCE",
         rows=rows,
@@ -114,16 +108,15 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("version")
 @json_option
-@click.pass_context
-def rm(ctx: click.Context, name: str, version: str, as_json: bool) -> None:
+def rm(name: str, version: str) -> None:
     """Remove VERSION of a plugin; `casfs undo` restores it until gc deletes it.
 
     \b
     casfs plugin rm linter 1.0
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         registry.find(store, name, version)
         key = registry.head_name(name, version)
         head = store.heads.get(key)
         if head is not None:
-            remove_heads(store, [(key, head)], as_json)
+            remove_heads(store, [(key, head)])

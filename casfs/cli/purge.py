@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from casfs.checkpoints.revisions import resolve_entry, split
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store, options_as
 from casfs.cli.grep import Place, find_places, reaches_remote, read_text, search_store
-from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, warn
+from casfs.cli.output import (
+    echo_json,
+    echo_line,
+    echo_lines,
+    echo_result,
+    json_option,
+    wants_json,
+    warn,
+)
 from casfs.cli.removal import listed
 from casfs.errors import NoDaemon, NotFound, Refused, Usage
 from casfs.mount import registry
@@ -28,6 +37,14 @@ if TYPE_CHECKING:
 REMOTES_HAVE_IT = "remotes have it until the next `casfs push` and `casfs remote gc`"
 
 
+@dataclass(frozen=True, slots=True)
+class PurgeOptions:
+    with_git: bool
+    force: bool
+    why: str
+    dry_run: bool
+
+
 @click.command()
 @click.argument("target", required=False, metavar="[HASH|REV:PATH]")
 @click.option("--all-versions", is_flag=True, help="Every content that the path ever had.")
@@ -39,19 +56,14 @@ REMOTES_HAVE_IT = "remotes have it until the next `casfs push` and `casfs remote
 @click.option("--list", "show", is_flag=True, help="List what was purged.")
 @click.option("--allow", metavar="HASH", help="Let a purged content be stored again.")
 @json_option
-@click.pass_context
+@options_as(PurgeOptions)
 def purge(
-    ctx: click.Context,
     target: str | None,
     all_versions: bool,
     text: bool,
-    with_git: bool,
-    force: bool,
-    why: str,
-    dry_run: bool,
     show: bool,
     allow: str | None,
-    as_json: bool,
+    options: PurgeOptions,
 ) -> None:
     """Delete a content or a text for good, whatever has it; old checkpoints stay usable.
 
@@ -69,32 +81,22 @@ def purge(
     chosen = [target is not None, text, show, allow is not None]
     if sum(chosen) != 1:
         raise Usage("give a HASH or REV:PATH, --text, --list, or --allow")
-    with open_store(ctx) as store:
+    with open_store() as store:
         if show:
-            _list(store, as_json)
+            _list(store)
         elif allow is not None:
-            _allow(store, allow, as_json)
+            _allow(store, allow)
         elif text:
-            _purge_text(store, with_git, force=force, dry_run=dry_run, why=why, as_json=as_json)
+            _purge_text(store, options)
         else:
             hashes = targets(store, str(target), all_versions=all_versions)
-            purge_blobs(
-                store,
-                hashes,
-                with_git=with_git,
-                force=force,
-                dry_run=dry_run,
-                why=why,
-                as_json=as_json,
-            )
+            purge_blobs(store, hashes, options)
 
 
 # -- a text -----------------------------------------------------------------------------------
 
 
-def _purge_text(
-    store: Store, with_git: bool, force: bool, dry_run: bool, why: str, as_json: bool
-) -> None:
+def _purge_text(store: Store, options: PurgeOptions) -> None:
     from casfs.maintenance import git_copies
     from casfs.maintenance import purge as purging
     from casfs.maintenance.needle import MIN_CHARS, Needle
@@ -113,23 +115,20 @@ def _purge_text(
     places = [*find_places(store, findings), *_git_places(store, git)]
     value: dict[str, Any] = {
         "found": [location.value for location in places],
-        "dryRun": not force or dry_run,
+        "dryRun": not options.force or options.dry_run,
     }
-    if not force or dry_run:
-        echo_lines(
-            as_json, {**value, "purged": [], "left": []}, (location.line for location in places)
-        )
+    if not options.force or options.dry_run:
+        echo_lines({**value, "purged": [], "left": []}, (location.line for location in places))
         _warn_of_unread(git)
-        if not dry_run:
+        if not options.dry_run:
             raise Refused(f"{len(places)} places have the text; use --force to purge it from them")
         return
     running = 0
-    if store.root is not None:
-        with suppress(NoDaemon):  # before the search for what was recorded meanwhile
-            running = daemon_socket.request(store.root, "redact", text=text)["threads"]
-    done = redact(store, needle, findings=findings, why=why)
-    if with_git:
-        done.purged += (of_git := git_copies.tombstones_of(store, git.copies, why))
+    with suppress(NoDaemon):  # before the search for what was recorded meanwhile
+        running = daemon_socket.request(store.root, "redact", text=text)["threads"]
+    done = redact(store, needle, findings=findings, why=options.why)
+    if options.with_git:
+        done.purged += (of_git := git_copies.tombstones_of(store, git.copies, options.why))
         done.is_erased &= purging.purge_all(store, of_git)
     else:
         done.left += _left_in_git(git)
@@ -137,7 +136,7 @@ def _purge_text(
     value["left"] = done.left
     lines = [location.line for location in places]
     lines.append(f"purged from {len(done.purged)} contents, {len(done.heads)} records")
-    echo_lines(as_json, value, lines)
+    echo_lines(value, lines)
     for line in done.left:
         warn(f"the text is still in {line}")
     _warn_of_unread(git)
@@ -174,16 +173,7 @@ def targets(store: Store, text: str, *, all_versions: bool) -> list[str]:
     return [entry.digest.hash]
 
 
-def purge_blobs(
-    store: Store,
-    hashes: list[str],
-    *,
-    with_git: bool,
-    force: bool,
-    dry_run: bool,
-    why: str,
-    as_json: bool,
-) -> None:
+def purge_blobs(store: Store, hashes: list[str], options: PurgeOptions) -> None:
     """Purges blobs whole; `with_git`: also the git objects of the same content. Raises Refused
     where something has one, and not `force`."""
     from casfs.maintenance import git_copies
@@ -197,27 +187,27 @@ def purge_blobs(
         size = purging.check(store, hash)
         nodes, heads = purging.users(store, hash)
         values.append({"hash": hash, "bytes": size, "nodes": nodes, "heads": heads})
-        tombstones.append(Tombstone(hash, size, purged_at=now_ms(), why=why))
-        if heads and not force and not dry_run:
+        tombstones.append(Tombstone(hash, size, purged_at=now_ms(), why=options.why))
+        if heads and not options.force and not options.dry_run:
             names = listed(list(map(label, heads)))
             raise Refused(f"{hash} is in {names}; use --force to purge it from them")
     git = git_copies.of_blobs(store, hashes)
-    if with_git and not dry_run:
-        tombstones += git_copies.tombstones_of(store, git.copies, why)
+    if options.with_git and not options.dry_run:
+        tombstones += git_copies.tombstones_of(store, git.copies, options.why)
     is_in_remote = any(reaches_remote(store, tombstone.hash) for tombstone in tombstones)
-    is_erased = dry_run or purging.purge_whole(store, tombstones, why)
-    if as_json:
-        shown = [{**value, "dryRun": dry_run} for value in values]
+    is_erased = options.dry_run or purging.purge_whole(store, tombstones, options.why)
+    if wants_json():
+        shown = [{**value, "dryRun": options.dry_run} for value in values]
         echo_json(shown[0] if len(shown) == 1 else shown)
-    for value in values if not as_json else ():
+    for value in values if not wants_json() else ():
         names = listed([label(name) for name in value["heads"]]) if value["heads"] else ""
-        verb = "would be purged" if dry_run else "purged"
+        verb = "would be purged" if options.dry_run else "purged"
         where = f"; in {names}" if names else ""
         echo_line(f"{value['hash']} {verb}, {value['bytes']} bytes{where}")
-    if not with_git:
+    if not options.with_git:
         for line in _left_in_git(git):
             warn(f"the content is still in {line}")
-    if not dry_run:
+    if not options.dry_run:
         _warn_of_copies(store, is_erased=is_erased)
     if is_in_remote:
         warn(REMOTES_HAVE_IT)
@@ -258,11 +248,8 @@ def _warn_of_unread(git: GitCopies) -> None:
 def _warn_of_copies(store: Store, *, is_erased: bool) -> None:
     if not is_erased:
         warn("a reader is using the database's log: copies stay in it until the next commands end")
-    if store.root is not None:
-        for state in registry.listing(store.root):
-            warn(
-                f"programs that have it open in the mount {state.mount} may show it until they end"
-            )
+    for state in registry.listing(store.root):
+        warn(f"programs that have it open in the mount {state.mount} may show it until they end")
 
 
 # -- tombstones -------------------------------------------------------------------------------
@@ -284,16 +271,16 @@ def _line(tombstone: Tombstone) -> str:
     return f"{tombstone.hash}  {rfc3339(tombstone.purged_at)}  {tombstone.size} bytes, {what}{why}"
 
 
-def _list(store: Store, as_json: bool) -> None:
+def _list(store: Store) -> None:
     from casfs.store import tombstones
 
     purged = list(tombstones.listing(store))
-    echo_lines(as_json, [_value(tombstone) for tombstone in purged], map(_line, purged))
+    echo_lines([_value(tombstone) for tombstone in purged], map(_line, purged))
 
 
-def _allow(store: Store, text: str, as_json: bool) -> None:
+def _allow(store: Store, text: str) -> None:
     from casfs.store import tombstones
 
     tombstone = tombstones.remove(store, store.expand(text))
     line = f"{tombstone.hash} may be stored again; until then it cannot be read"
-    echo_result(as_json, _value(tombstone), line)
+    echo_result(_value(tombstone), line)

@@ -12,18 +12,18 @@ import click
 from casfs import config
 from casfs.cli.arrived import arrived_lines, some_of
 from casfs.cli.common import (
-    json_option,
     open_store,
     server_options,
     store_root,
     with_local_option,
 )
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_result, warn
+from casfs.cli.output import echo_result, json_option, warn
 from casfs.cli.progress import progress
 from casfs.cli.purged_paths import warn_purged
 from casfs.cli.terminal import is_asked
 from casfs.errors import Refused, Usage
+from casfs.remotes.pull import PullOptions
 from casfs.store.removals import label
 from casfs.system.paths import printable
 from casfs.system.sizes import readable
@@ -41,10 +41,9 @@ MAX_NAMED = 20  # private files in the output of a push
 @click.option("--delete", is_flag=True, help="Delete these names in the remote instead.")
 @with_local_option
 @json_option
-@click.pass_context
 def push(
-    ctx: click.Context, name: str, revs: tuple[str, ...],
-    everything: bool, dry_run: bool, delete: bool, with_local: bool, as_json: bool,
+    name: str, revs: tuple[str, ...],
+    everything: bool, dry_run: bool, delete: bool, with_local: bool,
 ) -> None:  # fmt: skip
     """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
 
@@ -62,11 +61,11 @@ def push(
 
     if everything == bool(revs) or (delete and (everything or with_local)):
         raise Usage("name what to push, or --all of it")
-    with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+    with open_store() as store, Remote.open(store_root(), name) as opened:
         if delete:
             gone = push.delete(opened, list(revs), dry_run=dry_run)
             verb = "would delete" if dry_run else "deleted"
-            echo_result(as_json, record(gone), "\n".join(f"{verb} {label(x)}" for x in gone.refs))
+            echo_result(record(gone), "\n".join(f"{verb} {label(x)}" for x in gone.refs))
             return
         wanted = heads.of_store(store, revs or heads.all_names(store))
         begin = partial(progress, "pushing", "blobs")
@@ -101,7 +100,7 @@ def push(
         {"path": os.fsdecode(path), "objects": objects.total, "commits": objects.commits}
         for path, objects in stays.objects.items()
     ]
-    echo_result(as_json, {**record(done), "private": private, "git": git}, "\n".join(lines))
+    echo_result({**record(done), "private": private, "git": git}, "\n".join(lines))
 
 
 @click.command()
@@ -113,10 +112,9 @@ def push(
 @click.option("--replace", is_flag=True, help="Let names of this store give way to those there.")
 @with_local_option
 @json_option
-@click.pass_context
 def pull(
-    ctx: click.Context, name: str, revs: tuple[str, ...],
-    lazy: bool, purge: bool, replace: bool, accept_rollback: bool, with_local: bool, as_json: bool,
+    name: str, revs: tuple[str, ...],
+    lazy: bool, purge: bool, replace: bool, accept_rollback: bool, with_local: bool,
 ) -> None:  # fmt: skip
     """Pull what REMOTE has under these names, or all of it.
 
@@ -131,11 +129,11 @@ def pull(
     """
     from casfs.remotes.remote import Remote
 
-    with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+    with open_store() as store, Remote.open(store_root(), name) as opened:
         if accept_rollback:
             opened.catch_up(accept_rollback=True)
         options = {"purge": purge, "replace": replace, "with_local": with_local}
-        _pull(store, opened, revs=revs, lazy=lazy, as_json=as_json, **options)
+        _pull(store, opened, revs=revs, lazy=lazy, **options)
 
 
 @click.command()
@@ -145,10 +143,9 @@ def pull(
 @click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
 @with_local_option
 @json_option
-@click.pass_context
 def clone(
-    ctx: click.Context, url: str, directory: str, endpoint: str | None, region: str | None,
-    lazy: bool, with_local: bool, as_json: bool,
+    url: str, directory: str, endpoint: str | None, region: str | None,
+    lazy: bool, with_local: bool,
 ) -> None:  # fmt: skip
     """Make a new store in DIR of all that is at URL, which becomes its remote `origin`.
 
@@ -169,7 +166,7 @@ def clone(
         shipped.install(store)  # first: a remote's workflow does not take one of their names
         remotes.save(root, ORIGIN, settings)
         with remotes.Remote.open(root, ORIGIN) as opened:
-            _pull(store, opened, revs=(), lazy=lazy, as_json=as_json, with_local=with_local)
+            _pull(store, opened, revs=(), lazy=lazy, with_local=with_local)
 
 
 def _check_target(root: Path, settings: Any) -> None:
@@ -206,7 +203,6 @@ def _pull(
     opened: Any,
     revs: tuple[str, ...],
     lazy: bool,
-    as_json: bool,
     *,
     purge: bool = False,
     replace: bool = False,
@@ -220,10 +216,12 @@ def _pull(
         list(revs),
         lazy=lazy,
         begin=partial(progress, "pulling", "blobs"),
-        purge=purge,
-        replace=replace,
-        with_local=with_local,
-        asks=partial(_asks, opened.name) if is_asked() else None,
+        options=PullOptions(
+            purge=purge,
+            replace=replace,
+            with_local=with_local,
+            asks=partial(_asks, opened.name) if is_asked() else None,
+        ),
     )
     for text in done.skipped:
         warn(f"{text} is skipped: this casfs does not know what it is, or its record is damaged")
@@ -242,4 +240,4 @@ def _pull(
     lines = lines or ["everything is here already"] * (not done.stayed)
     new = f"{done.nodes} nodes, {done.blobs} blobs{' to be read later' * lazy}"
     line = f"{new}, {readable(done.bytes)}"
-    echo_result(as_json, record(done), "\n".join([*lines, *([line] * bool(done.refs))]))
+    echo_result(record(done), "\n".join([*lines, *([line] * bool(done.refs))]))

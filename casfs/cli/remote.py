@@ -9,14 +9,13 @@ import click
 from casfs.backend.derived import in_remote
 from casfs.cli.common import (
     check_store,
-    json_option,
     open_store,
     server_options,
     store_root,
 )
 from casfs.cli.json_values import record
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_result, json_option
 from casfs.cli.progress import progress
 from casfs.cli.table import Moment, Size, echo_table
 from casfs.cli.terminal import is_asked
@@ -39,10 +38,7 @@ def remote() -> None:
 @click.argument("url")
 @server_options
 @json_option
-@click.pass_context
-def add(
-    ctx: click.Context, name: str, url: str, endpoint: str | None, region: str | None, as_json: bool
-) -> None:
+def add(name: str, url: str, endpoint: str | None, region: str | None) -> None:
     """Add a remote to config.toml, once its server has shown that no push can be lost there.
 
     Credentials come from the environment (AWS_ACCESS_KEY_ID and so on) or the usual AWS files.
@@ -53,7 +49,7 @@ def add(
     from casfs.object_storage.probe import probe
     from casfs.remotes import remote as remotes
 
-    root = store_root(ctx)
+    root = store_root()
     settings = remotes.Settings(url, endpoint, region)
     check_store(root)
     if name in remotes.listing(root):
@@ -63,13 +59,12 @@ def add(
     probe(storage)
     remotes.create(storage)
     remotes.save(root, name, settings)
-    echo_result(as_json, {"name": name, **settings._asdict()}, f"{name} {url}")
+    echo_result({"name": name, **settings._asdict()}, f"{name} {url}")
 
 
 @remote.command("list")
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_() -> None:
     """List the remotes of the store.
 
     \b
@@ -78,7 +73,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     from casfs.remotes.remote import listing
 
     remotes = [
-        {"name": name, **settings._asdict()} for name, settings in listing(store_root(ctx)).items()
+        {"name": name, **settings._asdict()} for name, settings in listing(store_root()).items()
     ]
     rows = [
         (
@@ -89,15 +84,14 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         )
         for remote in remotes
     ]
-    echo_table(as_json, remotes, headers="NAME URL ENDPOINT TRUST", rows=rows)
+    echo_table(remotes, headers="NAME URL ENDPOINT TRUST", rows=rows)
 
 
 @remote.command()
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Also where it alone has some of the store's blobs.")
 @json_option
-@click.pass_context
-def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
+def rm(name: str, force: bool) -> None:
     """Remove a remote from config.toml; what is in it stays.
 
     Refused while blobs of a lazy pull are there only: `casfs pull` without --lazy brings them.
@@ -107,8 +101,8 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
     """
     from casfs.remotes import remote as remotes
 
-    root = store_root(ctx)
-    with open_store(ctx) as store:
+    root = store_root()
+    with open_store() as store:
         count = sum(1 for _ in in_remote(store.blobs, name))
     if name not in remotes.listing(root):
         raise NotFound(f"no remote {name!r}; see `casfs remote list`")
@@ -119,7 +113,7 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
         )
     remotes.save(root, name, settings=None)
     shutil.rmtree(root / remotes.DIRECTORY / name, ignore_errors=True)
-    echo_result(as_json, {"name": name}, f"{name} removed; what is in it stays")
+    echo_result({"name": name}, f"{name} removed; what is in it stays")
 
 
 @remote.command()
@@ -127,8 +121,7 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
 @click.option("--remove", is_flag=True, help="Trust it no longer; what it brought stays as it is.")
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 @json_option
-@click.pass_context
-def trust(ctx: click.Context, name: str, remove: bool, yes: bool, as_json: bool) -> None:
+def trust(name: str, remove: bool, yes: bool) -> None:
     """Trust a remote that only your own machines write to; asks on a terminal, else needs --yes.
 
     What a pull brings from there then runs without a question, threads move forward, and
@@ -140,7 +133,7 @@ def trust(ctx: click.Context, name: str, remove: bool, yes: bool, as_json: bool)
     """
     from casfs.remotes import remote as remotes
 
-    root = store_root(ctx)
+    root = store_root()
     check_store(root)
     settings = remotes.get(root, name)
     if not remove and not yes:
@@ -152,14 +145,13 @@ def trust(ctx: click.Context, name: str, remove: bool, yes: bool, as_json: bool)
     changed = settings._replace(trusted=not remove)
     remotes.save(root, name, changed)
     text = f"{name} is {'not ' * remove}trusted"
-    echo_result(as_json, {"name": name, **changed._asdict()}, text)
+    echo_result({"name": name, **changed._asdict()}, text)
 
 
 @remote.command()
 @click.argument("name")
 @json_option
-@click.pass_context
-def ls(ctx: click.Context, name: str, as_json: bool) -> None:
+def ls(name: str) -> None:
     """List what a remote holds: checkpoints, threads, workflows; their time, and a tree's size.
 
     \b
@@ -169,7 +161,7 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
     from casfs.remotes.purged import named
     from casfs.remotes.remote import Remote
 
-    with Remote.open(store_root(ctx), name) as opened:
+    with Remote.open(store_root(), name) as opened:
         opened.catch_up()
         refs = named(opened.state.refs())
     json_rows = []
@@ -185,15 +177,14 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
             {"name": key, "hash": ref["hash"], "at": moment(changed_at or None), "size": size}
         )
         rows.append((key, Moment(changed_at), None if size is None else Size(size)))
-    echo_table(as_json, json_rows, headers="NAME DATE SIZE", rows=rows, whole="NAME")
+    echo_table(json_rows, headers="NAME DATE SIZE", rows=rows, whole="NAME")
 
 
 @remote.command()
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Print what would change; change nothing.")
 @json_option
-@click.pass_context
-def gc(ctx: click.Context, name: str, dry_run: bool, as_json: bool) -> None:
+def gc(name: str, dry_run: bool) -> None:
     """Delete what no name in the remote reaches, a day after it was found to be so.
 
     What was purged, as a push has told, is deleted at once, and so are the files that killed pushes
@@ -205,7 +196,7 @@ def gc(ctx: click.Context, name: str, dry_run: bool, as_json: bool) -> None:
     from casfs.remotes import gc as collector
     from casfs.remotes.remote import Remote
 
-    with Remote.open(store_root(ctx), name) as opened:
+    with Remote.open(store_root(), name) as opened:
         done = collector.collect(opened, dry_run=dry_run)
     would = "would be " if dry_run else ""
     lines = [
@@ -220,15 +211,14 @@ def gc(ctx: click.Context, name: str, dry_run: bool, as_json: bool) -> None:
         lines.append(f"{len(done.purged)} packs with purged content {would}deleted at once")
     if done.entries:
         lines.append(f"{done.entries} entries of the log {would}rewritten without older records")
-    echo_result(as_json, record(done), "\n".join(lines))
+    echo_result(record(done), "\n".join(lines))
 
 
 @remote.command()
 @click.argument("name")
 @click.option("--read-data", is_flag=True, help="Read every byte, not only nodes and indexes.")
 @json_option
-@click.pass_context
-def fsck(ctx: click.Context, name: str, read_data: bool, as_json: bool) -> int:
+def fsck(name: str, read_data: bool) -> int:
     """Check a remote: its log, its packs, and all that its names reach; exit 1 for faults.
 
     \b
@@ -240,10 +230,10 @@ def fsck(ctx: click.Context, name: str, read_data: bool, as_json: bool) -> int:
     from casfs.remotes.view import opened
 
     with (
-        Remote.open(store_root(ctx), name) as there,
+        Remote.open(store_root(), name) as there,
         opened(there, read_data=read_data) as (view, _),
         progress("checking", "blobs", total=0, total_bytes=0) as update,
     ):
         report = checker.check(view, quarantine=False, progress=update)
-    print_report(report, [], as_json)
+    print_report(report, [])
     return Failed.exit_code if report.faults else 0

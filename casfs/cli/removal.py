@@ -12,18 +12,16 @@ from casfs.store.store import Store
 MAX_NAMES = 3  # in a line
 
 
-def remove_heads(
-    store: Store, heads: list[tuple[HeadName, Head]], as_json: bool, **fields: Any
-) -> None:
+def remove_heads(store: Store, heads: list[tuple[HeadName, Head]], **fields: Any) -> None:
     """Removes heads, and prints it."""
     with store.batch() as batch:
         id = removals.remove(store, batch, heads)
-    print_removed(id, [removals.label(name) for name, _ in heads], as_json, **fields)
+    print_removed(id, [removals.label(name) for name, _ in heads], **fields)
 
 
-def print_removed(id: str, names: list[str], as_json: bool, **fields: Any) -> None:
+def print_removed(id: str, names: list[str], **fields: Any) -> None:
     line = f"{id} removed {listed(names)}; `casfs undo` restores it until gc deletes it"
-    echo_result(as_json, {"removal": id, "removed": names, **fields}, line)
+    echo_result({"removal": id, "removed": names, **fields}, line)
 
 
 def listed(names: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -13,16 +14,28 @@ import click
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.revisions import resolve
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store, options_as
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_lines, echo_result, say_incomplete, warn
+from casfs.cli.output import echo_lines, echo_result, json_option, say_incomplete, wants_json, warn
 from casfs.cli.progress import progress
 from casfs.cli.purged_notes import print_missing
 from casfs.cli.snapshot_options import MAX_NAMED_PATHS, named
 from casfs.errors import Usage
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.restore import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    base: str | None
+    delete_untracked: bool
+    verify: bool
+    force: bool
+    dry_run: bool
+    parents: bool
+    preserve: str | None
 
 
 @click.command()
@@ -49,21 +62,8 @@ from casfs.trees.restore.restore import restore as restore_tree
     help="Also restore set-id bits of preserved modes, left out otherwise.",
 )
 @json_option
-@click.pass_context
-def restore(
-    ctx: click.Context,
-    tree: str,
-    directory: str,
-    paths: tuple[str, ...],
-    base: str | None,
-    delete_untracked: bool,
-    verify: bool,
-    force: bool,
-    dry_run: bool,
-    parents: bool,
-    preserve: str | None,
-    as_json: bool,
-) -> None:
+@options_as(Flags)
+def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -> None:
     """Make DIRECTORY hold TREE: a directory that is new, empty, or recorded or restored before.
 
     In the last case every path of the two trees is checked, and what differs or is missing is
@@ -75,37 +75,41 @@ def restore(
     casfs checkpoint restore work@20261122 ./again
     casfs checkpoint restore work . -- src/main.py
     """
-    if paths and delete_untracked:
+    if paths and options.delete_untracked:
         raise Usage("give --delete-untracked, or paths")
     saved: list[Checkpoint] = []
 
     def save(before: RecordedState, _: object = None) -> None:
         saved.append(create_before_restore(store, before, Path(directory)))
 
-    with open_store(ctx) as store, progress("restoring", "files") as update:
+    with open_store() as store, progress("restoring", "files") as update:
         revision = resolve(store, tree)
         source = revision.checkpoint
         done = restore_tree(
             store,
             revision.state,
             Path(directory),
-            base=None if base is None else resolve(store, base).state.full,
-            paths=[os.fsencode(path) for path in paths],
-            delete_untracked=delete_untracked,
-            verify=verify,
-            set_id=preserve is not None,
-            parents=parents,
-            dry_run=dry_run,
-            on_local_changes=save if force else None,
-            on_delete=save,
-            progress=update,
-            name=f"{source.name}@{source.id}" if source and source.name != BEFORE_RESTORE else "",
-            leaves_out_failed=True,
+            RestoreOptions(
+                base=None if options.base is None else resolve(store, options.base).state.full,
+                paths=[os.fsencode(path) for path in paths],
+                delete_untracked=options.delete_untracked,
+                verify=options.verify,
+                set_id=options.preserve is not None,
+                parents=options.parents,
+                dry_run=options.dry_run,
+                on_local_changes=save if options.force else None,
+                on_delete=save,
+                progress=update,
+                name=f"{source.name}@{source.id}"
+                if source and source.name != BEFORE_RESTORE
+                else "",
+                leaves_out_failed=True,
+            ),
         )
         print_missing(
             store, revision.state.full, f"{source.name}@{source.id}" if source else revision.root
         )
-    for path in done.local if dry_run else ():
+    for path in done.local if options.dry_run else ():
         forced = "moves it aside" if path in done.purged else "overwrites it"
         warn(f"{printable(path)}: changed locally; only --force {forced}")
     for checkpoint in saved:
@@ -138,19 +142,19 @@ def restore(
         ],
         "localChanges": [os.fsdecode(path) for path in done.local],
         "recordedAs": [f"{recorded.name}@{recorded.id}" for recorded in saved],
-        "dryRun": dry_run,
+        "dryRun": options.dry_run,
         "changes": [{"letter": letter, "path": os.fsdecode(path)} for letter, path in plan],
         "seconds": round(done.seconds, 3),
     }
-    if dry_run and not as_json:
-        echo_lines(False, value, (b"%s %s" % (letter.encode(), path) for letter, path in plan))
+    if options.dry_run and not wants_json():
+        echo_lines(value, (b"%s %s" % (letter.encode(), path) for letter, path in plan))
         return
     name = source.id if source else revision.root
     line = (
         f"{name} restored to {directory}: {done.files} files written,"
         f" {done.bytes} bytes, {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
-    echo_result(as_json, value, line)
+    echo_result(value, line)
 
 
 def print_failed(failed: Mapping[bytes, str]) -> None:

@@ -19,10 +19,10 @@ from casfs import config
 from casfs.agents import HUMAN
 from casfs.checkpoints.revisions import state_if_any, step_state
 from casfs.cli.background import start_daemon
-from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.common import open_store, store_root
 from casfs.cli.diff import DiffFormat, print_state_diff
 from casfs.cli.json_values import times
-from casfs.cli.output import echo, echo_json, echo_line, warn
+from casfs.cli.output import echo, echo_json, echo_line, json_option, wants_json, warn
 from casfs.cli.terminal import is_asked
 from casfs.cli.thread import arguments, changes, start
 from casfs.cli.thread.log import print_event
@@ -48,7 +48,7 @@ from engine.workflow import registry, shipped
 SINGLE = "single"  # the workflow of one agent
 MAX_PATHS = 200
 MAX_QUESTION_CHARS = 4000
-OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  # of `thread start`
+OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "json")  # of `thread start`
 
 
 @click.command()
@@ -77,8 +77,8 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     casfs run command:./agent.sh "Fix the tests"
     casfs run develop @task.md ./project --agent llm:small --apply
     """
-    names = ("target", "text", "directory", "thread", "as_json", "applies")
-    target, task, folder, again, as_json, _ = map(options.pop, names)
+    names = ("target", "text", "directory", "thread", "applies")
+    target, task, folder, again, _ = map(options.pop, names)
     if again is not None:
         target, task, folder = "", None if task else "", target
     if target is None or task is None:
@@ -89,23 +89,23 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         is_given = ctx.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
         if is_given and parameter.name in options and parameter.name not in ("agents", "yes"):
             raise Usage(f"{parameter.opts[0]} is for a new thread, not for --continue")
-    root = store_root(ctx)
+    root = store_root()
     fields = arguments.agent_fields(options.pop("agents"), options.pop("file"))
-    with open_store(ctx) as store:
+    with open_store() as store:
         if again is None:
             patterns = options.pop("patterns")
             if options.pop("yes"):
                 trust_workflow(store, target)
-            fields |= {"max_steps": options.pop("max_steps"), **arguments.start_options(**options)}
+            fields |= arguments.start_fields(arguments.StartOptions(**options))
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
-            fields |= _player(ctx, store, text=target, fields=fields)
+            fields |= _player(store, text=target, fields=fields)
             fields |= arguments.record_workspace(
-                ctx, directory, patterns, allow_secret=fields["allow_secret"]
+                directory, patterns, allow_secret=fields["allow_secret"]
             )
         else:
             id = lookup.find(store, again).id
             if options.pop("yes"):
-                start.trust_thread(ctx, id)
+                start.trust_thread(id)
         start_daemon(root)
         if again is None:
             id = daemon_socket.request_of_agents(root, os.environ, "start", **fields)["id"]
@@ -113,9 +113,9 @@ def run(ctx: click.Context, /, **options: Any) -> int:
             with suppress(Conflict):  # it is not suspended, or asks a person
                 daemon_socket.request_of_agents(root, os.environ, "resume", id=id, **fields)
         click.echo(f"casfs: thread {id}", err=True)
-        screen = Screen(store, threads.get(store, id), err=as_json)
+        screen = Screen(store, threads.get(store, id), err=wants_json())
         done = 0
-        show = (lambda event: print_event(store, event, as_json=True)) if as_json else screen.show
+        show = (lambda event: print_event(store, event)) if wants_json() else screen.show
         while True:
             watch(
                 store,
@@ -126,7 +126,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
                 back=f"run --continue {id} {shlex.quote(directory)}",
             )
             thread = threads.get(store, id)
-            if as_json or (answer := _ask(store, thread)) is None:
+            if wants_json() or (answer := _ask(store, thread)) is None:
                 return _end(ctx, store, thread=thread, directory=directory)
             done = threads.length(store, thread)
             try:
@@ -138,10 +138,10 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 run.params += [parameter for parameter in start.start.params if parameter.name not in OTHERS]
 
 
-def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _player(store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields of a start request for a workflow, or for an agent. Raises NotFound."""
     flows = [name for name, _ in registry.listing(store)]
-    agents = config.agents(store_root(ctx), os.environ)
+    agents = config.agents(store_root(), os.environ)
     known = [*fields.get("profiles", ()), *agents, *loader.names()]
     if text in flows and (registry.is_trusted(store, text) or text not in known):
         registry.find_trusted(store, text)
@@ -196,7 +196,6 @@ def _read_line(prompt: str) -> str | None:
 def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> int:
     """Shows the result, and applies it where that is wanted. Raises as `check_result`."""
     applies = ctx.params["applies"]
-    as_json = ctx.params["as_json"]
     end = threads.end(store, thread)
     scratch = ScratchStore(store)
     first = state_if_any(store, thread.record["start"])
@@ -205,7 +204,7 @@ def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> in
     different = (change.path for change in tree.changes(scratch, sides[0], sides[1]))
     changed = (path for path in different if b".git" not in path.split(b"/"))
     paths = list(islice(changed, MAX_PATHS + 1))  # one more, to know whether that is all
-    if as_json:
+    if wants_json():
         echo_json({"event": "over", **times(head_fields(thread))}, pretty=False)
     elif end is not None:
         spent = thread.record["spent"]
@@ -213,15 +212,15 @@ def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> in
         tokens = f", {spent['tokens']} tokens" if spent["tokens"] else ""
         echo_line(f"{word}: {end.payload['summary']}, {spent['wallMs'] / 1000:.1f} s{tokens}")
         if first and last and paths:
-            form = DiffFormat(True, patch=True, json=False)
+            form = DiffFormat(True, patch=True)
             print_state_diff(store, first, new=last, format=form, paths=paths[:MAX_PATHS])
         if len(paths) > MAX_PATHS:
             echo_line(f"… `casfs thread diff {thread.id}` shows all")
     check_result(store, thread)
-    if paths and applies is None and not as_json:
+    if paths and applies is None and not wants_json():
         applies = _read_line(f"Apply to {directory}? [y/N] ") in ("y", "Y", "yes")
     if paths and applies:
-        return int(ctx.invoke(changes.apply, id=thread.id, directory=directory, as_json=as_json))
-    if paths and not as_json:
+        return int(ctx.invoke(changes.apply, id=thread.id, directory=directory))
+    if paths and not wants_json():
         echo_line(f"not applied; `casfs thread apply {thread.id} {shlex.quote(directory)}` does it")
     return 0

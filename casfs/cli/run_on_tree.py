@@ -42,7 +42,6 @@ def tree_runner(
         request = key.Request(*request_args, tree=root.tree, prepare=prepare)
         return runner.run(store, request, streams, cached=cached)
 
-    assert store.root is not None
     env = {name: os.environ[name] for name in ("PATH", *names) if name in os.environ}
     streams = runner.Streams(sys.stderr.buffer, sys.stderr.buffer, lambda line: None)
     waiting = partial(warn, "waiting for another command that runs on a tree of this store")

@@ -7,9 +7,9 @@ import json
 import click
 
 from casfs.backend.derived import count_by_type
-from casfs.cli.common import input_name, json_option, open_store, read_json
+from casfs.cli.common import input_name, open_store, read_json
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_json, echo_result
+from casfs.cli.output import echo_json, echo_result, json_option
 from casfs.cli.output_schemas import output_schema
 from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
@@ -32,44 +32,41 @@ def schema() -> None:
 @schema.command()
 @click.argument("file")
 @json_option
-@click.pass_context
-def add(ctx: click.Context, file: str, as_json: bool) -> None:
+def add(file: str) -> None:
     """Register the schema in FILE (- for stdin) under its "$id".
 
     \b
     casfs schema add note.json
     """
     document = read_json(file)
-    with open_store(ctx) as store, store.batch() as batch:
+    with open_store() as store, store.batch() as batch:
         try:
             digest = batch.put_schema(document)
         except (Conflict, Invalid) as error:
             raise type(error)(f"{input_name(file)}: {error}") from None
     name = document["$id"]
-    echo_result(as_json, {"hash": digest.hash, "name": name}, f"{digest.hash} {name}")
+    echo_result({"hash": digest.hash, "name": name}, f"{digest.hash} {name}")
 
 
 @schema.command("list")
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_() -> None:
     """List the registered types and the hashes of their schemas.
 
     \b
     casfs schema list
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         types = [(name, store.registry.head(name).hash) for name in store.registry.names()]
     value = [{"name": name, "hash": hash} for name, hash in types]
-    echo_table(as_json, value, "NAME HASH", ((name, Hash(hash)) for name, hash in types))
+    echo_table(value, "NAME HASH", ((name, Hash(hash)) for name, hash in types))
 
 
 @schema.command()
 @click.argument("words", metavar="TYPE", nargs=-1, required=True)
 @click.option("--output", "of_output", is_flag=True, help="TYPE is a command: what it prints.")
 @json_option
-@click.pass_context
-def show(ctx: click.Context, words: tuple[str, ...], of_output: bool, as_json: bool) -> None:
+def show(words: tuple[str, ...], of_output: bool) -> None:
     """Print the schema of a type, of workflow files, or of what a command prints with --json.
 
     \b
@@ -77,7 +74,6 @@ def show(ctx: click.Context, words: tuple[str, ...], of_output: bool, as_json: b
     casfs schema show workflow-file
     casfs schema show --output thread list
     """
-    del as_json  # it is JSON either way
     if of_output:
         echo_json(output_schema(" ".join(words).replace("-", " ")))
         return
@@ -89,21 +85,20 @@ def show(ctx: click.Context, words: tuple[str, ...], of_output: bool, as_json: b
 
         echo_json(file.schema())
         return
-    with open_store(ctx) as store:
+    with open_store() as store:
         echo_json(store.registry.document(store.registry.head(type).hash))
 
 
 @schema.command()
 @click.argument("type")
 @json_option
-@click.pass_context
-def rm(ctx: click.Context, type: str, as_json: bool) -> None:
+def rm(type: str) -> None:
     """Remove a type that no node has; `casfs undo` restores it until gc deletes it.
 
     \b
     casfs schema rm note
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         head = store.registry.head(type)
         if head.record.get("builtin"):
             raise Refused(f"the type {type!r} is built in")
@@ -113,4 +108,4 @@ def rm(ctx: click.Context, type: str, as_json: bool) -> None:
             document = store.registry.document(store.registry.head(other).hash)
             if other != type and f'"cas_type": {json.dumps(type)}' in json.dumps(document):
                 raise Refused(f"the type {other!r} refers to nodes of the type {type!r}")
-        remove_heads(store, [(registry.head_name(type), head)], as_json)
+        remove_heads(store, [(registry.head_name(type), head)])

@@ -6,9 +6,9 @@ from itertools import islice
 
 import click
 
-from casfs.cli.common import Count, json_option, open_store
+from casfs.cli.common import Count, open_store
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_lines
+from casfs.cli.output import echo_lines, json_option
 from casfs.cli.progress import progress
 
 MAX_HITS = 1_000_000  # that are looked at for those of a path
@@ -21,16 +21,7 @@ MAX_HITS = 1_000_000  # that are looked at for those of a path
 @click.option("--thread", help="Only steps and attempts of this thread.")
 @click.option("--limit", type=Count(1), default=100, show_default=True)
 @json_option
-@click.pass_context
-def search(
-    ctx: click.Context,
-    text: str,
-    path: str | None,
-    type: str | None,
-    thread: str | None,
-    limit: int,
-    as_json: bool,
-) -> None:
+def search(text: str, path: str | None, type: str | None, thread: str | None, limit: int) -> None:
     """Find nodes that contain all words of TEXT; prints their paths in a mount.
 
     With a path in a tree, or on disk in a directory that has a checkpoint: only those of the steps
@@ -46,7 +37,7 @@ def search(
     from casfs.threads import lookup
 
     with (
-        open_store(ctx) as store,
+        open_store() as store,
         progress("indexing", "blobs") as update,
         Index(store, update) as index,
     ):
@@ -62,4 +53,4 @@ def search(
                 hit for hit in matches if (hit.thread, hit.step) in steps or hit.hash in nodes
             )
         hits = list(islice(matches, limit))
-    echo_lines(as_json, [record(hit) for hit in hits], (f"{h.path}: {h.snippet}" for h in hits))
+    echo_lines([record(hit) for hit in hits], (f"{h.path}: {h.snippet}" for h in hits))

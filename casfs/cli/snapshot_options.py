@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from casfs.cli.output import echo_result, say_incomplete, warn
+from casfs.cli.output import echo_result, say_incomplete, wants_json, warn
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.system.safe_text import escape
@@ -74,7 +74,6 @@ def print_dry_run(
     defaults: bool,
     patterns: Iterable[str],
     options: SnapshotOptions,
-    as_json: bool,
     *,
     with_derived: bool = False,
 ) -> None:
@@ -93,8 +92,8 @@ def print_dry_run(
     classes.settle(report, TrackedFiles(path, above=True), rules)
     counts = {"dryRun": True, "files": report.files, "bytes": report.bytes}
     line = f"would record {report.files} files, {report.bytes} bytes"
-    echo_result(as_json, counts | notes(report), line)
-    print_notes(report, as_json)
+    echo_result(counts | notes(report), line)
+    print_notes(report)
 
 
 def notes(report: SnapshotReport) -> dict[str, Any]:
@@ -122,12 +121,12 @@ def notes(report: SnapshotReport) -> dict[str, Any]:
     }
 
 
-def print_notes(report: SnapshotReport, as_json: bool = False) -> None:
+def print_notes(report: SnapshotReport) -> None:
     """Prints warnings, and the notes, unless they are in the JSON, a line each, on stderr."""
     for warning in report.warnings:
         warn(warning)
     print_unreadable(report)
-    for line in () if as_json else _lines(report):
+    for line in () if wants_json() else _lines(report):
         click.echo(f"casfs: {escape(line, one_line=True)}", err=True)
 
 

@@ -13,10 +13,10 @@ from casfs import config
 from casfs.backend.capabilities import SharedByMachines, Tiered
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.checkpoints import watch_list
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.daemon import daemon_lines
 from casfs.cli.json_values import record, times
-from casfs.cli.output import echo, echo_json, echo_lines, warn
+from casfs.cli.output import echo, echo_json, echo_lines, json_option, wants_json, warn
 from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.system.sizes import readable
@@ -27,8 +27,7 @@ from casfs.version import VERSION
 @click.argument("directory", required=False)
 @click.option("--against", metavar="TREE", help="Compare DIRECTORY with this tree.")
 @json_option
-@click.pass_context
-def status(ctx: click.Context, directory: str | None, against: str | None, as_json: bool) -> None:
+def status(directory: str | None, against: str | None) -> None:
     """Print what has changed in DIRECTORY since it was restored or recorded; without it, where the
     store is, how many threads its daemon runs, and where it is mounted.
 
@@ -37,20 +36,18 @@ def status(ctx: click.Context, directory: str | None, against: str | None, as_js
     casfs status ./project --against work~1
     """
     if directory is not None or against is not None:
-        _directory_status(ctx, directory or ".", against=against, as_json=as_json)
+        _directory_status(directory or ".", against=against)
     else:
-        _store_status(ctx, as_json)
+        _store_status()
 
 
-def _directory_status(
-    ctx: click.Context, directory: str, against: str | None, as_json: bool
-) -> None:
+def _directory_status(directory: str, against: str | None) -> None:
     from casfs.cli import compare
     from casfs.cli.diff_output import change_json, print_changes
     from casfs.trees import recorded_state, tree
     from casfs.trees.diff import renames
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         comparison = compare.against(store, directory, against)
         name = compare.name_of(store, comparison.old.tree, None if against else comparison.known)
         states = (comparison.old, comparison.new)
@@ -63,7 +60,7 @@ def _directory_status(
         changes = renames.detect(
             comparison.store, tree.changes(comparison.store, old, new=new, paths=comparison.paths)
         )
-    if as_json:
+    if wants_json():
         values = [change_json(comparison.store, change, private) for change in changes]
         compared = {
             "directory": str(comparison.directory),
@@ -73,17 +70,16 @@ def _directory_status(
         echo_json({**compared, "changes": values})
         return
     echo(f"{comparison.directory} compared with {name or comparison.old.tree}")
-    print_changes(comparison.store, iter(changes), as_json=as_json, private=private)
+    print_changes(comparison.store, iter(changes), private=private)
     if not changes:
         echo("no changes")
 
 
-def _store_status(ctx: click.Context, as_json: bool) -> None:
+def _store_status() -> None:
     from casfs.mount import registry
     from casfs.system import daemon_socket, store_mounts
 
-    with open_store(ctx) as store:
-        assert store.root is not None
+    with open_store() as store:
         backend = store.backend
         shared = times(backend.state()) if isinstance(backend, SharedByMachines) else None
         cache = backend.local if isinstance(backend, SharedByMachines) else backend
@@ -102,12 +98,12 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
             "configFault": _config_fault(store.root),
             "shared": shared,
         }
-        is_away = shared is not None and shared["database"]["fault"] is not None
-        tree_name = None if as_json or is_away else _tree_here(store)
-    echo_lines(as_json, value, _store_lines(value, serving))
+        is_unreachable = shared is not None and shared["database"]["fault"] is not None
+        tree_name = None if wants_json() or is_unreachable else _tree_here(store)
+    echo_lines(value, _store_lines(value, serving))
     if tree_name is not None:
         echo(f"this directory holds {tree_name}; see casfs status .")
-    if not as_json:
+    if not wants_json():
         for warning in _warnings(value):
             warn(warning)
 
@@ -179,16 +175,15 @@ def _warnings(value: dict[str, Any]) -> Iterator[str]:
 
 @click.command()
 @json_option
-@click.pass_context
-def stats(ctx: click.Context, as_json: bool) -> None:
+def stats() -> None:
     """Print how much is stored, by type, and the space that it takes.
 
     \b
     casfs stats --json
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         value = _stats(store)
-    if as_json:
+    if wants_json():
         echo_json(value)
         return
     for name in ("blobs", "bytes", "files", "heads", "databaseBytes"):
@@ -200,7 +195,6 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
 
 def _stats(store: Store) -> dict[str, Any]:
-    assert store.root is not None
     by_type: dict[str, int] = {}
     for hash, count in count_by_type(store.blobs).items():
         name = store.registry.name(hash)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from casfs.cli import terminal
-from casfs.cli.output import echo_json, write_line
+from casfs.cli.output import echo_json, wants_json, write_line
 from casfs.system.clock import age, rfc3339
 from casfs.system.safe_text import escape
 from casfs.system.sizes import readable
@@ -62,17 +62,12 @@ Cell = str | bytes | int | None | Size | Moment | Age | Hash | Short | Coloured
 
 
 def echo_table(
-    as_json: bool,
-    value: Any,
-    headers: str,
-    rows: Iterable[Sequence[Cell]],
-    *,
-    whole: str = "",
+    value: Any, headers: str, rows: Iterable[Sequence[Cell]], *, whole: str = ""
 ) -> None:
     """Prints a verb's result: `value` as JSON, or the rows under `headers`, words with blanks
     between. Columns that do not fit are cut, but not those of `whole`; where that is not
     enough, each row becomes a paragraph."""
-    if as_json:
+    if wants_json():
         echo_json(value)
     elif terminal.on_terminal():
         _print(headers.split(), [list(row) for row in rows], set(whole.split()))

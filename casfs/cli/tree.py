@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from casfs.cli.common import force_option, json_option, open_store, refuse_home_or_root
+from casfs.cli.common import force_option, open_store, refuse_home_or_root
 from casfs.cli.diff import diff
 from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.ls import ls
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_result, json_option
 from casfs.cli.restore import restore
 from casfs.cli.snapshot_options import notes, print_dry_run, print_notes, snapshot_options
 from casfs.trees.snapshot import exclusions, policy, working_tree
@@ -32,15 +32,8 @@ def tree() -> None:
 @snapshot_options
 @force_option
 @json_option
-@click.pass_context
 def build(
-    ctx: click.Context,
-    directory: str,
-    defaults: bool,
-    patterns: tuple[str, ...],
-    dry_run: bool,
-    force: bool,
-    as_json: bool,
+    directory: str, defaults: bool, patterns: tuple[str, ...], dry_run: bool, force: bool
 ) -> None:
     """Store the tree under DIRECTORY and print its root hash; no ref keeps it.
 
@@ -52,12 +45,10 @@ def build(
     path = Path(directory)
     report = SnapshotReport()
     refuse_home_or_root(path, force)
-    with open_store(ctx) as store:
+    with open_store() as store:
         if dry_run:
             options = SnapshotOptions(leaves_out_unreadable=True)
-            print_dry_run(
-                store, path, defaults=defaults, patterns=patterns, options=options, as_json=as_json
-            )
+            print_dry_run(store, path, defaults=defaults, patterns=patterns, options=options)
             return
         rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=patterns)
         scanner = policy.load(store).scanner()
@@ -67,8 +58,8 @@ def build(
                 store, batch, directory=path, rules=rules, report=report, options=options
             ).tree
     value = {"hash": root, "files": report.files, "bytes": report.bytes, **notes(report)}
-    echo_result(as_json, value, root)
-    print_notes(report, as_json)
+    echo_result(value, root)
+    print_notes(report)
 
 
 @tree.command("ls")
@@ -76,13 +67,13 @@ def build(
 @click.argument("path", default="")
 @json_option
 @click.pass_context
-def ls_(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
+def ls_(ctx: click.Context, tree: str, path: str) -> None:
     """`casfs ls -l TREE:PATH`.
 
     \b
     casfs tree ls work src
     """
-    ctx.invoke(ls, tree=f"{tree}:{path}" if path else tree, long=True, as_json=as_json)
+    ctx.invoke(ls, tree=f"{tree}:{path}" if path else tree, long=True)
 
 
 tree.add_command(diff)
@@ -96,9 +87,7 @@ tree.add_command(restore)
 @click.option("--with-local", is_flag=True, help="Also private and derived files.")
 @json_option
 @click.pass_context
-def mount(
-    ctx: click.Context, tree: str, directory: str, verify: bool, with_local: bool, as_json: bool
-) -> None:
+def mount(ctx: click.Context, tree: str, directory: str, verify: bool, with_local: bool) -> None:
     """Mount TREE natively at DIRECTORY, read-only: no casfs process serves it.
 
     `workspace open --read-only --backend erofs-overlay`: requires root, and keeps the tree until
@@ -118,7 +107,6 @@ def mount(
         backend="erofs-overlay",
         verify=verify,
         without_local=not with_local,
-        as_json=as_json,
     )
 
 
@@ -126,7 +114,7 @@ def mount(
 @click.argument("directory")
 @json_option
 @click.pass_context
-def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
+def umount(ctx: click.Context, directory: str) -> None:
     """End the tree mount at DIRECTORY: `workspace close`.
 
     A container that uses it goes on with it; the tree is kept until the container ends.
@@ -136,4 +124,4 @@ def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
     """
     from casfs.cli.workspace.commit import close
 
-    ctx.invoke(close, directory=directory, force=False, as_json=as_json)
+    ctx.invoke(close, directory=directory, force=False)

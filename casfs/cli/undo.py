@@ -11,9 +11,9 @@ import click
 from casfs.checkpoints import checkpoint, overwritten
 from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.overwritten import Overwritten
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.json_values import moment
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_result, json_option, wants_json
 from casfs.cli.removal import listed
 from casfs.cli.restore import print_aside, print_failed
 from casfs.cli.table import Moment, echo_table
@@ -23,15 +23,14 @@ from casfs.store.removals import Removal
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import restore
+from casfs.trees.restore.restore import RestoreOptions, restore
 
 
 @click.command()
 @click.argument("removal", required=False, metavar="[REMOVAL|NAME|DIR]")
 @click.option("--list", "listing", is_flag=True, help="List what can be restored instead.")
 @json_option
-@click.pass_context
-def undo(ctx: click.Context, removal: str | None, listing: bool, as_json: bool) -> None:
+def undo(removal: str | None, listing: bool) -> None:
     """Take back the last `rm` or `forget`, or what a restore or an apply overwrote last.
 
     Or the one that is named: REMOVAL, a NAME that was removed, or a directory. A removal can be
@@ -45,30 +44,30 @@ def undo(ctx: click.Context, removal: str | None, listing: bool, as_json: bool) 
     """
     if listing and removal is not None:
         raise Usage("give --list, or what to restore")
-    with open_store(ctx) as store:
+    with open_store() as store:
         if listing:
-            _list(store, as_json)
+            _list(store)
         elif files := _overwritten(store, removal):
             _restore_files(store, files)
             value = _files_value(files)
             directory = printable(os.fsencode(files.directory))
-            echo_result(as_json, value, f"{value['removal']} restored to {directory}")
+            echo_result(value, f"{value['removal']} restored to {directory}")
         else:
             done = removals.undo(store, removal)
-            echo_result(as_json, _value(done), f"{done.id} restored {listed(done.names)}")
+            echo_result(_value(done), f"{done.id} restored {listed(done.names)}")
 
 
-def _list(store: Store, as_json: bool) -> None:
+def _list(store: Store) -> None:
     values = [_value(removal) | {"at": removal.removed_at} for removal in removals.listing(store)]
     values += [
         _files_value(files) | {"at": files.before.created_at}
         for files in overwritten.listing(store)
     ]
     values.sort(key=lambda value: -value["at"])
-    if not values and not as_json:
+    if not values and not wants_json():
         click.echo("nothing to undo", err=True)
     rows = [(row["removal"], Moment(row.pop("at")), listed(row["names"])) for row in values]
-    echo_table(as_json, values, headers="REMOVAL DATE NAMES", rows=rows, whole="REMOVAL")
+    echo_table(values, headers="REMOVAL DATE NAMES", rows=rows, whole="REMOVAL")
 
 
 def _overwritten(store: Store, text: str | None) -> Overwritten | None:
@@ -99,9 +98,7 @@ def _restore_files(store: Store, files: Overwritten) -> None:
         store,
         state,
         files.directory,
-        on_local_changes=save,
-        on_delete=save,
-        leaves_out_failed=True,
+        RestoreOptions(on_local_changes=save, on_delete=save, leaves_out_failed=True),
     )
     print_aside(done.outcome.aside)
     print_failed(done.failed)

@@ -12,14 +12,13 @@ from casfs.checkpoints import checkpoint, watch_list
 from casfs.cli.background import start_daemon
 from casfs.cli.common import (
     force_option,
-    json_option,
     open_store,
     refuse_home_or_root,
     store_root,
 )
 from casfs.cli.json_values import times
 from casfs.cli.keep_options import keep_options, kept
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_result, json_option
 from casfs.cli.sizes import AgeOption
 from casfs.cli.table import echo_table
 from casfs.errors import NotFound, Usage
@@ -36,17 +35,13 @@ from casfs.trees.snapshot import exclusions
 @keep_options
 @force_option
 @json_option
-@click.pass_context
 def watch(
-    ctx: click.Context,
-    /,
     directory: str | None,
     name: str | None,
     settle: int,
     listing: bool,
     stop: bool,
     force: bool,
-    as_json: bool,
     **policy: int | None,
 ) -> None:
     """Record DIRECTORY whenever it has come to rest after a change by any program.
@@ -60,28 +55,26 @@ def watch(
     """
     if (directory is None) != listing or (listing and stop):
         raise Usage("give DIRECTORY, or --list")
-    with open_store(ctx) as store:
+    with open_store() as store:
         if directory is None:
             values = watch_list.listing(store)
             columns = "directory checkpoint method error"
             rows = [[row[column] for column in columns.split()] for row in values]
             titles = columns.upper()
-            echo_table(
-                as_json, times(values), headers=titles, rows=rows, whole="DIRECTORY CHECKPOINT"
-            )
+            echo_table(times(values), headers=titles, rows=rows, whole="DIRECTORY CHECKPOINT")
             return
     path = os.path.realpath(directory)
     if stop:
-        answer = daemon_socket.request(store_root(ctx), "unwatch", directory=path)
+        answer = daemon_socket.request(store_root(), "unwatch", directory=path)
     else:
         if not os.path.isdir(path):
             raise NotFound(f"no directory {directory}")
         refuse_home_or_root(Path(path), force)
-        with open_store(ctx) as store:
+        with open_store() as store:
             exclusions.refuse_unrecordable(store, Path(path))
         checkpoint.check_name(name := name or os.path.basename(path))
-        start_daemon(store_root(ctx))
+        start_daemon(store_root())
         fields: dict[str, Any] = {"name": name, "settle": settle, "keep": kept(policy)}
-        answer = daemon_socket.request(store_root(ctx), "watch", directory=path, **fields)
+        answer = daemon_socket.request(store_root(), "watch", directory=path, **fields)
     verb = "is not watched any more" if stop else "is watched"
-    echo_result(as_json, answer, f"{answer['name']} {path} {verb}")
+    echo_result(answer, f"{answer['name']} {path} {verb}")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from casfs.cli.common import check_store, json_option, store_root
-from casfs.cli.output import echo_json, echo_line
+from casfs.cli.common import check_store, store_root
+from casfs.cli.output import echo_json, echo_line, json_option, wants_json
 from casfs.errors import Failed, Usage
 from casfs.system.extras import EXTRAS, install_line
 from casfs.system.files import replacing
@@ -24,15 +24,8 @@ from casfs.system.files import replacing
 @click.option("--with-local", is_flag=True, help="Show private and derived files, too.")
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 @json_option
-@click.pass_context
 def web(
-    ctx: click.Context,
-    directory: str | None,
-    port: int | None,
-    path: str | None,
-    with_local: bool,
-    opened: bool,
-    as_json: bool,
+    directory: str | None, port: int | None, path: str | None, with_local: bool, opened: bool
 ) -> None:
     """Serve the live dashboard of the store, or of the one in DIRECTORY, until it is interrupted.
 
@@ -45,11 +38,11 @@ def web(
     """
     if path is not None and (opened or port is not None):
         raise Usage("--socket excludes --port and --open")
-    root = store_root(ctx) if directory is None else Path(directory).absolute()
+    root = store_root() if directory is None else Path(directory).absolute()
     check_store(root)
 
     def ready(url: str) -> None:
-        if as_json:
+        if wants_json():
             echo_json({"url": url}, pretty=False)
         else:
             echo_line(url if path is None else f"{url} at {path}")

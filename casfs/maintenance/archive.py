@@ -49,7 +49,6 @@ from casfs.maintenance.archive_members import Member, members
 from casfs.maintenance.import_dry_run import DryRunBackend
 from casfs.store import graph, local_trees, removals, tombstones
 from casfs.store.nodes import node
-from casfs.store.nodes.registry import Registry
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import zstd
@@ -89,28 +88,36 @@ class Imported:
 # -- export -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """`have`: hashes that are left out; `with_local`: what local refs lead to as well."""
+
+    have: Collection[str] = ()
+    compress: bool = False
+    with_local: bool = False
+    progress: Progress = lambda members, bytes: None
+
+
+DEFAULTS = ExportOptions()
+
+
 def export(
     store: Store,
     roots: Iterable[str],
     heads: Iterable[tuple[HeadName, Head]],
     target: BinaryIO,
-    *,
-    have: Collection[str] = (),
-    compress: bool = False,
-    with_local: bool = False,
-    progress: Progress = lambda members, bytes: None,
+    options: ExportOptions = DEFAULTS,
 ) -> Exported:
-    """Writes the closure of `roots` and `heads` without the hashes in `have`. `with_local`: what
-    local refs lead to as well."""
+    """Writes the closure of `roots` and `heads`."""
     leaving_heads = arrivals.leaving(heads)
     named = sorted(
         (name, without_processes(name, head, leaving_heads)) for name, head in leaving_heads.items()
     )
     start = sorted({*roots, *(head.hash for _, head in named)})
-    if with_local:
+    if options.with_local:
         named += _local_heads(store, start)
     record_refs = sorted(hash for _, head in named for hash in targets(head))
-    reached = archive_purged.reached(store, [*start, *record_refs], with_local=with_local)
+    reached = archive_purged.reached(store, [*start, *record_refs], with_local=options.with_local)
     named += sorted((tombstones.head_name(tombstone.hash), tombstone.head) for tombstone in reached)
     records = [{"name": name, "hash": h.hash, "record": dict(h.record)} for name, h in named]
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
@@ -120,20 +127,20 @@ def export(
     done = Exported()
     seal = Seal(manifest)
     done.purged = sorted(tombstone.hash for tombstone in reached if not tombstone.substitute)
-    compressed = zstd.compressed(target) if compress else nullcontext(target)
+    compressed = zstd.compressed(target) if options.compress else nullcontext(target)
     with compressed as out, tarfile.open(fileobj=out, mode="w|", format=FORM) as tar:
         _add(tar, MANIFEST, manifest)
         # A node comes after the substitutes of all that it refers to: an import reads once.
         for hash in graph.post_order(
-            store, [*start, *record_refs], with_local=with_local, substitutes=substitutes
+            store, [*start, *record_refs], with_local=options.with_local, substitutes=substitutes
         ):
             if hash in substitutes:
                 continue
-            if hash in have:
+            if hash in options.have:
                 done.skipped += 1
             else:
                 seal.add(_add_blob(store, tar, hash=hash, done=done))
-                progress(done.members, done.bytes)
+                options.progress(done.members, done.bytes)
         _add(tar, END, canonical.encode(seal.value()))
     return done
 
@@ -186,23 +193,23 @@ def load(
     Raises NotFound (the file), Failed (reading it), Corrupt (its content), Conflict (a head
     that has another value in this store).
     """
-    once = _import_pass(
-        DryRunBackend(store.backend), source, progress=progress, with_local=with_local
-    )
+    dry_run = Store(DryRunBackend(store.backend), store.root)
+    once = _import_pass(dry_run, source, progress=progress, with_local=with_local)
 
     def again(members: int, size: int) -> None:
         progress(once.members + members, once.bytes + size)
 
-    return _import_pass(store.backend, source, progress=again, with_local=with_local)
+    return _import_pass(store, source, progress=again, with_local=with_local)
 
 
-def _import_pass(backend: Backend, source: Path, progress: Progress, with_local: bool) -> Imported:
+def _import_pass(store: Store, source: Path, progress: Progress, with_local: bool) -> Imported:
     done = Imported()
+    backend = store.backend
     with _opened(source) as raw, _errors_name(source):
         tar_members = members(raw)
         manifest = parse_manifest(next(tar_members, None))
         manifest = _with_local_trees(backend, manifest, with_local=with_local)
-        with Batch(backend, Registry(backend)) as batch:
+        with store.batch() as batch:
             purged = archive_purged.Taking(batch, manifest.tombstones)
             if with_local:
                 batch.begin_local()
@@ -215,7 +222,7 @@ def _import_pass(backend: Backend, source: Path, progress: Progress, with_local:
             if with_local:
                 batch.commit()
                 batch.settle(filter(batch.require, _work_roots(manifest)))
-            _heads(backend, batch, manifest=manifest, purged=purged, nodes=nodes, done=done)
+            _heads(store, batch, manifest=manifest, purged=purged, nodes=nodes, done=done)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
             raise Corrupt(f"its root {min(absent)} is missing")
@@ -312,7 +319,7 @@ def _put_node(batch: Batch, name: str, data: bytes) -> None:
 
 
 def _heads(
-    backend: Backend,
+    store: Store,
     batch: Batch,
     manifest: Manifest,
     purged: archive_purged.Taking,
@@ -321,15 +328,14 @@ def _heads(
 ) -> None:
     """Creates or moves the manifest's heads, as `casfs.exchange.arrivals` says. `nodes`: the nodes
     that they lead to, as far as they are in the archive."""
-    store = Store(backend)
     foreign_heads = dict(manifest.heads)
     names = arrivals.Names(store, arrivals.Origin(IMPORT, other_remotes=()))
     replaced: dict[HeadName, tuple[Head, Head]] = {}
     for name, foreign in manifest.heads:
         data = nodes.get(purged.source(foreign.hash))
-        if data is None and foreign.hash not in backend.blobs.info([foreign.hash]):
+        if data is None and foreign.hash not in store.blobs.info([foreign.hash]):
             raise Corrupt(f"the head {name} leads to {foreign.hash}, which is not in the file")
-        data = data or backend.blobs.get(foreign.hash).data
+        data = data or store.blobs.get(foreign.hash).data
         new = without_processes(name, foreign, foreign_heads)
         fault = "its time is in the future" if is_future(foreign) else mismatch(name, new, data)
         if fault:

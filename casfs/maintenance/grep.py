@@ -151,8 +151,6 @@ def _heads(store: Store, needle: Needle) -> Iterator[HeadName]:
 
 def files(store: Store, needle: Needle) -> Iterator[FoundFile]:
     """Yields the files of the store's directory that have it, but those that are read as blobs."""
-    if store.root is None:
-        return
     for path in _paths(store.root):
         interruption.check()
         name = path.relative_to(store.root)

@@ -70,6 +70,5 @@ def purge_all(store: Store, purged: Collection[Tombstone]) -> bool:
     images.evict(store, lambda total: True, Total())  # before: a kill may come
     done = tombstones.add(store, purged)
     images.evict(store, lambda total: True, Total())  # one that was made meanwhile
-    if store.root is not None:
-        remove_derived(store.root / SEARCH_INDEX)  # it has the words of outputs
+    remove_derived(store.root / SEARCH_INDEX)  # it has the words of outputs
     return done

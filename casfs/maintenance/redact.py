@@ -137,7 +137,6 @@ def _redact_head(store: Store, needle: Needle, name: HeadName, done: Redacted) -
 
 
 def _erase_file(store: Store, needle: Needle, file: FoundFile, done: Redacted) -> None:
-    assert store.root is not None
     path = store.root / file.path
     try:
         if file.kind in OVERWRITTEN:
@@ -158,8 +157,7 @@ def _erase_file(store: Store, needle: Needle, file: FoundFile, done: Redacted) -
 def _remove_derived(store: Store, findings: Found) -> None:
     """Deletes the index of words, and other indexes where they have the text; they are made anew
     when they are used."""
-    if store.root is not None:
-        files = {file.path.partition(".db")[0] + ".db" for file in findings.files}
-        for name in {purge.SEARCH_INDEX, *files.intersection(INDEXES)}:
-            with suppress(OSError):
-                remove_derived(store.root / name)
+    files = {file.path.partition(".db")[0] + ".db" for file in findings.files}
+    for name in {purge.SEARCH_INDEX, *files.intersection(INDEXES)}:
+        with suppress(OSError):
+            remove_derived(store.root / name)

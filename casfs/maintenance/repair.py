@@ -23,6 +23,7 @@ from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance.blob_check import detect_type
 from casfs.maintenance.fsck import Report
 from casfs.store.store import Store
+from casfs.system.files import os_errors
 
 Content = tuple[bytes | Path, str | None]  # bytes or a file, hash of the type
 Found = list[tuple[str, Callable[[], Content]]]  # hash, and how to load it
@@ -139,10 +140,8 @@ def _from_files(source: Path, lost: set[str]) -> Iterator[tuple[str, Callable[[]
 
 
 def _read(path: Path) -> Content:
-    try:
+    with os_errors(f"cannot read {path}"):
         return (path.read_bytes() if path.stat().st_size <= MAX_NODE_BYTES else path), None
-    except OSError as error:
-        raise Failed(f"cannot read {path}: {error.strerror}") from None
 
 
 def _hash(path: Path) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from casfs.backend.protocols import META, BlobInfo
 from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
 from casfs.digest import is_hash
-from casfs.errors import CasfsError, Corrupt, Failed
+from casfs.errors import CasfsError, Corrupt
 from casfs.maintenance import search_threads
 from casfs.store.nodes.node import Node
 from casfs.store.store import Store
@@ -70,14 +70,11 @@ class Hit:
 
 
 class Index:
-    """The index of a store on disk. `progress`: gets blobs and bytes looked at while indexing.
-    Raises Failed for a store in memory."""
+    """The index of a store. `progress`: gets blobs and bytes looked at while indexing."""
 
     def __init__(
         self, store: Store, progress: Callable[[int, int], None] = lambda done, size: None
     ) -> None:
-        if store.root is None:
-            raise Failed("a store in memory has no index")
         self._store = store
         self._progress = progress
         self._blobs_seen = self._bytes_seen = 0

@@ -20,6 +20,7 @@ from casfs.system import daemon_socket
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, open_beneath
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.restore import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
 from casfs.trees.restore.target import Target
 
@@ -62,8 +63,7 @@ class Writing(Reading):
                 store,
                 state,
                 opened.path,
-                on_local_changes=save if force else None,
-                opened=opened.fd,
+                RestoreOptions(on_local_changes=save if force else None, opened=opened.fd),
             )
         counts = {"files": done.files, "bytes": done.bytes, "deleted": done.outcome.deleted}
         moved = {os.fsdecode(old): os.fsdecode(new) for old, new in done.outcome.aside.items()}
@@ -100,7 +100,6 @@ class Writing(Reading):
         return self._ask("fork", agents, **arguments)
 
     def _ask(self, op: str, agents: Agents, **arguments: Any) -> Value:
-        assert self.store.root is not None
         specs = {}
         for role, text in agents.items():
             try:

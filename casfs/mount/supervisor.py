@@ -30,15 +30,15 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from casfs.errors import CasfsError, Failed, Refused
 from casfs.mount import attach, registry
 from casfs.mount.registry import MountState, MountStateFile
 from casfs.mount.transports import TRANSPORTS, MountTransport
-from casfs.mount.worker import AUTO, BUILTIN, LIBFUSE, MountOptions
-from casfs.mount.worker_handle import ENDED_FROM_OUTSIDE, UNMOUNTED, UNSUPPORTED, WorkerProcess
+from casfs.mount.worker import MountOptions
+from casfs.mount.worker_handle import ENDED_FROM_OUTSIDE, UNMOUNTED, WorkerProcess
 from casfs.store.store import Store
 from casfs.system.log import Log, silent
 from casfs.system.processes import start_time
@@ -71,9 +71,7 @@ def supervise(options: MountOptions, hooks: SupervisorHooks, log: Log = silent) 
     """Mounts, and returns when the mount has ended. Raises CasfsError."""
     attach.check_machine(allow_other=options.allow_other)
     Store.open(options.store).close()
-    auto = options.transport == AUTO
-    chosen = replace(options, transport=BUILTIN) if auto else options
-    supervisor = Supervisor(chosen, hooks, log, fallback=auto)
+    supervisor = Supervisor(options, hooks, log)
     supervisor.run(lambda: MountStateFile.create(options.store, log))
 
 
@@ -91,14 +89,10 @@ class Supervisor:
         hooks: SupervisorHooks,
         log: Log,
         inherited: Mapping[str, Any] | None = None,
-        *,
-        fallback: bool = False,
     ) -> None:
-        """`fallback`: if the built-in transport is unsupported, pyfuse3 is used."""
         self._options = options
         self._hooks = hooks
         self._log = log
-        self._fallback = fallback
         self._pid = os.getpid()
         self._transport = _transport(options, None if inherited is None else inherited["fds"])
         self._worker = None if inherited is None else WorkerProcess(inherited["server"])
@@ -206,27 +200,13 @@ class Supervisor:
         if code == UNMOUNTED:
             return False
         if code not in ENDED_FROM_OUTSIDE:
-            if code == UNSUPPORTED and self._fallback and not self._ready:
-                self._fall_back(worker.error)
-            elif not self._ready:
+            if not self._ready:
                 raise Failed(worker.error or f"the worker ended by itself ({code})")
-            elif worker.age_s() < EARLY_EXIT_S:
+            if worker.age_s() < EARLY_EXIT_S:
                 self._count_failure(worker)
         self._transport.prepare_restart(self._ready)
         self._start_worker()
         return True
-
-    def _fall_back(self, reason: str) -> None:
-        self._log("transport changed", transport=LIBFUSE, reason=reason)
-        self._transport.detach(False)
-        self._transport.close()
-        self._fallback = False
-        self._options = replace(self._options, transport=LIBFUSE)
-        self._transport = _transport(self._options, fds=None)
-        try:
-            self._transport.prepare()
-        except Failed as error:
-            raise Failed(f"{reason}: {error}") from None
 
     def _count_failure(self, worker: WorkerProcess) -> None:
         now_s = time.monotonic()

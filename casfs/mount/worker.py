@@ -36,7 +36,6 @@ from casfs.system.log import Log
 
 BUILTIN = "builtin"
 LIBFUSE = "libfuse"
-AUTO = "auto"
 MODULES = {BUILTIN: "kernel.server", LIBFUSE: "pyfuse3.operations"}
 USES_INTERVAL_S = 30
 GC_GEN0_THRESHOLD = 50_000  # objects; a request allocates many, and no cycles

@@ -2,10 +2,9 @@
 
 A worker writes lines to a pipe: READY, or an error message. Its exit codes:
 
-    UNMOUNTED     nothing is left to serve
-    STOPPED       ended by SIGTERM
-    UNSUPPORTED   its transport does not work on this kernel
-    FAILED        any other error; a worker that was killed has a negative code
+    UNMOUNTED   nothing is left to serve
+    STOPPED     ended by SIGTERM
+    FAILED      any other error; a worker that was killed has a negative code
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from casfs.errors import CasfsError
-from casfs.fuse.kernel.init_handshake import Unsupported
 from casfs.system.signals import Signals, blocked
 
 READY = "ready"
 UNMOUNTED = 0
 STOPPED = 10
-UNSUPPORTED = 11
 FAILED = 12
 ENDED_FROM_OUTSIDE = (STOPPED, -signal.SIGKILL, -signal.SIGTERM)
 STOP_TIMEOUT_S = 5.0  # from SIGTERM to SIGKILL
@@ -99,9 +96,6 @@ def _run_worker(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str
     try:
         signals.reset(IGNORED)
         code = STOPPED if serve(lambda: _write_line(pipe, READY)) else UNMOUNTED
-    except Unsupported as error:
-        code = UNSUPPORTED
-        message = str(error)
     except CasfsError as error:
         message = str(error)
     except BaseException as error:

@@ -52,7 +52,6 @@ class ImageTree:
         self._regular = Attr(0o644, *owner, YEAR_2000)
         self._executable = Attr(0o755, *owner, YEAR_2000)
         self._link = Attr(0o777, *owner, YEAR_2000)
-        assert store.root is not None
         self._is_cached = isinstance(store.backend, Following)
         self._infos: dict[str, BlobInfo] = {}  # of the whole tree, where a look at each is dear
         self._protector = object_protection.ObjectProtector(store.root / "objects")

@@ -49,7 +49,7 @@ from typing import BinaryIO, TypeVar, cast
 from casfs.backend.capabilities import Following, Packed, Tiered
 from casfs.backend.protocols import Total
 from casfs.digest import Hasher, TreeHash, is_hash
-from casfs.errors import Corrupt, Failed, NotFound, Refused
+from casfs.errors import Corrupt, Failed, NotFound
 from casfs.native.erofs import devices
 from casfs.native.erofs.model import Directory
 from casfs.native.erofs.writer import write
@@ -58,7 +58,7 @@ from casfs.native.object_protection import PACK_SUFFIX
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.system import locks
-from casfs.system.files import replacing
+from casfs.system.files import os_errors, replacing
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 
@@ -80,9 +80,7 @@ def ensure(
     """Returns the image of a tree, made if it is missing. `uid`, `gid`: the owner of every file in
     it, by default this process's; `recheck`: looks at the objects of an image that is there (those
     of a new one are always looked at). Raises NotFound (no such tree), Corrupt, Invalid (the tree
-    cannot be an image), Refused (a store in memory), Failed."""
-    if store.root is None:
-        raise Refused("a store in memory has no images; use one on disk")
+    cannot be an image), Failed."""
     _check_stored(store, root)
     owner = (os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid)
     path = store.root / FOLDER / f"{root.name}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
@@ -134,14 +132,11 @@ def write_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int
 
 
 def _make_layer(store: Store, old: DatedTree, new: DatedTree, path: Path) -> int:
-    try:
-        with path.open("wb") as out:
-            image_tree = ImageTree(store, (os.geteuid(), os.getegid()))
-            _write(store, image_tree, top=image_tree.changes(old, new), name=path.name, out=out)
-            os.fchmod(out.fileno(), 0o444)
-            return out.tell()
-    except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}") from None
+    with os_errors(f"cannot write {path}"), path.open("wb") as out:
+        image_tree = ImageTree(store, (os.geteuid(), os.getegid()))
+        _write(store, image_tree, top=image_tree.changes(old, new), name=path.name, out=out)
+        os.fchmod(out.fileno(), 0o444)
+        return out.tell()
 
 
 def objects(image: Path) -> Path:
@@ -191,8 +186,6 @@ def roots(store: Store) -> set[TreeHash]:
 def _list(store: Store) -> list[tuple[Path, int]]:
     """Returns the images with their sizes, the most recently used first. Removes the temporary
     files of killed processes."""
-    if store.root is None:
-        return []
     images = []
     with suppress(FileNotFoundError):
         for path in sorted((store.root / FOLDER).iterdir()):
@@ -246,14 +239,12 @@ def _hot(store: Store, root: DatedTree, action: Callable[[], Made]) -> Made:
 
 def _make(store: Store, root: DatedTree, owner: tuple[int, int], path: Path) -> None:
     """Caller holds the lock of that name."""
-    try:
+    with os_errors(f"cannot write {path}"):
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with replacing(path, durable=True, temp=path.with_name(f".{path.name}")) as out:
             image_tree = ImageTree(store, owner)
             _write(store, image_tree, top=image_tree.root(root), name=path.name, out=out)
             os.fchmod(out.fileno(), 0o444)
-    except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
 def _write(store: Store, image_tree: ImageTree, top: Directory, name: str, out: BinaryIO) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from casfs.digest import is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.native.erofs.model import BLOCK, Device
+from casfs.system.files import os_errors
 from casfs.system.paths import FILE_FLAGS
 
 FS_IOC_ENABLE_VERITY = 0x4080_6685  # linux/fsverity.h
@@ -39,13 +40,11 @@ SHARED_WRITE = 0o022
 
 def check_owner(objects: Path) -> None:
     """Raises Failed where another user could add or remove objects."""
-    try:
+    with os_errors(f"cannot look at {objects}"):
         with os.scandir(objects) as shards:
             folders = [objects.parent, objects, *(Path(shard.path) for shard in shards)]
         for folder in folders:
             _check_folder(folder, folder.lstat())
-    except OSError as error:
-        raise Failed(f"cannot look at {objects}: {error.strerror}") from None
 
 
 def _check_folder(folder: Path, info: os.stat_result) -> None:

@@ -21,7 +21,7 @@ SLICE_S = 0.1  # of a pause: how soon an interruption is seen
 CONCURRENCY = 8
 
 
-class Passing(Exception):
+class Transient(Exception):
     """A failure that may pass: `error` is raised where it does not in `patience_s`."""
 
     def __init__(self, error: CasfsError, after_s: float = 0, patience_s: float = 1e9) -> None:
@@ -32,14 +32,14 @@ class Passing(Exception):
 
 
 def retry(request: Callable[[], T], patience_s: float) -> T:
-    """Returns what `request` returns; raises the error of its last Passing where the next try
+    """Returns what `request` returns; raises the error of its last Transient where the next try
     would begin after `patience_s`."""
     started = time.monotonic()
     for attempt in count():
         interruption.check()
         try:
             return request()
-        except Passing as failure:
+        except Transient as failure:
             backoff = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 16))
             pause = failure.after_s + random.uniform(backoff / 2, backoff)
             end = started + min(patience_s, failure.patience_s)

@@ -26,7 +26,7 @@ from obstore.store import S3Store
 from casfs.errors import AccessDenied, Corrupt, Failed, NotFound, Unreachable
 from casfs.object_storage import credentials
 from casfs.object_storage.interface import KEY, MAX_OBJECT_BYTES, Found, ObjectStorage
-from casfs.object_storage.retrying import Passing, retry, waited
+from casfs.object_storage.retrying import Transient, retry, waited
 from casfs.system.safe_text import escape
 from casfs.version import VERSION
 
@@ -123,7 +123,9 @@ class S3Storage(ObjectStorage):
                 except Corrupt:  # larger
                     return False
                 except NotFound:
-                    raise Passing(Unreachable(f"{self.place(key)} is in use; try again")) from None
+                    raise Transient(
+                        Unreachable(f"{self.place(key)} is in use; try again")
+                    ) from None
             return True
 
         return self._done(key, request)
@@ -178,7 +180,7 @@ class S3Storage(ObjectStorage):
         except HTTPError as error:
             return error.headers.get(name, "")
         except (OSError, HTTPException):
-            raise Passing(Unreachable(f"{self._where} does not answer")) from None
+            raise Transient(Unreachable(f"{self._where} does not answer")) from None
 
     def _done(self, key: str | None, request: Callable[[], T]) -> T:
         """Returns what a request returns, which is sent again after a failure that may pass."""
@@ -188,11 +190,11 @@ class S3Storage(ObjectStorage):
             try:
                 return waited(request)
             except (BaseError, FileNotFoundError) as error:
-                raise self._judged(location, error) from None
+                raise self._translated(location, error) from None
 
         return retry(once, self._patience_s)
 
-    def _judged(self, location: str, error: Exception) -> Exception:
+    def _translated(self, location: str, error: Exception) -> Exception:
         """What to raise for an error of obstore."""
         text = str(error)
         said = _answer(error)
@@ -215,19 +217,21 @@ class S3Storage(ObjectStorage):
             return Corrupt(f"{location} ends early: the object is damaged")
         if TRY_AGAIN & {*said}:
             after = self._retry_after() if {"429", "503"} & {*said} else 0
-            return Passing(Unreachable(f"{where} is not ready ({answer}); try again later"), after)
+            return Transient(
+                Unreachable(f"{where} is not ready ({answer}); try again later"), after
+            )
         if "InvalidCertificate" in text:
             return Failed(f"{where}: its certificate is not trusted; SSL_CERT_FILE can name a CA")
         if "kind: Connect" in text:
             unreachable = Unreachable(f"cannot connect to {where}; check network and endpoint")
-            return Passing(unreachable, patience_s=CONNECT_PATIENCE_S)
+            return Transient(unreachable, patience_s=CONNECT_PATIENCE_S)
         if not said and isinstance(error, GenericError):
-            return Passing(Unreachable(f"{where} does not answer; check the network"))
+            return Transient(Unreachable(f"{where} does not answer; check the network"))
         return Failed(f"{location}: the server answered {answer or type(error).__name__}")
 
     def _retry_after(self) -> int:
         """Returns how many seconds the server asks to wait."""
-        with suppress(Passing, ValueError):
+        with suppress(Transient, ValueError):
             return max(0, int(self._header("Retry-After")))
         return 0
 

@@ -11,6 +11,7 @@ from casfs.digest import Hasher
 from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound
 from casfs.packs.index import PackIndex, read_trailer
 from casfs.packs.layout import MAX_FRAME_BYTES, RAW, TRAILER, Frame
+from casfs.system.files import os_errors
 from casfs.system.lru_cache import LruCache
 from casfs.system.paths import FILE_FLAGS
 from casfs.system.zstd import Dictionary
@@ -132,10 +133,8 @@ def open_pack(path: Path) -> PackReader:
         raise Failed(f"cannot open {path}: {error.strerror}") from error
 
     def read_at(offset: int, size: int) -> bytes:
-        try:
+        with os_errors(f"cannot read {path}"):
             return os.pread(fd, size, offset)
-        except OSError as error:
-            raise Failed(f"cannot read {path}: {error.strerror}") from error
 
     try:
         index = read_index(read_at, os.fstat(fd).st_size)

@@ -74,7 +74,7 @@ def store_source(
         options.scanner = policy.load(store).scanner()
         full = walker.snapshot(batch, source, rules=WITHOUT_GIT, report=report, options=options)
         return working_tree.divide(
-            store, batch, full=full.dated, directory=source, report=report, base=None
+            store, batch, full=full.dated, directory=source, report=report
         ).tree
     if not source.exists():
         raise NotFound(f"{source} is not a directory, a tarball or the URL of a git repository")

@@ -24,7 +24,7 @@ from casfs.store.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import restore
+from casfs.trees.restore.restore import RestoreOptions, restore
 from casfs.trees.snapshot.report import Progress, SnapshotOptions, SnapshotReport
 
 MAX_SOURCE_CHARS = 1000  # in a record
@@ -92,7 +92,12 @@ def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
             f"{target}: {printable(changed[0])} was changed there; use an empty directory"
         )
 
-    restore(store, RecordedState(plugin.root), target, parents=True, on_local_changes=refuse)
+    restore(
+        store,
+        RecordedState(plugin.root),
+        target,
+        RestoreOptions(parents=True, on_local_changes=refuse),
+    )
     note_use(store.heads, [head_name(name, version)])
     return plugin
 

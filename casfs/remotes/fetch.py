@@ -64,7 +64,6 @@ class Missing:
         self._lock = threading.Lock()
         self._batch = store.batch()
         root = store.root
-        assert root is not None
         # Without a limit: nodes are read once to find what they refer to, and again to store them.
         self._lazy = LazyRemote(root, remote.name, limit=0, connect=lambda: remote.storage)
         if whole:

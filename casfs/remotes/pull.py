@@ -50,6 +50,20 @@ class Pulled:
     stayed: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PullOptions:
+    """`purge`: what was purged there and is here is purged as well. `replace`: names of this store
+    give way; `asks` whether a thread moves; `with_local`: local trees, too."""
+
+    purge: bool = False
+    replace: bool = False
+    with_local: bool = False
+    asks: Asks | None = None
+
+
+DEFAULTS = PullOptions()
+
+
 def pull(
     store: Store,
     remote: Remote,
@@ -57,28 +71,24 @@ def pull(
     *,
     lazy: bool,
     begin: Begin,
-    purge: bool = False,
-    replace: bool = False,
-    with_local: bool = False,
-    asks: Asks | None = None,
+    options: PullOptions = DEFAULTS,
 ) -> Pulled:
-    """Pulls the refs that texts name (`heads.of_remote`), all for none. `purge`: what was purged
-    there and is here is purged as well. `replace`: names of this store give way; `asks` whether a
-    thread moves; `with_local`: local trees, too. A name that cannot move stays; where texts are
-    given, none moves then. Raises Conflict, Invalid (such a name), Corrupt, NotFound, Refused."""
+    """Pulls the refs that texts name (`heads.of_remote`), all for none. A name that cannot move
+    stays; where texts are given, none moves then. Raises Conflict, Invalid (such a name), Corrupt,
+    NotFound, Refused."""
     if lazy and isinstance(store.backend, SharedByMachines):
         raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()
     remote.load_indexes()
     done = Pulled()
-    origin = _origin(store, remote, replace=replace, purge=purge, asks=asks)
+    origin = _origin(store, remote, options)
     wanted = _wanted(remote, texts, done)
     places = _placed(Names(store, origin), wanted, done, is_strict=bool(texts))
     with closing(Missing(store, remote, whole=bool(places) and not texts)) as missing:
         missing.find({hash for name in places for hash in targets(wanted[name])})
         missing.add_remote(all=not lazy and not texts)
         kept = purged.kept_here(store, missing.purged)
-        gone = [missing.purged[hash] for hash in kept if purge]
+        gone = [missing.purged[hash] for hash in kept if options.purge]
         missing.find({tombstone.substitute for tombstone in gone if tombstone.substitute})
         done.nodes, done.blobs, done.bytes = missing.totals()
         if lazy:
@@ -90,7 +100,7 @@ def pull(
             purged.check_substitutes(store, gone)
             purge_all(store, gone)
         done.purged = missing.marked + len(gone)
-        done.kept = [] if purge else kept
+        done.kept = [] if options.purge else kept
     for name in places:
         _check(store, remote.name, name=name, new=wanted[name])
     names = Names(store, origin)  # as the store is now, after a long download
@@ -123,7 +133,7 @@ def pull(
     done.refs = sorted(arrival.name for arrival in places.values())
     done.renamed = {name: arrival.name for name, arrival in places.items() if name != arrival.name}
     done.replaced = {name: old.hash for name, (old, _) in replaced.items()} | newest
-    if with_local:
+    if options.with_local:
         _pull_local(store, remote, begin)
     return done
 
@@ -146,16 +156,16 @@ def _pull_local(store: Store, remote: Remote, begin: Begin) -> None:
             batch.swap(name, None, head)
 
 
-def _origin(store: Store, remote: Remote, replace: bool, purge: bool, asks: Asks | None) -> Origin:
-    remote_names = set() if store.root is None else {*config.remotes(store.root)}
+def _origin(store: Store, remote: Remote, options: PullOptions) -> Origin:
+    remote_names = {*config.remotes(store.root)}
     return Origin(
         remote.name,
         is_own=remote.is_trusted,
-        replaces=replace,
-        purges=purge,
+        replaces=options.replace,
+        purges=options.purge,
         pushed=remote.state.pushed(),
         other_remotes={config.IMPORT, *remote_names} - {remote.name},
-        asks=asks,
+        asks=options.asks,
     )
 
 

@@ -20,7 +20,7 @@ from casfs.remotes import log
 from casfs.remotes.log import Entry, Pack
 from casfs.remotes.state import FILE, State
 from casfs.system.config_edit import with_table
-from casfs.system.files import replacing, writing
+from casfs.system.files import os_errors, replacing
 
 DIRECTORY = "remotes"  # of a store: a directory for each remote
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -82,7 +82,7 @@ def save(root: Path, name: str, settings: Settings | None) -> None:
     new_text = with_table(
         text, f"remotes.{name}", {key: setting for key, setting in values.items() if setting}
     )
-    with writing(path), replacing(path) as file:
+    with os_errors(f"cannot write {path}"), replacing(path) as file:
         file.write(new_text.encode())
 
 

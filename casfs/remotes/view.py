@@ -214,7 +214,7 @@ def opened(remote: Remote, *, read_data: bool = False) -> Iterator[tuple[Store, 
         )
         blobs = RemoteBlobs(remote, lazy, read_data=read_data)
         try:
-            yield Store(cast(Any, _RemoteBackend(remote, blobs))), blobs
+            yield Store(cast(Any, _RemoteBackend(remote, blobs)), Path(folder)), blobs
         finally:
             lazy.close()
 

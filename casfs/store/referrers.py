@@ -272,5 +272,5 @@ def remove(store: Store) -> None:
 
 
 def _existing(store: Store) -> Path | None:
-    path = None if store.root is None else store.root / FILE
-    return path if path is not None and path.exists() else None
+    path = store.root / FILE
+    return path if path.exists() else None

@@ -1,4 +1,4 @@
-"""A store: one root on disk (or in memory), opened by any number of processes at once.
+"""A store: one root, opened by any number of processes at once.
 
     format        "casfs 4", written last by `init`; any other version is refused
     store.db, objects/, packs/, tmp/       the disk backend (`casfs.backend.disk`)
@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -44,14 +47,16 @@ FORMAT = "casfs 4"
 SHARED_FORMAT = "casfs 4 shared"  # a machine's directory of a shared store
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
+SHARED_MEMORY = Path("/dev/shm")
 DECODED_CACHE_ENTRIES = 200_000  # directory entries
 
 
 class Store:
     blobs: Blobs
     _writes_local = False
+    _remove: Callable[[], object] = staticmethod(lambda: None)  # of a store in memory: its files
 
-    def __init__(self, backend: Backend, root: Path | None = None) -> None:
+    def __init__(self, backend: Backend, root: Path) -> None:
         self.backend = backend
         self.blobs = backend.blobs
         self.heads = backend.heads
@@ -159,10 +164,16 @@ class Store:
 
     @classmethod
     def memory(cls) -> Self:
-        from casfs.backend.memory import MemoryBackend
-
-        store = cls(MemoryBackend())
-        store.register_builtin()
+        """Makes a store in a private directory of the kernel's memory, or of the temporary files
+        where there is none. It is removed when the store is closed or collected, or Python ends."""
+        folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+        root = Path(tempfile.mkdtemp(prefix="casfs-", dir=folder))
+        try:
+            store = cls.init(root)
+        except BaseException:
+            shutil.rmtree(root, ignore_errors=True)
+            raise
+        store._remove = weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
         return store
 
     def register_builtin(self) -> None:
@@ -176,6 +187,7 @@ class Store:
 
     def close(self) -> None:
         self.backend.close()
+        self._remove()
 
     def __enter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ from typing import Any
 from casfs import canonical, errors
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Failed, NoDaemon, Refused
-from casfs.system.files import replacing
+from casfs.system.files import os_errors, replacing
 from casfs.system.locks import lock_file, try_lock
 from casfs.version import VERSION
 
@@ -54,11 +54,9 @@ def socket_path(root: Path, env: Mapping[str, str]) -> Path:
 
 def private_directory(folder: Path) -> None:
     """Creates a directory of mode 0700. Raises Refused where it belongs to another user."""
-    try:
+    with os_errors(f"cannot make {folder}"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder_stat = folder.lstat()
-    except OSError as error:
-        raise Failed(f"cannot make {folder}: {error.strerror}") from None
     if (
         not stat.S_ISDIR(folder_stat.st_mode)
         or folder_stat.st_uid != os.getuid()

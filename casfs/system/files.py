@@ -19,12 +19,12 @@ COPY_MAX_BYTES = 64 << 20  # of one copy_file_range
 
 
 @contextmanager
-def writing(path: Path | str) -> Iterator[None]:
-    """Turns an OSError into Failed."""
+def os_errors(text: str) -> Iterator[None]:
+    """Turns an OSError into Failed: `text`, which says what cannot be done, and the reason."""
     try:
         yield
     except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}") from error
+        raise Failed(f"{text}: {error.strerror}") from error
 
 
 def read_up_to(source: BinaryIO, count: int) -> bytes:

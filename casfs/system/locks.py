@@ -6,7 +6,7 @@ lock is free has no living owner. `held` locks by name, for processes that share
     locks/<name>   exists only while a process holds it or waits for it
 
 A holder may leave a note for its successor in case it dies; it removes the file when it ends
-normally. A store in memory belongs to one process, and has no locks.
+normally.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from casfs.errors import Failed
+from casfs.system.files import os_errors
 
 FOLDER = "locks"
 NOTE_MAX_BYTES = 4096
@@ -57,7 +57,8 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 class Lock:
-    """A lock that is held. `left`: the note of a holder that died, or empty."""
+    """A lock that is held; without a descriptor, of nothing. `left`: the note of a holder that
+    died, or empty."""
 
     def __init__(self, fd: int = -1) -> None:
         self._fd = fd
@@ -71,19 +72,14 @@ class Lock:
 
 
 @contextmanager
-def held(root: Path | None, name: str, waiting: Callable[[], None]) -> Iterator[Lock]:
+def held(root: Path, name: str, waiting: Callable[[], None]) -> Iterator[Lock]:
     """Holds `name` in the store at `root`; `waiting` is called once if another process holds it.
 
     Raises Failed where the file cannot be made.
     """
-    if root is None:
-        yield Lock()
-        return
     path = root / FOLDER / name
-    try:
+    with os_errors(f"cannot lock {path}"):
         fd = _acquire(path, waiting)
-    except OSError as error:
-        raise Failed(f"cannot lock {path}: {error.strerror}") from None
     try:
         yield Lock(fd)
     finally:

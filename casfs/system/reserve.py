@@ -16,16 +16,14 @@ RESERVE_BYTES = 4 << 20  # the database's log and index of one transaction
 
 
 @contextmanager
-def released(root: Path | None) -> Iterator[None]:
-    """Frees the reserve of the store at `root` for the work inside; None is a store in memory."""
-    if root is not None:
-        with suppress(OSError):
-            (root / FILE).unlink()
+def released(root: Path) -> Iterator[None]:
+    """Frees the reserve of the store at `root` for the work inside."""
+    with suppress(OSError):
+        (root / FILE).unlink()
     try:
         yield
     finally:
-        if root is not None:
-            allocate(root)
+        allocate(root)
 
 
 def allocate(root: Path) -> None:

@@ -65,9 +65,9 @@ class LiveOutput:
 
 
 @contextmanager
-def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveOutput]:
+def recording(root: Path, token: str, secrets: Secrets) -> Iterator[LiveOutput]:
     """Makes the file of a program's output, and deletes it at the end of the block. `root`: of the
-    store, None for one in memory, which has no such file."""
+    store."""
     path = _place(root, token)
     fd = None
     if path is not None:
@@ -84,13 +84,13 @@ def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveO
                 _tools_path(path).unlink(missing_ok=True)
 
 
-def exists(root: Path | None, token: object) -> bool:
+def exists(root: Path, token: object) -> bool:
     """Returns whether the program with that token has such a file."""
     path = _place(root, token)
     return path is not None and path.exists()
 
 
-def tail(root: Path | None, token: object, count: int = TAIL_BYTES) -> tuple[bytes, int] | None:
+def tail(root: Path, token: object, count: int = TAIL_BYTES) -> tuple[bytes, int] | None:
     """Returns the last `count` bytes of a program's output so far and their mtime (ns); None where
     there is no such file."""
     try:
@@ -102,7 +102,7 @@ def tail(root: Path | None, token: object, count: int = TAIL_BYTES) -> tuple[byt
         return None
 
 
-def read(root: Path | None, token: object, offset: int) -> bytes:
+def read(root: Path, token: object, offset: int) -> bytes:
     """Returns at most TAIL_BYTES of a program's output from `offset` on; empty where there are
     none."""
     try:
@@ -120,7 +120,7 @@ class Running(NamedTuple):
     changed_ns: int
 
 
-def tools(root: Path | None, token: object) -> Running:
+def tools(root: Path, token: object) -> Running:
     """Returns the tool calls of a program that run now."""
     path = _place(root, token)
     if path is not None:
@@ -147,7 +147,7 @@ def _tools_path(path: Path) -> Path:
     return path.with_suffix(".tools")
 
 
-def _place(root: Path | None, token: object) -> Path | None:
-    if root is None or not isinstance(token, str) or not TOKEN.fullmatch(token):
+def _place(root: Path, token: object) -> Path | None:
+    if not isinstance(token, str) or not TOKEN.fullmatch(token):
         return None
     return root / FOLDER / token

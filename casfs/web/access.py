@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from casfs.digest import hash_bytes
-from casfs.system.files import replacing, writing
+from casfs.system.files import os_errors, replacing
 from casfs.web import connections
 
 FILE = "web.json"
@@ -74,7 +74,7 @@ def load(root: Path, name: str = FILE) -> Key:
 
 def save(root: Path, key: Key, name: str = FILE) -> None:
     """Writes the key, readable by its owner alone. Raises Failed."""
-    with writing(root / name), replacing(root / name) as file:
+    with os_errors(f"cannot write {root / name}"), replacing(root / name) as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(json.dumps({"token": key.token, "port": key.port}).encode())
 

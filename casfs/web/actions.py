@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.responses import RedirectResponse, Response
 
 from casfs.agents import notation
-from casfs.errors import Invalid, Refused
+from casfs.errors import Invalid
 from casfs.system import daemon_socket
 from casfs.web.site import Call, is_number
 
@@ -68,7 +68,4 @@ def _agents(call: Call) -> dict[str, Any]:
 
 def ask(call: Call, op: str, **arguments: Any) -> Any:
     """Sends a request to the daemon; returns its answer. Raises NoDaemon, and what it answers."""
-    root = call.store.root
-    if root is None:
-        raise Refused("a store in memory has no daemon")
-    return daemon_socket.request(root, op, **arguments)
+    return daemon_socket.request(call.store.root, op, **arguments)

@@ -19,7 +19,7 @@ from casfs.web.thread_table import ENDED, NEEDS, Row, ThreadTable
 
 PAGE = 25  # rows of a section
 TAIL_BYTES = 4096  # of a program's output, for its last line
-MAX_SAID_CHARS = 160
+MAX_MESSAGE_CHARS = 160
 FENCE = "```"
 NEWEST = attrgetter("updated_ms", "id"), attrgetter("since_ms", "id")  # of others, of running ones
 TITLES = {NEEDS: "Needs you", RUNNING: "Running", QUEUED: "Queued", ENDED: "Ended today"}
@@ -125,7 +125,7 @@ def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
 
 
 def _line(store: Store, table: ThreadTable, row: Row) -> Line:
-    said = "" if row.state == BROKEN else last_said(store, row)
+    said = "" if row.state == BROKEN else last_message(store, row)
     return Line(row, table.task(row), said=said, question=_question(store, row))
 
 
@@ -138,7 +138,7 @@ def _question(store: Store, row: Row) -> str | None:
         return str(error)
 
 
-def last_said(store: Store, row: Row) -> str:
+def last_message(store: Store, row: Row) -> str:
     """Returns the last line that a thread's agent said: of the program that runs, else of the last
     step."""
     tail = live_output.tail(store.root, row.run, TAIL_BYTES) if row.state == RUNNING else None
@@ -146,7 +146,7 @@ def last_said(store: Store, row: Row) -> str:
     if not text.strip():
         text = _last_output(store, row.id)
     last = next((line for line in reversed(_prose(text)) if line.strip()), "").strip()
-    return last if len(last) <= MAX_SAID_CHARS else last[: MAX_SAID_CHARS - 1] + "…"
+    return last if len(last) <= MAX_MESSAGE_CHARS else last[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def _prose(text: str) -> list[str]:

@@ -178,7 +178,7 @@ class Follower:
         """Returns whether a daemon runs, as it was DAEMON_S ago at most."""
         root = self._store.root
         now_s = time.monotonic()
-        if root is None or now_s < self._daemon_checked + DAEMON_S:
+        if now_s < self._daemon_checked + DAEMON_S:
             return self._daemon
         self._daemon_checked = now_s
         return daemon_socket.runs(root)

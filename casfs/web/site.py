@@ -76,7 +76,7 @@ class Call:
 
     @property
     def daemon_runs(self) -> bool:
-        return self.store.root is not None and daemon_socket.runs(self.store.root)
+        return daemon_socket.runs(self.store.root)
 
     def at(self, screen: str) -> bool:
         """Returns whether this page belongs to the screen with that path."""

@@ -30,7 +30,7 @@ class Page:
     """`rooms`: by type, the largest first; `fsck`: the last one that was run; None where there is
     no such thing."""
 
-    root: Path | None
+    root: Path
     version: str
     total: Total
     database_bytes: int | None
@@ -62,12 +62,12 @@ def page(store: Store) -> Page:
         root,
         VERSION,
         total=total_stored(store.blobs),
-        database_bytes=None if root is None else (root / "store.db").stat().st_size,
+        database_bytes=(root / "store.db").stat().st_size,
         rooms=rooms(store),
         watches=watch_list.listing(store),
-        mounts=[] if root is None else store_mounts.mounted(root),
-        daemon=None if root is None else daemon_socket.status(root),
-        fsck=None if root is None else last_event(root / "log" / FSCK_LOG, CHECKED),
+        mounts=store_mounts.mounted(root),
+        daemon=daemon_socket.status(root),
+        fsck=last_event(root / "log" / FSCK_LOG, CHECKED),
     )
 
 

@@ -29,7 +29,7 @@ FACTS = {
     "totalTokens": "Tokens",
     "exitCode": "Exit code",
 }
-SAID = ("input", "thoughts", "output")
+SPOKEN_FIELDS = ("input", "thoughts", "output")
 ENDINGS = {"exitCode": "exit code", "signal": "signal"}  # of a terminal
 STREAMS = ("stdout", "stderr")
 CONTENTS = ("question", "answer")
@@ -187,7 +187,9 @@ def turn(store: Store, number: int, recorded_turn: str | Mapping[str, Any]) -> T
         return Turn(number, "blob", [("", texts.blob(store, recorded_turn))])
     payload = node.payload
     if node.type == "react-turn":
-        said = [(name, texts.content(store, payload[name])) for name in SAID if name in payload]
+        said = [
+            (name, texts.content(store, payload[name])) for name in SPOKEN_FIELDS if name in payload
+        ]
         calls = [_tool_call(store, hash) for hash in payload["toolCalls"]]
         tokens = payload["tokens"]["input"], payload["tokens"]["output"]
         return Turn(

@@ -151,7 +151,6 @@ def snapshot(
         full=full,
         directory=path,
         report=report,
-        base=workspace.recorded,
-        thread=thread,
         is_partial=strategy.layered,
+        earlier=working_tree.Earlier(base=workspace.recorded, thread=thread),
     )

@@ -74,7 +74,7 @@ def keep(
     """Copies the ignored paths of a directory into the store; returns the token, None where there
     is nothing to keep. `on_unreadable`: called with what cannot be read, and why: the rest is
     copied. Raises Failed."""
-    if store.root is None or not (paths or patterns):
+    if not paths and not patterns:
         return None
     token = secrets.token_hex(16)
     folder = store.root / FOLDER / token
@@ -97,7 +97,7 @@ def keep(
 
 def load(store: Store, token: str | None) -> IgnoredFiles:
     """Returns the copy with this token; an empty one where it is not on this machine."""
-    if store.root is None or token is None or not TOKEN.fullmatch(token):
+    if token is None or not TOKEN.fullmatch(token):
         return NOTHING_IGNORED
     folder = store.root / FOLDER / token
     try:
@@ -122,14 +122,14 @@ def of_thread(store: Store, thread: Thread) -> IgnoredFiles:
 
 def release(store: Store, token: str | None) -> None:
     """Deletes a copy that no unfinished thread uses. Raises Failed."""
-    if store.root is not None and token is not None and token not in _used(store):
+    if token is not None and token not in _used(store):
         rmtree.delete(store.root / FOLDER / token)
 
 
 def sweep(store: Store) -> None:
     """Deletes all copies that no unfinished thread uses. Raises Failed."""
-    folder = None if store.root is None else store.root / FOLDER
-    if folder is None or not folder.is_dir():
+    folder = store.root / FOLDER
+    if not folder.is_dir():
         return
     used = _used(store)
     for path in folder.iterdir():

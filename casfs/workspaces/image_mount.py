@@ -41,6 +41,7 @@ from casfs.native import images, object_protection
 from casfs.native.erofs import devices
 from casfs.store.store import Store
 from casfs.system import mounts
+from casfs.system.files import os_errors
 from casfs.trees.dated import DatedTree
 from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers
 
@@ -97,7 +98,7 @@ def mount(layers: OverlayLayers) -> None:
         }
         if not layers.read_only:
             values |= {"upperdir": [layers.upper], "workdir": [layers.work]}
-        try:
+        with os_errors(f"cannot mount an overlay over images at {layers.point}"):
             mounts.mount(
                 layers.source,
                 layers.point,
@@ -105,10 +106,6 @@ def mount(layers: OverlayLayers) -> None:
                 flags=layers.flags,
                 options=mounts.options(values),
             )
-        except OSError as error:
-            raise Failed(
-                f"cannot mount an overlay over images at {layers.point}: {error.strerror}"
-            ) from None
 
 
 @contextmanager

@@ -29,11 +29,12 @@ from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.system import mounts, rmtree
+from casfs.system.files import os_errors
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import restore
+from casfs.trees.restore.restore import RestoreOptions, restore
 from casfs.trees.restore.target import Target
 from casfs.trees.restore.write import set_directory_attributes
 from casfs.workspaces import (
@@ -96,8 +97,6 @@ def open(
 
 def _check_directory(store: Store, path: Path) -> int | None:
     """Returns the directory's mode, None where it must be made. Raises Refused, Failed."""
-    if store.root is None:
-        raise Failed("a store in memory has no place for workspaces")
     inside = store.root.resolve()
     if path.is_relative_to(inside) or inside.is_relative_to(path):
         raise Refused(f"the workspace {path} and the store {inside} must not be in one another")
@@ -114,10 +113,8 @@ def _check_directory(store: Store, path: Path) -> int | None:
 
 
 def _make_directory(path: Path) -> None:
-    try:
+    with os_errors(f"cannot make {path}"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failed(f"cannot make {path}: {error.strerror}") from None
 
 
 def _reopen(
@@ -266,10 +263,8 @@ def _create_layers(store: Store, workspace: Workspace) -> None:
     if not workspace.strategy.layered:
         return
     rmtree.delete(workspace.upper.parent)  # left there by a crash
-    try:
+    with os_errors(f"cannot make {workspace.upper}"):
         create_upper(store, workspace.lower, workspace.upper)
-    except OSError as error:
-        raise Failed(f"cannot make {workspace.upper}: {error.strerror}") from None
 
 
 def create_upper(store: Store, base: DatedTree, upper: Path) -> None:
@@ -298,7 +293,7 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
         placeholder.make(workspace)
     else:
         state = workspace.recorded
-        restore(store, state, workspace.path, parents=True)
+        restore(store, state, workspace.path, RestoreOptions(parents=True))
 
 
 def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False) -> None:

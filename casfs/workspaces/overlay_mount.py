@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from casfs.errors import Failed, Refused
 from casfs.system import mounts, processes
+from casfs.system.files import os_errors
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -67,7 +68,7 @@ def _mount(layers: OverlayLayers, **extra_options: str) -> None:
     else:
         values |= {"lowerdir": [layers.lower], "upperdir": [layers.upper]}
         values |= {"workdir": [layers.work], **extra_options}
-    try:
+    with os_errors(f"cannot mount an overlay at {layers.point}"):
         mounts.mount(
             layers.source,
             layers.point,
@@ -75,8 +76,6 @@ def _mount(layers: OverlayLayers, **extra_options: str) -> None:
             flags=layers.flags,
             options=mounts.options(values),
         )
-    except OSError as error:
-        raise Failed(f"cannot mount an overlay at {layers.point}: {error.strerror}") from None
 
 
 def enter_namespace(layers: OverlayLayers) -> None:
@@ -84,14 +83,12 @@ def enter_namespace(layers: OverlayLayers) -> None:
     its user stays the same. Raises Failed."""
     user = os.geteuid()
     group = os.getegid()
-    try:
+    with os_errors("cannot create a user namespace"):
         mounts.unshare(mounts.CLONE_NEWUSER | mounts.CLONE_NEWNS)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
         mounts.mount("none", Path("/"), type="none", flags=mounts.MS_REC | mounts.MS_PRIVATE)
-    except OSError as error:
-        raise Failed(f"cannot create a user namespace: {error.strerror}") from None
     _mount(layers, userxattr="")
 
 
@@ -166,9 +163,7 @@ def _fusermount(point: Path, lazy: bool) -> None:
 def _run(command: list[str], cwd: Path = Path("/")) -> CompletedProcess[str]:
     import subprocess
 
-    try:
+    with os_errors(f"cannot run {command[0]}"):
         return subprocess.run(
             command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
-    except OSError as error:
-        raise Failed(f"cannot run {command[0]}: {error.strerror}") from None

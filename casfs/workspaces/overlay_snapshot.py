@@ -280,8 +280,8 @@ class _Merge:
             verdict = self.rules.verdict(path, name, directory=False)
         if verdict is not None:
             return not keeps(self._report, path, verdict)
-        is_said_work = self.rules is not None and self.rules.is_work(path, name)
-        if not is_directory and not is_said_work and private_names([name]):
+        is_named_work = self.rules is not None and self.rules.is_work(path, name)
+        if not is_directory and not is_named_work and private_names([name]):
             self._report.private[path] = BY_NAME
         return False
 

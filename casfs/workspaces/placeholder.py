@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from casfs.errors import Failed, Refused
+from casfs.errors import Refused
+from casfs.system.files import os_errors
 from casfs.workspaces.registry import Workspace
 
 README = "README"
@@ -26,12 +27,10 @@ NAMES_SHOWN = 8
 
 def make(workspace: Workspace) -> None:
     """Raises Failed."""
-    try:
+    with os_errors(f"cannot make {workspace.path / README}"):
         workspace.path.chmod(0o700)
         (workspace.path / README).write_text(TEXT)
         workspace.path.chmod(0o555)
-    except OSError as error:
-        raise Failed(f"cannot make {workspace.path / README}: {error.strerror}") from None
 
 
 def check(workspace: Workspace) -> None:

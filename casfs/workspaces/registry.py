@@ -33,11 +33,12 @@ from typing import Any
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash, hash_bytes
-from casfs.errors import Corrupt, Failed, Invalid, NotFound, Refused
+from casfs.errors import Corrupt, Invalid, NotFound, Refused
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.clock import now_ms
+from casfs.system.files import os_errors
 from casfs.system.locks import lock_file
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
@@ -259,11 +260,9 @@ def lock(workspace: Workspace, *, inherited: bool = True) -> int:
     """Lock the workspace for a command, until the descriptor is closed; `inherited`: also in
     subprocesses. Raises Refused where another command runs."""
     path = workspace.folder / "lock"
-    try:
+    with os_errors(f"cannot lock {workspace.folder}"):
         workspace.folder.mkdir(parents=True, exist_ok=True)
         fd = lock_file(path)
-    except OSError as error:
-        raise Failed(f"cannot lock {workspace.folder}: {error.strerror}") from None
     if fd is None:
         raise Refused(f"a command runs in the workspace {workspace.path}; end it first")
     # The process of `workspace exec` becomes the command, which holds the lock from then on.

@@ -23,7 +23,7 @@ THIS_FILE = Path(__file__)
 def choose(name: str | None, store: Store) -> list[Strategy]:
     """Returns the available strategies of that name, or of any; the preferred one first. Raises
     Refused where none is available."""
-    near = THIS_FILE if store.root is None else store.root / FORMAT_FILE
+    near = store.root / FORMAT_FILE
     candidates = [strategy for strategy in STRATEGIES.values() if name in (None, strategy.name)]
     available = [strategy for strategy in candidates if unavailable(strategy, near) is None]
     if not available:

@@ -17,9 +17,10 @@ from typing import Any
 
 import trio
 
-from casfs.agents import AgentContext, Waiting, json_rpc
+from casfs.agents import AgentContext, Waiting
 from casfs.agents.json_rpc import Closed, Peer, RpcError
 from casfs.errors import CasfsError, Failed, Invalid
+from casfs.system.files import os_errors
 from casfs.version import VERSION
 from engine.acp import protocol
 from engine.acp.host import CANCELLED, Host
@@ -64,10 +65,8 @@ class Client:
         token = launch.env.get(RUN_VARIABLE)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options = {"cwd": launch.cwd, "env": dict(launch.env), "start_new_session": True}
-        try:
+        with os_errors(f"cannot run {self._program}"):
             self._process = open_process(launch.argv, token, **pipes, **options)
-        except OSError as error:
-            raise Failed(f"cannot run {self._program}: {error.strerror}") from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         redact = context.secrets.redact_bytes  # before anything is cut: half a secret is not found
@@ -237,7 +236,9 @@ class Client:
     async def _request(self, method: str, params: Mapping[str, Any]) -> Any:
         try:
             return await self._peer.call(method, params)
-        except Closed:
+        except Closed as closed:
+            if self._peer.fault:
+                raise OutputTooLarge(f"{self._program}: {closed}") from None
             with trio.move_on_after(EXIT_GRACE_S):
                 await self._ended.wait()  # all of stderr
                 await self._process.wait()
@@ -274,9 +275,6 @@ class Client:
         if method == UPDATE and self._ignoring:
             return
         try:
-            if size > json_rpc.MAX_LINE_BYTES:
-                limit = f"{json_rpc.MAX_LINE_BYTES >> 20} MiB"
-                raise OutputTooLarge(f"it sent a message of more than {limit}")
             other = {"method": method, "params": params}
             if method == UPDATE and self._is_of_other_session(params):
                 await self._recorder.other_session(params, size)

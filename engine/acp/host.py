@@ -19,7 +19,8 @@ import trio
 
 from casfs.agents import AgentContext
 from casfs.agents.json_rpc import NO_METHOD, RpcError
-from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
+from casfs.errors import CasfsError, Invalid, NotFound, Refused
+from casfs.system.files import os_errors
 from engine.acp import protocol
 from engine.acp.permissions import Permissions
 from engine.acp.recorder import Recorder
@@ -168,12 +169,10 @@ class Host:
         argv, env = await self._sandboxed(line)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         options = {"cwd": self._context.workspace, "env": env, "stdin": subprocess.DEVNULL}
-        try:
+        with os_errors(f"cannot run {argv[0]}"):
             process = open_process(
                 argv, self._context.run, **pipes, **options, start_new_session=True
             )
-        except OSError as error:
-            raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
         limit = MAX_OUTPUT_BYTES if wanted.output_byte_limit is None else wanted.output_byte_limit
         argv = [wanted.command, *(wanted.args or ())]
         return Terminal(process, Command(argv, cwd, request=request, limit=limit))

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,10 +84,8 @@ async def run_program(
 
 
 def scratch_directory(context: AgentContext) -> Path:
-    """Makes an empty directory. In a store it has the name of a staging directory of workspaces,
+    """Makes an empty directory. It has the name of a staging directory of workspaces,
     so the next daemon deletes what a killed one left."""
-    if context.store.root is None:
-        return Path(tempfile.mkdtemp(prefix="casfs."))
     directory: Path = context.store.root / "workspaces" / f".casfs.{secrets.token_hex(8)}"
     directory.mkdir(0o700)
     return directory

@@ -45,9 +45,6 @@ def create_agent(
     name, and the version that is to run."""
 
     async def agent(context: AgentContext) -> AgentResult:
-        if context.store.root is None:  # only this process has a store in memory
-            inside: AgentFn = point.load().create_agent(config)
-            return await inside(context)
         process: PackageProcess | None = context.conversation.get(PROCESS)
         if process is None:
             process = context.conversation[PROCESS] = PackageProcess(point.name, context)

@@ -29,7 +29,8 @@ from typing import Any
 
 import trio
 
-from casfs.errors import Failed, Invalid
+from casfs.errors import Invalid
+from casfs.system.files import os_errors
 from casfs.system.log import Log, silent
 from engine.moderator import evaluator_messages
 from engine.moderator.decision import DecisionInput
@@ -83,7 +84,7 @@ class _WorkerProcess:
             "-c",
             f"from {evaluator_messages.WORKER_MODULE} import main; main()",
         ]
-        try:
+        with os_errors("cannot start a rule worker"):
             process = subprocesses.open_process(
                 [*argv, str(memory), str(seconds)],
                 token=None,
@@ -91,8 +92,6 @@ class _WorkerProcess:
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C is for the daemon
             )
-        except OSError as error:
-            raise Failed(f"cannot start a rule worker: {error.strerror}") from None
         return cls(process)
 
     @property

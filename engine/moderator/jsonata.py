@@ -119,9 +119,6 @@ class Expression:
         """(where it is looked up, name) of the bare names that it reads."""
         return syntax.reads(self._program.ast)
 
-    def condition(self) -> syntax.Condition:
-        return syntax.condition(self._program.ast)
-
     def calls(self) -> tuple[tuple[str, str], ...]:
         """(function, argument) of its calls with one literal text."""
         return syntax.calls(self._program.ast)

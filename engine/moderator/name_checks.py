@@ -41,9 +41,7 @@ def unknown_fields(path: Path, role: str | None, schemas: Mapping[str, Any]) -> 
         yield f"{what} has no field {path.fields[0]!r}; there are {', '.join(known)}"
         return
     fields, meta_schemas = _meta(path, role, schemas)
-    if meta_schemas and not any(
-        schema_paths.allows(schema, fields, schema_paths.ANY) for schema in meta_schemas
-    ):
+    if meta_schemas and not any(schema_paths.allows(schema, fields) for schema in meta_schemas):
         named = schema_paths.properties(meta_schemas[0]) if len(meta_schemas) == 1 else []
         known_here = f"; there are {', '.join(named)}" if named and len(fields) == 1 else ""
         yield f"{_owner(role)} no property {'.'.join(fields)!r}{known_here}"
@@ -52,9 +50,7 @@ def unknown_fields(path: Path, role: str | None, schemas: Mapping[str, Any]) -> 
 def undeclared(path: Path, role: str | None, schemas: Mapping[str, Any]) -> Iterator[str]:
     """Yields the warning of a path to a property that is allowed, but not declared."""
     fields, meta_schemas = _meta(path, role, schemas)
-    allowing = [
-        schema for schema in meta_schemas if schema_paths.allows(schema, fields, schema_paths.ANY)
-    ]
+    allowing = [schema for schema in meta_schemas if schema_paths.allows(schema, fields)]
     if allowing and not any(schema_paths.declares(schema, fields) for schema in allowing):
         declares = f"the schema of {role} declares" if role else "no role's schema declares"
         yield f"{declares} {'no' if role else 'a'} property {'.'.join(fields)!r}"

@@ -3,8 +3,8 @@
 Errors make rules unusable. `expression_errors` finds expressions that do not parse, read unbound
 variables, or name a non-deterministic function; `name_errors` names that nothing has;
 `route_errors` roles from which a thread cannot end. `warnings` finds probable mistakes: roles and
-rules that are never reached, a role after which no rule may match, a role that does not exist, a
-property that no role-schema declares, and comparisons that are silently never true.
+rules that are never reached, a role that does not exist, a property that no role-schema
+declares.
 
 Rules form a graph from `from` to `to`. A rule behind one whose `when` is null, with the same
 `from`, is never tried and is not an edge.
@@ -23,9 +23,7 @@ from casfs.threads import rule_prompts
 from casfs.threads.workflow_path import END, START
 from engine.moderator import jsonata, name_checks, syntax
 from engine.moderator.conditions import BINDINGS, FUNCTIONS, RESULT_NAMES
-from engine.moderator.coverage import cover_all
 from engine.moderator.decision import Rule
-from engine.moderator.schema_paths import ANY, allows
 
 REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))
 
@@ -118,14 +116,13 @@ def name_errors(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[s
         yield from (f"{_when(index)}: {error}" for error in dict.fromkeys(errors))
 
 
-def route_errors(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]:
+def route_errors(rules: Sequence[Rule]) -> Iterator[str]:
     """Yields the reachable states from which a thread can never end: no path leads to the end, or
     to a role after which no rule may match."""
     graph = _Graph(rules)
 
     def ends(state: str) -> bool:
-        falls_through = graph.can_fall_through(state) and state != START
-        return falls_through and not _covered(rules, state, schemas)
+        return graph.can_fall_through(state) and state != START
 
     stuck = [
         state
@@ -145,14 +142,8 @@ def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]
             yield f"$.roles.{role}: no rule leads to it from {START}"
     for index, winner in graph.shadowed.items():
         yield f"$.moderator[{index}]: never tried, rule {winner} before it always matches"
-    for state in states:
-        if graph.can_fall_through(state) and not _covered(rules, state, schemas):
-            yield (
-                f"$.moderator: it may be that no rule matches after {state} (return code 1); "
-                "a last rule with when null would catch that"
-            )
     for index, rule in enumerate(rules):
-        for warning in _comparison_warnings(rule, graph, schemas):
+        for warning in _expression_warnings(rule, schemas):
             yield f"{_when(index)}: {warning}"
         for path in _prompt_paths(rule):
             undeclared = name_checks.undeclared(path, rule["from"], schemas)
@@ -165,23 +156,11 @@ def _prompt_paths(rule: Rule) -> Iterator[syntax.Path]:
         yield syntax.Path("$last", rule["from"], filters=(), fields=("meta", *(names or ())))
 
 
-def _covered(rules: Sequence[Rule], state: str, schemas: Mapping[str, Any]) -> bool:
-    """Returns whether a rule matches whatever the last step's meta is."""
-    whens = [rule["when"] for rule in rules if rule["from"] == state and rule["when"] is not None]
-    try:
-        return cover_all(whens, state, schemas.get(state))
-    except Invalid:
-        return True  # an error already
-
-
 def _when(index: int) -> str:
     return f"$.moderator[{index}].when"
 
 
-# --- comparisons that are never true --------------------------------------------------
-
-
-def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
+def _expression_warnings(rule: Rule, schemas: Mapping[str, Any]) -> Iterator[str]:
     if rule["when"] is None:
         return
     try:
@@ -196,78 +175,16 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
     for comparison in expression.comparisons():
         sides = (comparison.left, comparison.right)
         for side, other in (sides, sides[::-1]):
-            if not isinstance(side, syntax.Path):
-                continue
-            if comparison.operator != "in" or side is comparison.left:
-                yield from _array_warnings(side, graph, schemas)
-            if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
-                yield from _literal_warnings(
-                    side, other.values, origin=rule["from"], schemas=schemas
-                )
+            if isinstance(side, syntax.Path) and isinstance(other, syntax.Literal):
+                yield from _unknown_roles(side, other, schemas)
 
 
-def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
-    """Warns where `path` yields an array, a value for each of several steps, instead of one."""
-    if path.head not in _STEPS or len(path.filters) > 1 or not path.fields:
-        return
-    fields = ".".join(path.fields)
-    role = _filtered_role(path)
-    if role is not None and _filters_are_single(path) and role in graph.after(role):
-        yield (
-            f"{path.head}[role='{role}'].{fields} is an array once {role} has run twice, "
-            f"and never equal to one value; $last('{role}').{fields} is the latest"
-        )
-    if not path.filters and _several(path.fields, graph, schemas):
-        yield (
-            f"{path.head}.{fields} is an array once several steps have it, and never equal "
-            f"to one value; {path.head}[-1].{fields} is the latest"
-        )
-
-
-def _filters_are_single(path: syntax.Path) -> bool:
-    return all(
-        isinstance(path_filter, syntax.Equals) and path_filter.single
-        for path_filter in path.filters
-    )
-
-
-def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:
-    """Returns whether more than one step of a thread can have a value at `fields`."""
-    states = [state for state in graph.states() if state in schemas]
-    having = [role for role in states if _step_allows(schemas[role], fields, ANY)]
-    return len(having) > 1 or any(role in graph.after(role) for role in having)
-
-
-def _step_allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
-    """Returns whether a step can hold `value` at `fields`; its role-schema describes only the
-    meta."""
-    return fields[0] != "meta" or allows(schema, fields[1:], value)
-
-
-def _literal_warnings(
-    path: syntax.Path, values: Sequence[Any], origin: str, schemas: Mapping[str, Any]
+def _unknown_roles(
+    path: syntax.Path, literal: syntax.Literal, schemas: Mapping[str, Any]
 ) -> Iterator[str]:
+    """Yields the names that a step's role is compared with and that no role has."""
     if (path.head == "role" and not path.fields) or path.fields == ("role",):
-        yield from (f"no role is named {value!r}" for value in values if value not in schemas)
-    fields = (path.head, *path.fields) if path.head == "meta" else path.fields
-    if fields[:1] != ("meta",) or path.head in _NOT_STEPS:
-        return
-    role = _role_of(path, origin)
-    name = ".".join(fields)
-    if role == START:
-        return  # there is no step yet
-    for value in values:
-        if not any(
-            allows(schemas[role_name], fields[1:], ANY)
-            for role_name in schemas
-            if role in (None, role_name)
-        ):
-            continue  # no such property: an error already
-        if role is None:
-            if not any(allows(schema, fields[1:], value) for schema in schemas.values()):
-                yield f"{name} is never {value!r}: no role's schema allows it"
-        elif role in schemas and not allows(schemas[role], fields[1:], value):
-            yield f"{name} of {role} is never {value!r}: its schema forbids it"
+        yield from (f"no role is named {name!r}" for name in literal.values if name not in schemas)
 
 
 def _role_of(path: syntax.Path, origin: str) -> str | None:

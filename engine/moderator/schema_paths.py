@@ -9,67 +9,51 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-ANY = object()  # any value at all
 _BRANCHES = ("oneOf", "anyOf", "allOf")
 _CONDITIONAL = ("if", "then", "else")
 _UNKNOWN = ("$ref", "$dynamicRef", "patternProperties", "unevaluatedProperties")
 
 
-def allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
-    """Returns whether a payload that fits `schema` can hold `value` at the path `fields`."""
+def allows(schema: Any, fields: Sequence[str]) -> bool:
+    """Returns whether a payload that fits `schema` can have a value at the path `fields`."""
     if not isinstance(schema, Mapping):
         return schema is not False
     for keyword in ("oneOf", "anyOf"):
-        if keyword in schema and not any(
-            allows(branch, fields, value) for branch in schema[keyword]
-        ):
+        if keyword in schema and not any(allows(branch, fields) for branch in schema[keyword]):
             return False
-    if not all(allows(branch, fields, value) for branch in schema.get("allOf", ())):
+    if not all(allows(branch, fields) for branch in schema.get("allOf", ())):
         return False
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if listed is not None:
-        return any(_holds(constant, fields, value) for constant in listed)
+        return any(_has(constant, fields) for constant in listed)
     types = _types(schema)
     items = (*schema.get("prefixItems", ()), schema.get("items", True))
-    if "array" in types and any(allows(item, fields, value) for item in items):
+    if "array" in types and any(allows(item, fields) for item in items):
         return True  # a path goes through arrays
-    if not fields:
-        return value is ANY or any(name in types for name in _type_names(value))
-    return "object" in types and _allows_field(schema, fields, value)
+    return not fields or ("object" in types and _allows_field(schema, fields))
 
 
-def _allows_field(schema: Mapping[str, Any], fields: Sequence[str], value: Any) -> bool:
+def _allows_field(schema: Mapping[str, Any], fields: Sequence[str]) -> bool:
     known = schema.get("properties", {})
     if fields[0] in known:
-        return allows(known[fields[0]], fields[1:], value)
+        return allows(known[fields[0]], fields[1:])
     if "patternProperties" in schema:
         return True
-    return allows(schema.get("additionalProperties", True), fields[1:], value)
+    return allows(schema.get("additionalProperties", True), fields[1:])
 
 
-def _holds(data: Any, fields: Sequence[str], value: Any) -> bool:
-    """Returns whether `value` is at the path `fields` of `data`."""
+def _has(data: Any, fields: Sequence[str]) -> bool:
+    """Returns whether `data` has a value at the path `fields`."""
     if isinstance(data, list):
-        return any(_holds(item, fields, value) for item in data)
+        return any(_has(item, fields) for item in data)
     if not fields:
-        same = bool(data == value) and isinstance(data, bool) == isinstance(value, bool)
-        return value is ANY or same
-    return isinstance(data, Mapping) and _holds(data.get(fields[0]), fields[1:], value)
+        return True
+    return isinstance(data, Mapping) and _has(data.get(fields[0]), fields[1:])
 
 
 def _types(schema: Mapping[str, Any]) -> Sequence[str]:
     types = schema.get("type", ("null", "boolean", "number", "string", "object", "array"))
     return (types,) if isinstance(types, str) else types
-
-
-def _type_names(value: Any) -> Sequence[str]:
-    if value is None:
-        return ("null",)
-    if isinstance(value, bool):
-        return ("boolean",)
-    if isinstance(value, str):
-        return ("string",)
-    return ("number", "integer") if value == int(value) else ("number",)
 
 
 def declares(schema: Any, fields: Sequence[str]) -> bool:

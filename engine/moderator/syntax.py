@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 _COMPARISONS = frozenset(("=", "!=", "<", "<=", ">", ">=", "in"))
 _CHILDREN = (  # fields of a Symbol that hold one Symbol or a list of them
@@ -46,11 +46,10 @@ class Literal:
 
 @dataclass(frozen=True)
 class Equals:
-    """The filter `[name = 'value']`; not `single` where it is one operand of `and`."""
+    """The filter `[name = 'value']`, or one operand of `and`."""
 
     name: str
     value: Any
-    single: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,8 @@ class Comparison:
     right: Path | Literal | None
 
 
-@dataclass(frozen=True)
-class Logic:
-    """`operator` (`and`, `or`, `not`) of `parts`; a part of any other form is None."""
-
-    operator: str
-    parts: tuple[Condition, ...]
-
-
 INPUT = "input"  # where a bare name is looked up
 STEP = "step"
-
-Condition: TypeAlias = Logic | Comparison | Path | None
 
 
 def names(root: Any) -> Names:
@@ -134,20 +123,6 @@ def _reads(node: Any, context: str) -> Iterator[tuple[str, str]]:
     inner = [member for pair in node.lhs_object or () for member in pair]
     for child in (*inner, *((node.arguments or ()) if node.type != "lambda" else ())):
         yield from _reads(child, context)
-
-
-def condition(node: Any) -> Condition:
-    """Returns the expression as a condition."""
-    if node.type == "block" and len(node.expressions) == 1:
-        return condition(node.expressions[0])
-    if node.type == "binary" and node.value in ("and", "or"):
-        return Logic(node.value, (condition(node.lhs), condition(node.rhs)))
-    if node.type == "function" and node.procedure.type == "variable" and len(node.arguments) == 1:
-        if node.procedure.value == "not":
-            return Logic("not", (condition(node.arguments[0]),))
-        if node.procedure.value == "boolean":
-            return condition(node.arguments[0])
-    return _comparison(node) if _is_comparison(node) else _path(node)
 
 
 def calls(root: Any) -> tuple[tuple[str, str], ...]:
@@ -269,8 +244,7 @@ def _equals(node: Any) -> Equals | None:
     if node is None or node.type != "binary":
         return None
     if node.value == "and":
-        equals = _equals(node.lhs) or _equals(node.rhs)
-        return equals and Equals(equals.name, equals.value, single=False)
+        return _equals(node.lhs) or _equals(node.rhs)
     if node.value != "=":
         return None
     sides = (_operand(node.lhs), _operand(node.rhs))

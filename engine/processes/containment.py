@@ -99,7 +99,7 @@ def _works(spec: Mapping[str, Any]) -> bool:
 
 
 @dataclass(eq=False)
-class Cage:
+class Confinement:
     """The processes of one attempt, or of one process outside of attempts. Its groups are made for
     its first process."""
 
@@ -214,7 +214,7 @@ class Cage:
         if group is not None:
             cgroups.end(group)
         # Outside of an attempt nobody else finishes it.
-        if _cages.get(self.token) is not self:
+        if _confinements.get(self.token) is not self:
             self.finish()
 
     def finish(self) -> None:
@@ -228,8 +228,8 @@ class Cage:
             cgroups.end(group)
         if self.was_used:  # also with groups: root's processes can enter others
             processes.end_carrying(processes.RUN_VARIABLE, self.token)
-        if _cages.get(self.token) is self:
-            del _cages[self.token]
+        if _confinements.get(self.token) is self:
+            del _confinements[self.token]
 
     async def close(self) -> None:
         # The end of processes may take seconds, and is due when the attempt is cancelled, too.
@@ -261,7 +261,7 @@ class Cage:
 
 
 _numbers = itertools.count()  # of groups for processes
-_cages: dict[str, Cage] = {}  # of running attempts, by token
+_confinements: dict[str, Confinement] = {}  # of running attempts, by token
 _defaults: dict[str, Any] = {}
 _store = f"{NO_DAEMON}{os.getpid()}"  # until it is a daemon
 
@@ -273,21 +273,21 @@ def set_defaults(table: Mapping[str, Any]) -> None:
     _defaults.update(table)
 
 
-def begin(token: str, *tables: Mapping[str, Any]) -> Cage:
+def begin(token: str, *tables: Mapping[str, Any]) -> Confinement:
     """Begins an attempt: its processes are started with that token, within the limits of the
     tables. Raises Invalid, Refused."""
-    cage = Cage(token, merge(_defaults, *tables))
-    # Before it is registered: nobody finishes the cage of an attempt that was refused.
-    cage.check()
-    _cages[token] = cage
-    return cage
+    confinement = Confinement(token, merge(_defaults, *tables))
+    # Before it is registered: nobody finishes the confinement of an attempt that was refused.
+    confinement.check()
+    _confinements[token] = confinement
+    return confinement
 
 
-def cage(token: str) -> Cage:
-    """Returns the cage of a running attempt, else a new one for one process."""
-    if running := _cages.get(token):
+def of_run(token: str) -> Confinement:
+    """Returns the confinement of a running attempt, else a new one for one process."""
+    if running := _confinements.get(token):
         return running
-    return Cage(token, merge(_defaults))
+    return Confinement(token, merge(_defaults))
 
 
 def prepare(root: Path) -> int:

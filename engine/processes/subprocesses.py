@@ -30,9 +30,10 @@ import trio
 
 from casfs.errors import Failed
 from casfs.system import processes
+from casfs.system.files import os_errors
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 from engine.processes import containment
-from engine.processes.containment import Cage
+from engine.processes.containment import Confinement
 
 MAX_OUTPUT_BYTES = 64 << 20  # of stdout, and of stderr
 RUN_VARIABLE = processes.RUN_VARIABLE
@@ -43,8 +44,8 @@ class Process:
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         """Takes the options of `subprocess.Popen`. Raises OSError."""
-        self.cage: Cage | None = None
-        self.group: Path | None = None  # of control, in the cage
+        self.confinement: Confinement | None = None
+        self.group: Path | None = None  # of control, in the confinement
         self._popen = subprocess.Popen(list(argv), bufsize=0, **options)
         self.pid = self._popen.pid
         self.stdin = _stream(self._popen.stdin)
@@ -113,7 +114,7 @@ async def run(
     its stdout as it comes, and `interrupted` its output until then where the task is cancelled.
     Raises Failed (it cannot be started), TimedOut, OutputTooLarge."""
     begin = time.monotonic()
-    try:
+    with os_errors(f"cannot run {argv[0]}"):
         process = open_process(
             argv,
             env.get(RUN_VARIABLE),
@@ -124,8 +125,6 @@ async def run(
             env=dict(env),
             start_new_session=True,
         )
-    except OSError as error:
-        raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
     out = bytearray()
     err = bytearray()
 
@@ -165,15 +164,15 @@ def open_process(argv: Sequence[str], token: str | None, **options: Any) -> Proc
     OSError."""
     if token is None:
         return Process(argv, **options)
-    cage = containment.cage(token)
-    argv, group = cage.launch(argv, options.get("env"), options.get("cwd"))
+    confinement = containment.of_run(token)
+    argv, group = confinement.launch(argv, options.get("env"), options.get("cwd"))
     try:
         with processes.marking(RUN_VARIABLE, token):
             process = Process(argv, **options)
     except BaseException:
-        cage.end(group, None)
+        confinement.end(group, None)
         raise
-    process.cage = cage
+    process.confinement = confinement
     process.group = group
     return process
 
@@ -227,14 +226,14 @@ async def end_process(process: Process) -> None:
         processes.send(process.pid, signal.SIGTERM)
         with trio.move_on_after(TERM_GRACE_S):
             await process.wait()
-    if process.returncode is None and process.cage:
-        process.cage.kill(process.pid)
+    if process.returncode is None and process.confinement:
+        process.confinement.kill(process.pid)
         with trio.move_on_after(TERM_GRACE_S):
             await process.wait()
     processes.send(process.pid, signal.SIGKILL)
     await process.wait()
-    if process.cage:
-        await trio.to_thread.run_sync(process.cage.end, process.group, process.returncode)
+    if process.confinement:
+        await trio.to_thread.run_sync(process.confinement.end, process.group, process.returncode)
 
 
 def start_time(pid: int) -> int | None:

@@ -50,9 +50,9 @@ class BudgetExceeded(CasfsError):
 
 class AttemptFailed(AgentFailed):
     """An attempt ended without a result. `cause`: FAILURE or TIMEOUT; `tokens`: of its detail;
-    `is_away`: since a server of the shared store does not answer."""
+    `is_unreachable`: since a server of the shared store does not answer."""
 
-    is_away = False
+    is_unreachable = False
 
     def __init__(
         self, reason: str, detail: str | None = None, cause: str = FAILURE, tokens: int = 0
@@ -138,20 +138,20 @@ class Attempt:
 
     async def _contained(self) -> StepResult:
         try:
-            cage = containment.begin(self._context.run, *self._role_agent.limits)
+            confinement = containment.begin(self._context.run, *self._role_agent.limits)
         except CasfsError as error:
             raise AttemptFailed(f"{self._context.role}: {error}") from None
         try:
             async with self._context.exit_stack as stack:
                 # Pushed first, so called last: the agent may first close its processes in order.
-                stack.push_async_callback(cage.close)
+                stack.push_async_callback(confinement.close)
                 result = await self._until_output_fits()
         except AttemptFailed as why:
-            # Known only here: a cage looks at what was reached when it is closed.
-            if reached := cage.reason():
+            # Known only here: a confinement looks at what was reached when it is closed.
+            if reached := confinement.reason():
                 why.args = (f"{why}; {reached}",)
             raise
-        result.containment = cage.record()
+        result.containment = confinement.record()
         return result
 
     async def _until_output_fits(self) -> StepResult:
@@ -214,7 +214,7 @@ class Attempt:
         failure = AttemptFailed(f"{context.role}: {reason}", detail, cause)
         # The step is tried again without counting it as a retry, so it waits here.
         if self._head.is_shared and unreachable(error):
-            failure.is_away = True
+            failure.is_unreachable = True
             await trio.sleep(PAUSE_S)
         return failure
 

@@ -99,8 +99,7 @@ class Daemon:
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._settings.maintenance is not None:
                     nursery.start_soon(self._run_maintenance, self._settings.maintenance)
-                if self._store.root is not None:
-                    nursery.start_soon(_end_without_store, self._store.root)
+                nursery.start_soon(_end_without_store, self._store.root)
                 self._log("ready", socket=str(path))
                 ready()
                 if leases is not None:  # threads come at any time, many at once
@@ -208,8 +207,7 @@ def serve(root: Path, path: Path, settings: DaemonSettings, ready: Callable[[], 
 def _sweep(store: Store, log: Log) -> None:
     """Cleans up after a daemon that was killed; a failure is only logged."""
     try:
-        if store.root is not None:
-            live_output.sweep(store.root)
+        live_output.sweep(store.root)
         count = sweep(store)
     except CasfsError as error:
         log("sweep failed", error=str(error))

@@ -26,8 +26,7 @@ def request(store: Store, env: Mapping[str, str], op: str, arguments: Mapping[st
     """Does `op` and runs the threads that it launches; `env`: of agents. Raises as the operation,
     and Refused where a daemon runs or the store is shared."""
     with ExitStack() as stack:
-        if store.root is not None:
-            stack.callback(os.close, daemon_socket.lock(store.root))
+        stack.callback(os.close, daemon_socket.lock(store.root))
         return trio.run(_run, store, env, op, arguments)
 
 

@@ -148,9 +148,8 @@ class OverlayWorkspace(Workspace):
                 full=full,
                 directory=self.path,
                 report=report,
-                base=self._begun,
-                thread=self._thread_rules(),
                 is_partial=True,
+                earlier=working_tree.Earlier(base=self._begun, thread=self._thread_rules()),
             )
 
     def _stat_empty_upper(self) -> tuple[int, ...] | None:

@@ -77,7 +77,7 @@ class StepCommitter:
             await blocking(self._cancel_children)
         # Without either the thread has no directory.
         if before is not None or result.workspace is not None:
-            await self._head.patiently(partial(self._record, before, result))
+            await self._head.retrying(partial(self._record, before, result))
 
     def _cancel_children(self) -> None:
         calls.cancel_children(self._store, self._head.thread, self._services.workspaces)

@@ -211,7 +211,7 @@ class StepRunner:
             try:
                 if before is not None:
                     reset = partial(self._loaded.workspace.reset, before)
-                    await self._head.patiently(reset)
+                    await self._head.retrying(reset)
                 return await attempt()
             except Waiting as why:
                 await self._wait(why, attempt, has_directory=before is not None)
@@ -223,10 +223,10 @@ class StepRunner:
                 spending = spent(self._thread.record, attempt.tokens)
                 exceeded = self._config.budget.exceeded(spending)
                 # A server of the shared store that does not answer is no fault of the agent.
-                if exceeded or not (retries or why.is_away):
+                if exceeded or not (retries or why.is_unreachable):
                     await self._give_up(why, attempt, exceeded)
                     return None
-                if not why.is_away:
+                if not why.is_unreachable:
                     retries -= 1
                 intent = await self._retry(intent, why, attempt.tokens)
 

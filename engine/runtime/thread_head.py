@@ -73,7 +73,7 @@ class ThreadHead:
         finally:
             self._lock.release()
 
-    async def patiently(self, call: Callable[[], T]) -> T:
+    async def retrying(self, call: Callable[[], T]) -> T:
         """Runs a blocking call; on a shared store again while a server does not answer."""
         while True:
             try:

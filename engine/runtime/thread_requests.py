@@ -181,10 +181,9 @@ class ThreadRequests:
             step=request.at,
             variants=replacements,
             count=request.count,
-            max_steps=request.max_steps,
-            workflow=workflow,
-            hint=hint,
-            name=request.name,
+            options=forking.ForkOptions(
+                max_steps=request.max_steps, workflow=workflow, hint=hint, name=request.name
+            ),
         )
 
     def resume(self, request: ResumeRequest) -> Thread:

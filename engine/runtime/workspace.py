@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +29,7 @@ from casfs.trees import recorded_state
 from casfs.trees.git.index import TrackedFiles
 from casfs.trees.git.recorded_index import RecordedTrackedFiles
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import restore
+from casfs.trees.restore.restore import RestoreOptions, restore
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.file_reader import ReadContent
@@ -76,7 +73,7 @@ class Workspace:
         """Replaces its content by `state`. Raises as `casfs.trees.restore`."""
         if self.state != state:
             self.remove()
-            restore(self._store, state, self.path, parents=True)
+            restore(self._store, state, self.path, RestoreOptions(parents=True))
             self.ignored.place(self.path)
         self._begun = state
         self.state = None  # an agent may write from now on
@@ -111,8 +108,7 @@ class Workspace:
                 full=full.dated,
                 directory=self.path,
                 report=report,
-                base=self._begun,
-                thread=self._thread_rules(),
+                earlier=working_tree.Earlier(base=self._begun, thread=self._thread_rules()),
             )
         self._stats.advance()
         return state
@@ -177,19 +173,6 @@ class Workspace:
         Target(self._store, self.path).forget()
 
 
-class TemporaryWorkspace(Workspace):
-    """Of a store in memory: a temporary directory, made when it is used and gone with `remove`."""
-
-    def reset(self, state: RecordedState) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        super().reset(state)
-
-    def remove(self) -> None:
-        super().remove()
-        with suppress(FileNotFoundError):
-            self.path.parent.rmdir()
-
-
 @dataclass(frozen=True)
 class Workspaces:
     """The kind of workspace of a daemon's threads: `open` makes one of the store and its path,
@@ -207,11 +190,7 @@ COPYING = Workspaces()
 
 def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPYING) -> Workspace:
     """Returns the workspace of a thread."""
-    if store.root is None:
-        folder = Path(tempfile.gettempdir()) / f"casfs-{os.getpid()}-{secrets.token_hex(8)}"
-        workspace: Workspace = TemporaryWorkspace(store, folder / thread.id)
-    else:
-        workspace = workspaces.open(store, store.root / FOLDER / thread.id)
+    workspace = workspaces.open(store, store.root / FOLDER / thread.id)
     workspace.max_bytes = workspaces.max_bytes
     workspace.start = thread.record["start"]
     workspace.allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))
@@ -232,8 +211,6 @@ def sweep(store: Store) -> int:
 
     For a daemon that runs no thread yet. Raises Failed.
     """
-    if store.root is None:
-        return 0
     ignored_files.sweep(store)
     folder = store.root / FOLDER
     try:

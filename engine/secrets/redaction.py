@@ -109,7 +109,7 @@ def new_marks(
     settings."""
     if allows_all:
         return SecretMarks(None, highest)
-    settings = {} if store.root is None else config.values(store.root, env)
+    settings = config.values(store.root, env)
     return SecretMarks(Scanner(settings.get(ALLOWED, ())), highest)
 
 

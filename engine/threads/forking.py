@@ -73,24 +73,35 @@ class ForkPoint:
         return {"fork": fork, "intent": intent}
 
 
+@dataclass(frozen=True, slots=True)
+class ForkOptions:
+    """`max_steps`: the step limit, by default that of the forked thread; `workflow`: the node of
+    one that decides from there on; `hint`: for the next step; `name`: of the only fork."""
+
+    max_steps: int | None = None
+    workflow: NodeHash | None = None
+    hint: NodeHash | None = None
+    name: str | None = None
+
+
+DEFAULTS = ForkOptions()
+
+
 def fork(
     store: Store,
     thread: Thread,
     step: int | str | None = None,
     variants: Sequence[Mapping[str, Binding]] = (NO_BINDINGS,),
     count: int = 1,
-    max_steps: int | None = None,
-    workflow: NodeHash | None = None,
-    hint: NodeHash | None = None,
-    name: str | None = None,
+    options: ForkOptions = DEFAULTS,
 ) -> list[Thread]:
     """Creates threads that continue from a step of this one, with that step's workspace. `step`:
     index of the step (0: the start), its hash, STEP.TURN, or None for the last. `variants`: agents
-    that play their roles from there on, which the threads take in turn; `max_steps`: their step
-    limit, by default that of this thread; `workflow`: the node of one that decides from there on;
-    `hint`: for the next step. Raises NotFound where there is no such step, Invalid for a workflow
-    without a role played until there, Refused where nothing is left to run, and as
-    `trust.check`, and `lifecycle.create` for roles, agents and the name."""
+    that play their roles from there on, which the threads take in turn. Raises NotFound where there
+    is no such step, Invalid for a workflow without a role played until there, Refused where nothing
+    is left to run, and as `trust.check`, and `lifecycle.create` for roles, agents and the name."""
+    name = options.name
+    workflow = options.workflow
     if not 1 <= count <= (1 if name else MAX_FORKS):
         raise Invalid(f"cannot create {count} forks: 1 to {MAX_FORKS} at once, 1 with a name")
     trust.check(store, [thread])
@@ -107,7 +118,9 @@ def fork(
     own: Mapping[str, Any] = thread.record
     fields = {key: own[key] for key in INHERITED if key in own}
     fields |= {
-        key: field for key, field in (("rounds", max_steps), ("hint", hint)) if field is not None
+        key: field
+        for key, field in (("rounds", options.max_steps), ("hint", options.hint))
+        if field is not None
     }
     flow = None if workflow is None else workflows.load(store, workflow)
     if flow is not None:

@@ -91,7 +91,7 @@ def names(
     store: Store, env: Mapping[str, str], own: Mapping[str, AgentSpec] = NO_PROFILES
 ) -> AgentNames:
     """Returns the profiles of `config.toml`, below those that a request brings. Raises Invalid."""
-    known = {} if store.root is None else read_profiles(config.agents(store.root, env))
+    known = read_profiles(config.agents(store.root, env))
     return AgentNames(store, {**known, **own}, own)
 
 

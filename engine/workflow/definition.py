@@ -94,7 +94,7 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
             *faults,
             *expressions,
             *moderator_rules.name_errors(rules, schemas),
-            *moderator_rules.route_errors(rules, schemas),
+            *moderator_rules.route_errors(rules),
         ],
         list(moderator_rules.warnings(rules, schemas)),
     )

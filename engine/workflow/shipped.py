@@ -28,7 +28,6 @@ def files() -> dict[str, bytes]:
 def install(store: Store, *, again: bool = False) -> None:
     """Registers the shipped workflows in a store on disk; `again`: also those removed by the user,
     and in place of ones changed by the user."""
-    assert store.root is not None
     note = store.root / NOTE
     known = note.read_text("utf-8").split() if note.exists() else []
     for name, data in files().items():

@@ -62,7 +62,6 @@ class Play:
 
     @property
     def root(self) -> Path:
-        assert self.store.root is not None
         return self.store.root
 
     def wait(self, id: str) -> Thread:

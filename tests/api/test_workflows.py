@@ -128,7 +128,6 @@ def test_a_suspended_thread_is_answered_in_this_process(opened: casfs.Store) -> 
 
 def test_beside_a_daemon_no_thread_runs_in_this_process(opened: casfs.Store) -> None:
     opened.workflows.register(LOOP)
-    assert opened.root is not None
     played = agents(a={"status": "done"}, b={})
     with daemon(opened.root), pytest.raises(casfs.Refused, match="is running already"):
         opened.threads.start("sample", "Do it.", played, in_process=True)

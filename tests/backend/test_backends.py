@@ -11,7 +11,6 @@ import pytest
 
 from casfs.backend.derived import version_of
 from casfs.backend.disk import DiskBackend
-from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import (
     FILE_MIN_BYTES,
     INLINE_MAX_BYTES,
@@ -37,7 +36,6 @@ def disk(root: Path) -> Backend:
 
 FACTORIES: dict[str, Callable[[Path], Backend]] = {
     "disk": disk,
-    "memory": lambda _: MemoryBackend(),
 }
 
 

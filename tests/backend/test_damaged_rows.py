@@ -120,7 +120,6 @@ def test_damage_in_other_tables_is_found(store: Store, table: str, change: str) 
 
 def test_the_kind_mode_and_owner_of_objects(store: Store, tmp_path: Path) -> None:
     """Content is right in each; so nothing but this check finds them."""
-    assert store.root is not None
     digest = store.put(b"x" * 5000)
     file = store.root / "objects" / digest.hash[:2] / digest.hash[2:]
     file.chmod(0o644)

@@ -226,7 +226,6 @@ def test_a_very_large_file_is_copied_with_its_holes(
     with origin.open("rb") as source:
         digest = disk_store.put_stream(source)
     assert digest == Digest.of(origin.read_bytes())
-    assert disk_store.root is not None
     stored = disk_store.root / "objects" / digest.hash[:2] / digest.hash[2:]
     assert stored.read_bytes() == origin.read_bytes()
     assert stored.stat().st_mode & 0o777 == 0o444
@@ -268,7 +267,6 @@ def test_a_full_disk_while_the_kernel_copies_is_told(
     origin.write_bytes(b"y" * (2 * bulk))
     with origin.open("rb") as source, pytest.raises(Failed, match="No space left on device"):
         disk_store.put_stream(source)
-    assert disk_store.root is not None
     assert not [path for path in (disk_store.root / "tmp").rglob("*") if path.name.isdigit()]
 
 
@@ -288,7 +286,6 @@ def test_what_stands_in_place_of_an_object_is_damage(
 ) -> None:
     """Nothing waits for it: neither a read, nor fsck."""
     hash = disk_store.put(LARGE).hash
-    assert disk_store.root is not None
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
     path.rename(tmp_path / "moved")
     with socket.socket(socket.AF_UNIX) as bound:

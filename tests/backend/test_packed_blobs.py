@@ -37,7 +37,6 @@ def disk(store: Store) -> DiskBackend:
 
 
 def packs(store: Store) -> list[Path]:
-    assert store.root is not None
     return sorted((store.root / "packs").iterdir())
 
 
@@ -285,7 +284,6 @@ def test_an_adopted_pack_gives_places_to_what_is_not_stored(store: Store) -> Non
 
 
 def test_a_purge_empties_the_mirror_of_a_remote(store: Store, tmp_path: Path) -> None:
-    assert store.root is not None
     blobs = [b"first" * 5000, os.urandom(70_000), b"last" * 5000]
     hashes = [Digest.of(data).hash for data in blobs]
     pack = make_pack(tmp_path / "remote", blobs)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -27,8 +28,11 @@ def work(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "w", TREE)
 
 
-def create(store: Store, work: Path, name: str = "demo", **options: Any) -> recording.Created:
-    return recording.create(store, name, work, **options)
+def create(
+    store: Store, work: Path, name: str = "demo", message: str = "", **options: Any
+) -> recording.Created:
+    choice = recording.CreateOptions(**options)
+    return recording.create(store, name, work, message, options=choice)
 
 
 def test_a_checkpoint_records_the_tree(store: Store, work: Path) -> None:
@@ -171,11 +175,12 @@ from pathlib import Path
 from casfs.checkpoints import create
 from casfs.errors import Failed
 from casfs.store.store import Store
-store = Store.memory()
+Store.memory().close()  # the imports: another user may not read the program
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
+store = Store.memory()
 try:
     create.create(store, "demo", Path(sys.argv[1]))
 except Failed as error:
@@ -190,7 +195,8 @@ def test_an_unreadable_file_leaves_no_head(runtime_dir: Path) -> None:
     (work / "secret").chmod(0)
     project = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, work]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=project, check=True)
+    env = {**os.environ, "XDG_CONFIG_HOME": str(runtime_dir / "none")}  # readable by another user
+    done = subprocess.run(command, capture_output=True, text=True, cwd=project, env=env, check=True)
     assert done.stdout == f"cannot read {work}/secret: Permission denied\n0\n"
 
 
@@ -268,8 +274,9 @@ def test_restore(store: Store, work: Path, tmp_path: Path) -> None:
     newest = checkpoint.find(store, "demo").root
     restore_tree(store, newest, tmp_path / "new")
     assert read_tree(tmp_path / "new") == read_tree(work)
+    write_tree(tmp_path / "unknown", {"a": b"of a person"})
     with pytest.raises(Refused):
-        restore_tree(store, newest, tmp_path / "new")
+        restore_tree(store, newest, tmp_path / "unknown")
 
 
 def test_the_store_is_left_out_and_named(tmp_path: Path) -> None:

@@ -138,7 +138,9 @@ def test_a_changed_private_file_makes_a_checkpoint_of_the_same_work(
     disk_store: Store, project: Path
 ) -> None:
     def made() -> create.Created:
-        return create.create(disk_store, "w", project, skip_if_unchanged=True)
+        return create.create(
+            disk_store, "w", project, options=create.CreateOptions(skip_if_unchanged=True)
+        )
 
     first, again = made(), made()
     assert (again.skipped, again.checkpoint) == (True, first.checkpoint)

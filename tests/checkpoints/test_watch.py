@@ -358,7 +358,6 @@ def test_a_message_goes_to_one_checkpoint_even_if_what_follows_fails(
     store, top = place
     watch = Watch(store, WatchSpec(str(top), "work", 0.0))
     settle(watch)
-    assert store.root is not None
     states = store.root / "restored"
     states.rename(store.root / "away")
     states.write_text("in the way of what the directory is noted to hold")

@@ -91,7 +91,6 @@ def test_of_a_thread(cli: Cli, thread: Example, runs: Path, check: tuple[str, ..
     assert "--- end of its prompt" in lines
     assert lines[-2:] == ["--- end of its output", "said \\x1b[31m6"]
     with Store.open(cli.root) as store:
-        assert store.root is not None
         assert not (store.root / "tests").exists()
 
 

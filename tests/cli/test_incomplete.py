@@ -145,6 +145,6 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 def test_a_thread_has_the_rest(cli: Cli, place: Path) -> None:
     with click.Context(commands, obj=str(cli.root)) as ctx:
-        fields = record_workspace(ctx, str(place))
+        fields = record_workspace(str(place))
     assert ctx.meta[INCOMPLETE]
     assert cli("ls", "-R", fields["workspace"]).text.split() == ["a", "d/", "d/x", "z"]

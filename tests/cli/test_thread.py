@@ -46,7 +46,6 @@ DONE = 'Well.\n```json\n{"status": "done"}\n```'
 def cli(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> Cli:
-    assert disk_store.root is not None
     return Cli(disk_store.root, monkeypatch, capfdbinary)
 
 

@@ -247,7 +247,6 @@ def test_the_command_line_shows_the_past(
 ) -> None:
     made = begin(disk_store, FLOW, WORDS)
     ended = trio.run(carry_on, disk_store, made)
-    assert disk_store.root is not None
     cli = Cli(disk_store.root, monkeypatch, capfdbinary)
     printed = cli("thread", "context", ended.id)
     assert printed.text.startswith("# Task\n\nDo it.\n\n## Step 1: a\n\nI am a.")

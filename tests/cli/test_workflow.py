@@ -33,7 +33,7 @@ def test_workflows(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_workflow_with_warnings_is_added_all_the_same(cli: Cli, tmp_path: Path) -> None:
-    rules = [rule("__start__", "a"), rule("a", "__end__", "$steps[-1].meta.status = 'odd'")]
+    rules = [rule("__start__", "a"), rule("a", "__end__", "$steps[-1].role = 'odd'")]
     file = written(tmp_path / "w.json", workflow(rules, a=STATUS))
     answer = cli("workflow", "add", file)
     assert answer.err.startswith(f"casfs: warning: {file}: ")

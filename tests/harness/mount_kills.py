@@ -118,7 +118,9 @@ def run(
         Store.init(folder / "store") as store,
         serving(store, folder / "mnt", transport=transport, before=before) as mount,
     ):
-        made = create.create(store, "c", folder / "source", defaults=False).checkpoint
+        made = create.create(
+            store, "c", folder / "source", options=create.CreateOptions(defaults=False)
+        ).checkpoint
         tree = mount.path / "trees" / "c" / made.id
         threads = [
             threading.Thread(target=read, args=(tree, contents, number, found), daemon=True)

@@ -25,7 +25,6 @@ def test_killed_writers_lose_nothing() -> None:
 
 @pytest.fixture
 def root(disk_store: Store) -> Path:
-    assert disk_store.root is not None
     return disk_store.root
 
 

@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from casfs.trees.restore.restore import RestoreOptions
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from casfs.checkpoints import checkpoint, create
@@ -91,7 +93,12 @@ class Sequence:
     def over(self) -> None:
         """Restores over the directory, as a person does who lets her edits be overwritten."""
         one = self._chosen()
-        restore(self.store, one.state, self.project, on_local_changes=lambda state, paths: None)
+        restore(
+            self.store,
+            one.state,
+            self.project,
+            RestoreOptions(on_local_changes=lambda state, paths: None),
+        )
         self._look(one, is_idle=one.is_built and self.tool.trusts_order)
 
     def anew(self) -> None:

@@ -12,6 +12,7 @@ from casfs.history.versions import find
 from casfs.store.store import Store
 from tests.history.oracle import Line, World, as_tree, call, check, fork, matched, start
 from tests.support.helpers import put_tree
+from tests.support.new_store import memory_store
 
 ID = "01JD00000000000000000000{:02}"
 
@@ -50,11 +51,11 @@ def grow(world: World, steps: int) -> list[World]:
     return asked
 
 
-@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 1 << 64))
 def test_every_line_has_the_origin_that_it_has(seed: int) -> None:
     random = Random(seed)
-    with Store.memory() as store:
+    with memory_store() as store:
         world = begun(random, store)
         worlds = [world, *grow(world, random.randint(0, 6))]
         if random.random() < 0.3:

@@ -129,7 +129,6 @@ def test_an_archive_with_both_stores_none_of_it(
 
 
 def target_files(store: Store) -> list[Path]:
-    assert store.root is not None
     return [one for one in store.root.rglob("*") if one.is_file()]
 
 

@@ -87,7 +87,6 @@ def test_files_of_garbage_go_with_their_rows(disk_store: Store) -> None:
     gone = disk_store.put(LARGE + b"!").hash
     age(disk_store)
     result = collect(disk_store)
-    assert disk_store.root is not None
     files = [path for path in (disk_store.root / "objects").rglob("*") if path.is_file()]
     assert [path.parent.name + path.name for path in files] == [kept]
     assert gone not in blobs(disk_store)
@@ -443,7 +442,6 @@ def test_progress_is_told_and_grows(any_store: Store) -> None:
 def test_a_file_that_a_crash_left_is_removed(disk_store: Store, tmp_path: Path) -> None:
     hash = disk_store.put(LARGE).hash
     sql(disk_store, "DELETE FROM blobs WHERE hash = ?", bytes.fromhex(hash))
-    assert disk_store.root is not None
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
     collect(disk_store, dry_run=True)
     collect(disk_store, grace=GRACE_S)

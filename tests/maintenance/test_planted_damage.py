@@ -25,7 +25,6 @@ ID = "01JD0000000000000000000000"
 
 
 def object_of(store: Store) -> Path:
-    assert store.root is not None
     hash = Digest.of(LARGE).hash
     return store.root / "objects" / hash[:2] / hash[2:]
 
@@ -57,7 +56,6 @@ def row(statement: str) -> Callable[[Store], None]:
 
 def null(store: Store) -> None:
     """A NULL that the table's own definition does not allow."""
-    assert store.root is not None
     with closing(sqlite3.connect(store.root / "store.db")) as db, db:
         db.execute("PRAGMA writable_schema=1")
         db.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name='heads'")

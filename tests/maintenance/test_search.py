@@ -37,7 +37,6 @@ def find(disk_store: Store) -> Find:
 
 
 def index_file(store: Store) -> Path:
-    assert store.root is not None
     return store.root / "search.db"
 
 

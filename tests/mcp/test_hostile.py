@@ -123,7 +123,6 @@ async def test_a_damaged_thread_and_a_damaged_file(disk_store: Store) -> None:
     sound.step("planner", "Said.")
     set_head(disk_store, "threads/01JD0000000000000000000009", sound.start, status="nonsense")
     tree = put_tree(disk_store, {b"a": b"x" * 100_000, b"b": b"fine"})
-    assert disk_store.root is not None
     (large,) = (one for one in (disk_store.root / "objects").rglob("*") if one.is_file())
     rewrite(large, flipped)
     async with connected(Reading(disk_store)) as agent:
@@ -201,7 +200,6 @@ async def test_a_call_that_takes_too_long_is_given_up(
 
 async def test_two_agents_at_once(disk_store: Store, tmp_path: Path) -> None:
     root = disk_store.root
-    assert root is not None
     found: list[str] = []
     async with (
         spoken(root, errors=tmp_path / "one") as one,

@@ -29,7 +29,6 @@ def test_it_reads_the_callers_context_and_puts_content(disk_store: Store, tmp_pa
     call = {"workflow": "sample", "agents": {"a": child}, "input": "Look."}
     said = shell("echo 'The lamp is in the cellar.'; printf '```json\\n{}\\n```\\n'")
     root = disk_store.root
-    assert root is not None
     for definition in (ONE, CALLER):
         workflows.add(disk_store, definition)
     with daemon(root):

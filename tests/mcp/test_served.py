@@ -39,7 +39,6 @@ HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text
 async def test_over_stdio(disk_store: Store, tmp_path: Path) -> None:
     thread = make_thread(disk_store)
     thread.step("planner", "Said.")
-    assert disk_store.root is not None
     errors = tmp_path / "errors"
     own = {
         "CASFS_STORE": str(disk_store.root), "CASFS_THREAD": thread.id,
@@ -86,7 +85,6 @@ def test_stdout_carries_protocol_only_and_the_end_of_stdin_ends_it(disk_store: S
 async def test_what_it_may_write_is_the_current_directory_unless_it_is_told(
     disk_store: Store, tmp_path: Path
 ) -> None:
-    assert disk_store.root is not None
     tree = put_tree(disk_store, {b"a": b"x"})
     (here := tmp_path / "here").mkdir()
     (there := tmp_path / "there").mkdir()
@@ -121,7 +119,6 @@ def test_a_signal_ends_it_while_it_waits_for_its_client(disk_store: Store) -> No
 
 def test_over_http(disk_store: Store) -> None:
     """The client runs under asyncio: under trio it leaves streams of events to the collector."""
-    assert disk_store.root is not None
 
     async def talk(url: str, token: str, mode: str) -> None:
         bearer = {"Authorization": f"Bearer {token}"}
@@ -142,7 +139,6 @@ def test_over_http(disk_store: Store) -> None:
 
 
 def test_a_request_without_the_token_or_of_another_site_is_refused(disk_store: Store) -> None:
-    assert disk_store.root is not None
     with serving(disk_store.root) as (url, token):
         good = {"Authorization": f"Bearer {token}"}
 

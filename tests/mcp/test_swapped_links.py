@@ -88,7 +88,6 @@ def undo_writes(outside: Path) -> bool:
 
 def states_of(store: Store, directory: Path) -> int:
     """Returns how much the store notes of a directory, or entry in it."""
-    assert store.root is not None
     files = [
         entry.read_text() for folder in STATES for entry in store.root.glob(f"{folder}/*.json")
     ]

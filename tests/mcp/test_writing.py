@@ -101,7 +101,6 @@ async def test_a_directory_above_the_store_does_not_open_it(
 
 async def test_a_thread_is_started_answered_and_forked(disk_store: Store, place: Path) -> None:
     root = disk_store.root
-    assert root is not None
     workflows.add(disk_store, loop(2, STATUS))
     tree = put_tree(disk_store, {b"a.txt": b"one"})
 

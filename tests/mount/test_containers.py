@@ -36,7 +36,7 @@ from tests.support.served import TIMEOUT_S, Mount, unmounted_after
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what root may, and what root may drop")
 
-EITHER = pytest.mark.parametrize("transport", ["auto"])  # where both would be tested for nothing
+EITHER = pytest.mark.parametrize("transport", ["builtin"])  # where both would be tested for nothing
 BUILD = b"#!/bin/sh\nset -e\ntr a-z A-Z <words >loud\nmkdir out\nsort words >out/sorted\nrm old\n"
 PROJECT = {"build": Program(BUILD), "words": b"one\ntwo\nthree\n", "old": b"-"}
 BUILT = {
@@ -77,7 +77,9 @@ def system(tmp_path: Path) -> Path:
 
 def recorded(mount: Mount, name: str, folder: Path) -> Path:
     """A checkpoint of the folder, as it is shown."""
-    made = create.create(mount.store, name, folder, defaults=False).checkpoint
+    made = create.create(
+        mount.store, name, folder, options=create.CreateOptions(defaults=False)
+    ).checkpoint
     return mount.path / "trees" / name / made.id
 
 
@@ -198,7 +200,9 @@ def test_as_another_user(
     runtime_dir.chmod(0o755)
     source = write_tree(tmp_path / "project", PROJECT)
     ids = [
-        create.create(disk_store, name, folder, defaults=False).checkpoint.id
+        create.create(
+            disk_store, name, folder, options=create.CreateOptions(defaults=False)
+        ).checkpoint.id
         for name, folder in (("system", system), ("app", source))
     ]
     script = "id -u; cat /src/words; touch /src/new"

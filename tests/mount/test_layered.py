@@ -70,7 +70,6 @@ def workspace(mount: Mount, request: pytest.FixtureRequest) -> Iterator[OverlayW
 
 
 def of_thread(mount: Mount, strategy: str) -> OverlayWorkspace:
-    assert mount.store.root is not None
     folder = mount.store.root / "workspaces" / "T"
     return OverlayWorkspace(mount.store, folder, trees(mount), preferred=[strategy])
 
@@ -217,7 +216,6 @@ def test_unmounted_by_somebody_it_is_not_recorded(
 def test_what_a_killed_daemon_left_is_unmounted(
     mount: Mount, workspace: OverlayWorkspace, state: RecordedState
 ) -> None:
-    assert mount.store.root is not None
     workspace.reset(state)
     with (workspace.path / "a/f").open():
         assert overlay_workspace.unmount_all(mount.store.root) == 1

@@ -70,7 +70,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tree(mount: Mount, source: Path) -> Path:
     """The checkpoint of `source` in the mount."""
-    made = recording.create(mount.store, "ws", source, defaults=False).checkpoint
+    made = recording.create(
+        mount.store, "ws", source, options=recording.CreateOptions(defaults=False)
+    ).checkpoint
     return mount.path / "trees" / "ws" / made.id
 
 
@@ -163,7 +165,9 @@ def test_inode_numbers(mount: Mount, source: Path, tree: Path) -> None:
         return found
 
     before = numbers(tree)
-    second = recording.create(mount.store, "other", source, defaults=False).checkpoint
+    second = recording.create(
+        mount.store, "other", source, options=recording.CreateOptions(defaults=False)
+    ).checkpoint
     after = numbers(mount.path / "trees" / "other" / second.id)
     assert before.keys() == after.keys()
     all_numbers = [ino for ino, _ in before.values()]
@@ -305,7 +309,6 @@ def test_a_name_that_was_not_there_is_found_once_it_is(mount: Mount) -> None:
 
 def object_of(store: Store, source: Path) -> Path:
     hash = Digest.of(source.read_bytes()).hash
-    assert store.root is not None
     return store.root / "objects" / hash[:2] / hash[2:]
 
 
@@ -411,7 +414,9 @@ def test_no_attributes_unless_asked_for(mount: Mount, tree: Path) -> None:
 
 
 def test_a_blobs_hash_is_an_attribute_when_asked_for(xattr_mount: Mount, source: Path) -> None:
-    made = recording.create(xattr_mount.store, "ws", source, defaults=False).checkpoint
+    made = recording.create(
+        xattr_mount.store, "ws", source, options=recording.CreateOptions(defaults=False)
+    ).checkpoint
     tree = xattr_mount.path / "trees" / "ws" / made.id
     stored = object_of(xattr_mount.store, source / "big")
     assert os.getxattr(tree / "big", "user.blake3").decode() == stored.parent.name + stored.name

@@ -14,7 +14,9 @@ def test_what_is_mounted_there_is_left_out_and_named(mount: Mount) -> None:
     assert exclusions.MOUNT_TYPE == TYPE
     write_tree(folder, {"f": b"1"})
     (folder / "link").symlink_to(mount.path)
-    made = create.create(mount.store, "x", mount.path.parent, defaults=False)
+    made = create.create(
+        mount.store, "x", mount.path.parent, options=create.CreateOptions(defaults=False)
+    )
     assert f"{mount.path}: left out, it is a mount of casfs" in made.report.warnings
     assert made.report.files < 10
     alone = create.create(mount.store, "alone", folder)

@@ -36,7 +36,7 @@ def place(disk_store: Store, tmp_path: Path) -> Iterator[Path]:
     """Where trees are mounted, of a store with a system and a project."""
     for name, tree in (("system", a_system()), ("work", PROJECT)):
         folder = write_tree(tmp_path / name, tree)
-        create.create(disk_store, name, folder, defaults=False)
+        create.create(disk_store, name, folder, options=create.CreateOptions(defaults=False))
     with unmounted_after(tmp_path / "place") as folder:
         yield folder
 
@@ -54,7 +54,6 @@ def test_as_the_root_and_as_a_volume(disk_store: Store, place: Path, podman: Con
     assert done.returncode != 0
     assert done.stderr.count("Read-only file system") == 2
     assert read_tree(system) == before
-    assert disk_store.root is not None
     assert mounted(disk_store.root) == [], "no process of ours serves it"
     for path in (system, work):
         assert "goes on" not in run(disk_store, "tree", "umount", path)
@@ -91,7 +90,6 @@ def test_an_overlay_of_podman_over_it(disk_store: Store, place: Path, podman: Co
 def test_it_needs_nothing_of_ours(disk_store: Store, place: Path, podman: Container) -> None:
     """No process serves it, so none can be killed; not even the database is read."""
     system = shown(disk_store, "system", place)
-    assert disk_store.root is not None
     disk_store.close()
     hidden = disk_store.root / "store.db"
     os.rename(hidden, hidden.with_name("away"))

@@ -133,7 +133,6 @@ def test_what_is_cached_of_one_is_cached_of_all(disk_store: Store, place: Path) 
 
 def forget(store: Store, data: bytes) -> None:
     """Take an object out of the page cache."""
-    assert store.root is not None
     hash = Digest.of(data).hash
     fd = os.open(store.root / "objects" / hash[:2] / hash[2:], os.O_RDONLY)
     try:

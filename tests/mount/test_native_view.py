@@ -57,7 +57,6 @@ def put(batch: Batch, items: dict[bytes, Item], kept: Properties | None) -> Dige
 
 
 def native(store: Store, root: str, work: Path) -> dict[bytes, Seen]:
-    assert store.root is not None
     work.mkdir(exist_ok=True)
     image = ensure_image(store, root)
     fsck(image)

@@ -179,7 +179,6 @@ def test_the_space(mount: Mount, tree: Path) -> None:
         assert answer.f_namemax == 255
         assert answer.f_bsize == answer.f_frsize == 4096
         assert answer.f_bfree == answer.f_bavail == answer.f_ffree == answer.f_favail == 0
-        assert mount.store.root is not None
         disk = os.statvfs(mount.store.root)
         assert 0 < answer.f_blocks * 4096 <= disk.f_blocks * disk.f_frsize
         assert 0 < answer.f_files <= disk.f_files

@@ -26,7 +26,6 @@ DONE = '```json\n{"status": "done"}\n```'
 
 
 def start(store: Store, agents: dict[str, Any]) -> str:
-    assert store.root is not None
     asked = {"workflow": "sample", "input": "Go.", "agents": agents}
     return str(daemon_socket.request(store.root, "start", **asked)["id"])
 
@@ -50,7 +49,6 @@ def test_a_step_is_seen_while_it_runs_and_what_failed_before_it(mount: Mount) ->
     definition = workflow(ONE["moderator"], a=STATUS)
     definition["roles"]["a"]["policy"] = {"retries": 1}
     workflows.add(mount.store, definition)
-    assert mount.store.root is not None
     with served(*script) as model, daemon(mount.store.root):
         config = {"baseUrl": model.url, "model": "m"}
         try:
@@ -79,7 +77,6 @@ def test_each_turn_shows_its_tree(mount: Mount) -> None:
     write = ("write_file", '{"path": "b.txt", "text": "b\\n"}')
     look = ("read_file", '{"path": "b.txt"}')
     workflows.add(mount.store, ONE)
-    assert mount.store.root is not None
     with served(tool_calls(write), tool_calls(look), text(DONE)) as model, daemon(mount.store.root):
         config = {"baseUrl": model.url, "model": "m"}
         asked = {"workflow": "sample", "input": "Go.", "turn_trees": True}
@@ -104,7 +101,6 @@ def test_who_called_and_who_was_called(mount: Mount) -> None:
     rules = [rule("__start__", "a"), rule("a", "__end__")]
     workflows.add(mount.store, workflow(rules, a=None))
     inner = {"a": {"name": "command", "config": says({}, "echo I am the child.")}}
-    assert mount.store.root is not None
     with daemon(mount.store.root):
         agent = {"name": "workflow", "config": {"workflow": "inner", "agents": inner}}
         id = start(mount.store, {"a": agent})

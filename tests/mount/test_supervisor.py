@@ -79,7 +79,6 @@ def test_a_killed_worker_has_a_successor(mount: Mount) -> None:
         assert (now.supervisor, now.starts) == (before.supervisor, before.starts + 1)
         assert now.worker != before.worker
         assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
-        assert mount.store.root is not None
         assert mounted(mount.store.root) == [mount.path]
         before = now
 
@@ -166,7 +165,6 @@ def test_a_worker_whose_map_is_cut_off_has_a_successor(mount: Mount) -> None:
     hash = mount.store.put(b"seen " * 1000).hash
     before = mount.state()
     mount.store.close()
-    assert mount.store.root is not None
     os.truncate(mount.store.root / "store.db-shm", 0)
     assert not readable(mount.path / "threads") or mount.transport == "builtin"
     now = successor(mount, before)
@@ -179,7 +177,6 @@ def test_while_the_store_cannot_be_read_there_are_errors(mount: Mount, tmp_path:
     hash = mount.store.put(b"seen " * 1000).hash
     before = mount.state()
     mount.store.close()
-    assert mount.store.root is not None
     database = mount.store.root / "store.db"
     with closing(sqlite3.connect(database)) as now, closing(sqlite3.connect(tmp_path / "db")) as to:
         now.backup(to)
@@ -201,7 +198,6 @@ def test_while_the_store_cannot_be_read_there_are_errors(mount: Mount, tmp_path:
 
 def test_workers_that_fail_at_once_are_given_up(disk_store: Store, tmp_path: Path) -> None:
     """Whose own fault it is: the store is of another version when a successor opens it."""
-    assert disk_store.root is not None
     where = tmp_path / "mnt"
     where.mkdir()
     supervisor = start(disk_store, where)
@@ -265,7 +261,6 @@ def test_a_worker_goes_on_without_its_supervisor(mount: Mount, how: str) -> None
 def test_a_state_file_without_a_lock_is_removed(mount: Mount) -> None:
     mount.kill()  # waits for that
     assert states(mount.store) == []
-    assert mount.store.root is not None
     assert os.listdir(mount.store.root / registry.FOLDER) == []
 
 

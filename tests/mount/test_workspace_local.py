@@ -64,7 +64,9 @@ def project(tmp_path: Path) -> Path:
 def opened(
     mount: Mount, project: Path, place: Path, strategy: str, **more: Any
 ) -> registry.Workspace:
-    made = create.create(mount.store, "app", project, with_derived=True).checkpoint
+    made = create.create(
+        mount.store, "app", project, options=create.CreateOptions(with_derived=True)
+    ).checkpoint
     return lifecycle.open(
         mount.store,
         checkpoint.recorded(mount.store, made),

@@ -95,7 +95,6 @@ def run(mount: Mount, path: Path, script: str) -> str:
 
 
 def left(mount: Mount) -> list[str]:
-    assert mount.store.root is not None
     heads = [name for name, _ in mount.store.heads.list(registry.HEADS)]
     return heads + os.listdir(mount.store.root / "workspaces")
 
@@ -254,7 +253,6 @@ def test_preserved_times_and_modes_survive(mount: Mount, work: Path, strategy: s
 
 
 def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
-    assert mount.store.root is not None
     (work / "file").touch()
     write_tree(work / "full", {"x": b""})
     for path, reason in (

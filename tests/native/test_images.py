@@ -56,7 +56,6 @@ needs_kernel = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mo
 
 
 def folder(store: Store) -> Path:
-    assert store.root is not None
     return store.root / "images"
 
 
@@ -73,7 +72,6 @@ def old(path: Path, seconds: int) -> Path:
 
 def shown(store: Store, root: str, work: Path) -> dict[bytes, object]:
     """A tree as its image and the objects show it."""
-    assert store.root is not None
     with (
         mounted(ensure_image(store, root), work / "lower") as lower,
         overlaid(lower, store.root / "objects", work / "point") as point,
@@ -361,7 +359,6 @@ def test_a_path_of_another_object_is_refused(disk_store: Store) -> None:
 def test_an_object_of_somebody_else_is_refused(disk_store: Store) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may give a file away")
-    assert disk_store.root is not None
     root, hash = put_tree(disk_store, TREE), Digest.of(LARGE).hash
     os.chown(disk_store.root / "objects" / hash[:2] / hash[2:], 65534, 65534)
     with pytest.raises(Failed, match="not a file of this user"):

@@ -18,7 +18,6 @@ from tests.support.native import ensure_image
 
 
 def objects(store: Store) -> Path:
-    assert store.root is not None
     return store.root / "objects"
 
 

@@ -65,7 +65,6 @@ def packs_of(image: Path) -> list[str]:
 
 
 def local(store: Store) -> list[str]:
-    assert store.root is not None
     return sorted(path.stem for path in (store.root / "packs").glob("*.pack"))
 
 
@@ -89,7 +88,6 @@ def test_a_tree_of_rows_packs_and_files(disk_store: Store, tmp_path: Path) -> No
     root = put_tree(disk_store, PACKED)
     image = ensure_image(disk_store, root)
     assert packs_of(image) == local(disk_store) != []
-    assert disk_store.root is not None
     fsck(image, [disk_store.root / f"packs/{name}.pack" for name in packs_of(image)])
     with shown(image, tmp_path / "at") as top:
         assert read_tree(top) == plain(PACKED)
@@ -161,7 +159,6 @@ def test_the_same_packs_give_the_same_image(disk_store: Store, tmp_path: Path) -
 
 def test_a_damaged_pack_is_found_before_it_is_mounted(disk_store: Store) -> None:
     root = put_tree(disk_store, PACKED)
-    assert disk_store.root is not None
     path = disk_store.root / f"packs/{local(disk_store)[0]}.pack"
     whole = path.read_bytes()
     path.chmod(0o644)
@@ -174,7 +171,6 @@ def test_a_damaged_pack_is_found_before_it_is_mounted(disk_store: Store) -> None
 
 def test_a_lost_pack_is_reported(disk_store: Store) -> None:
     root = put_tree(disk_store, PACKED)
-    assert disk_store.root is not None
     (disk_store.root / f"packs/{local(disk_store)[0]}.pack").unlink()
     with pytest.raises(NotFound, match="pack"):
         ensure_image(disk_store, root)
@@ -218,7 +214,6 @@ def checkpointed(store: Store, tree: Tree, at: int) -> str:
 
 
 def blocks(store: Store) -> int:
-    assert store.root is not None
     return sum(path.stat().st_blocks for path in (store.root / "packs").iterdir())
 
 

@@ -63,7 +63,6 @@ def second(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> Iterator[Cli]:
     """The command line of the second machine."""
-    assert pair.second.root is not None
     found = Cli(pair.second.root, monkeypatch, capfdbinary)
     try:
         yield found
@@ -76,7 +75,6 @@ def second(
 def local_bytes(store: Store) -> tuple[int, int]:
     """The bytes of rows and objects of a machine's cache, and of its mirrors."""
     assert isinstance(store.backend, PostgresBackend)
-    assert store.root is not None
     with store.backend.local._db.read() as db:
         (rows,) = db.execute("SELECT sum(size) FROM blobs WHERE pack IS NULL").fetchone()
     return rows or 0, frame_mirror._room(store.root)
@@ -85,7 +83,6 @@ def local_bytes(store: Store) -> tuple[int, int]:
 def forget(store: Store) -> None:
     """Evicts all that a machine has cached."""
     assert isinstance(store.backend, PostgresBackend)
-    assert store.root is not None
     store.backend.local.evict(1, [])
     frame_mirror.evict(store.root, 1)
     rows, mirrors = local_bytes(store)
@@ -152,7 +149,6 @@ def test_a_tree_is_brought_at_once(pair: Team, tmp_path: Path) -> None:
 
 def test_the_cache_is_bounded(pair: Team, source: Path, tmp_path: Path) -> None:
     """What is read over and over stays; the rest goes, and comes again."""
-    assert pair.second.root is not None
     limit = 4 << 20
     config = pair.second.root / "config.toml"
     config.write_text(config.read_text() + f"\n[cache]\nmax_size = {limit}\n")

@@ -179,13 +179,11 @@ def test_nothing_is_visible_before_the_commit(disk_store: Store) -> None:
 
 def test_an_abort_leaves_no_private_file_and_no_head(disk_store: Store) -> None:
     before = blobs(disk_store)
-    assert disk_store.root is not None
 
     def write(batch: Batch) -> None:
         large = LARGE * 256  # a file of its own
         batch.swap("name", None, Head(batch.put(large).hash))
         batch.put(large)
-        assert disk_store.root is not None
         assert len(private_files(disk_store.root)) == 1
 
     abort(disk_store, write)
@@ -197,7 +195,6 @@ def test_an_abort_leaves_no_private_file_and_no_head(disk_store: Store) -> None:
 def test_a_conflict_leaves_no_private_file_and_no_blob(disk_store: Store) -> None:
     set_head(disk_store, "name", disk_store.put(b"there").hash)
     before = blobs(disk_store)
-    assert disk_store.root is not None
     with pytest.raises(Conflict), disk_store.batch() as batch:
         batch.swap("name", None, Head(batch.put(LARGE).hash))
     assert private_files(disk_store.root) == []
@@ -207,7 +204,6 @@ def test_a_conflict_leaves_no_private_file_and_no_blob(disk_store: Store) -> Non
 def test_bytes_that_become_a_node_leave_no_private_file(disk_store: Store) -> None:
     payload = text("x" * 5000)
     data = encode(disk_store.registry.head("content").hash, payload)
-    assert disk_store.root is not None
     with disk_store.batch() as batch:
         blob = batch.put_stream(io.BytesIO(data))
         assert batch.put_node("content", payload) == blob

@@ -22,7 +22,6 @@ ID = "01JD0000000000000000000000"
 
 def state(store: Store) -> tuple[object, ...]:
     """All that an import could change."""
-    assert store.root is not None
     files = sorted(path for path in (store.root / "objects").rglob("*") if path.is_file())
     private = [p for p in (store.root / "tmp").rglob("*") if p.is_file() and p.name != "lock"]
     return list(store.blobs.iterate()), list(store.heads.list()), files, private

@@ -26,6 +26,8 @@ from subprocess import DEVNULL
 from typing import Any, NamedTuple
 from unittest import mock
 
+from casfs.checkpoints.create import CreateOptions
+
 Group = dict[str, float]  # by what causes it
 
 SHORT, LONG = 20, 120  # steps of two threads: the difference is without start and end
@@ -161,12 +163,12 @@ def checkpoints(folder: Path) -> dict[str, Group]:
     few, many = plant(folder / "few", FILES_PER_DIRECTORY), plant(folder / "many", FILES)
     groups = {}
     with counting() as counted, Store.init(folder / "store") as store:
-        create(store, "warm", few, defaults=False)
+        create(store, "warm", few, options=CreateOptions(defaults=False))
         for name in CHECKPOINTS:
             counted.take()
-            create(store, f"few{name}", few, defaults=False)
+            create(store, f"few{name}", few, options=CreateOptions(defaults=False))
             base = counted.take().calls
-            create(store, f"many{name}", many, defaults=False)
+            create(store, f"many{name}", many, options=CreateOptions(defaults=False))
             calls = counted.take().calls
             groups[f"calls of the {name}"] = per(FILES - FILES_PER_DIRECTORY, calls, base)
     return groups

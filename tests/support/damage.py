@@ -32,7 +32,6 @@ class Victim:
 
     @property
     def root(self) -> Path:
-        assert self.store.root is not None
         return self.store.root
 
     def file(self, hash: str) -> Path:

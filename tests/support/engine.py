@@ -115,7 +115,7 @@ def fork(
     **more: Any,
 ) -> Thread:
     """One fork."""
-    (made,) = forking.fork(store, thread, at, [replacements], **more)
+    (made,) = forking.fork(store, thread, at, [replacements], options=forking.ForkOptions(**more))
     return made
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from casfs.backend.memory import MemoryBlobs
-from casfs.backend.protocols import Blob
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File, Link, Vnode
 from casfs.store.store import Store
+from tests.support.maintenance import sql
 
 
 def at(store: Store, path: str, top: Directory | None = None) -> Vnode:
@@ -90,8 +89,8 @@ def resolve(store: Store, path: str) -> Vnode:
 
 def damage(store: Store, hash: str, data: bytes | None) -> None:
     """Replaces a stored blob's bytes, behind the store's back; None removes it."""
-    blobs = store.blobs
-    assert isinstance(blobs, MemoryBlobs)
-    old = blobs.stored.pop(hash)
-    if data is not None:
-        blobs.stored[hash] = Blob(data, old.type)
+    key = bytes.fromhex(hash)
+    if data is None:
+        sql(store, "DELETE FROM blobs WHERE hash = ?", key)
+    else:
+        sql(store, "UPDATE blobs SET data = ?, size = ? WHERE hash = ?", data, len(data), key)

@@ -127,7 +127,6 @@ def _script() -> list[model_server.Say]:
 
 
 async def _build(store: Store, folder: Path, url: str) -> Site:
-    assert store.root is not None
     roles = {key: role(key, {**STATUS, "title": PAYLOADS[7]}) for key in PAYLOADS[:4]}
     roles[PAYLOADS[1]]["policy"] = {"retries": 1}
     for one in roles.values():

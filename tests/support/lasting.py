@@ -60,7 +60,9 @@ def fill(source: Path) -> dict[str, bytes]:
 
 def record(mount: Mount, source: Path, name: str = "ws") -> Path:
     """A checkpoint of everything in `source`, in the mount."""
-    made = create.create(mount.store, name, source, defaults=False).checkpoint
+    made = create.create(
+        mount.store, name, source, options=create.CreateOptions(defaults=False)
+    ).checkpoint
     return mount.path / "trees" / name / made.id
 
 
@@ -120,7 +122,6 @@ def inodes(mount: Mount) -> int:
 
 def object_of(store: Store, hash: str) -> Path:
     """Where the store has a large blob."""
-    assert store.root is not None
     return store.root / "objects" / hash[:2] / hash[2:]
 
 

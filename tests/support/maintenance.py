@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from casfs.backend.memory import MemoryBackend
 from casfs.maintenance import archive, names
 from casfs.maintenance.archive import Exported
 from casfs.store import local_trees
@@ -31,18 +30,13 @@ NOTE = {
 
 def sql(store: Store, statement: str, *values: Any) -> list[Any]:
     """What no program of ours does: change the database behind the store's back."""
-    assert store.root is not None
     with closing(sqlite3.connect(store.root / "store.db")) as db, db:
         return db.execute(statement, values).fetchall()
 
 
 def age(store: Store, seconds: int = OLD) -> None:
     """Make every blob older."""
-    if isinstance(store.backend, MemoryBackend):
-        touched = store.backend.blobs.touched
-        touched.update({hash: at - seconds for hash, at in touched.items()})
-    else:
-        sql(store, "UPDATE blobs SET touched = touched - ?", seconds)
+    sql(store, "UPDATE blobs SET touched = touched - ?", seconds)
 
 
 def content(store: Store, text: str, *artifacts: str) -> str:
@@ -90,7 +84,6 @@ def put_checkpoint(
 @contextmanager
 def reopened(store: Store) -> Iterator[Store]:
     """The same store as a new process sees it: nothing verified, nothing compiled."""
-    assert store.root is not None
     with Store.open(store.root) as other:
         yield other
 
@@ -121,5 +114,9 @@ def export(
     hashes, heads = names.roots(store, list(roots))
     with path.open("wb") as out:
         return archive.export(
-            store, hashes, heads, out, have=have or set(), compress=zstd, with_local=with_local
+            store,
+            hashes,
+            heads,
+            out,
+            options=archive.ExportOptions(have=have or set(), compress=zstd, with_local=with_local),
         )

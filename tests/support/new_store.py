@@ -6,10 +6,23 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from casfs.store.store import Store
+
+
+@contextmanager
+def memory_store() -> Iterator[Store]:
+    """An empty store in the kernel's memory, gone at the end."""
+    with (
+        TemporaryDirectory(prefix="casfs-", dir="/dev/shm") as folder,
+        init_store(Path(folder) / "store") as store,
+    ):
+        yield store
 
 
 def init_store(root: Path) -> Store:

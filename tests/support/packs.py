@@ -49,7 +49,6 @@ def packs(store: Store, kind: str = "%") -> list[Path]:
 
 
 def files(store: Store) -> list[Path]:
-    assert store.root is not None
     return sorted((store.root / "objects").glob("??/*"))
 
 

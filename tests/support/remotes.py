@@ -40,7 +40,6 @@ class Site:
 
     @property
     def root(self) -> Path:
-        assert self.store.root is not None
         return self.store.root
 
     @contextmanager
@@ -75,10 +74,9 @@ class Site:
                 list(texts),
                 lazy=lazy,
                 begin=quiet,
-                purge=purge,
-                replace=replace,
-                with_local=with_local,
-                asks=asks,
+                options=pull.PullOptions(
+                    purge=purge, replace=replace, with_local=with_local, asks=asks
+                ),
             )
 
     def refs(self) -> dict[str, Any]:

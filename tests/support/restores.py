@@ -8,13 +8,13 @@ from typing import Any
 from casfs.digest import TreeHash
 from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreResult, restore
+from casfs.trees.restore.restore import RestoreOptions, RestoreResult, restore
 from tests.support.helpers import Tree, put_tree
 
 
 def restore_tree(store: Store, root: TreeHash, target: Path, **options: Any) -> RestoreResult:
     """Restores a tree that is all work and has no times."""
-    return restore(store, RecordedState(root), target, **options)
+    return restore(store, RecordedState(root), target, RestoreOptions(**options))
 
 
 def moved(store: Store, place: Path, old: Tree, new: Tree, **options: Any) -> RestoreResult:

@@ -47,7 +47,6 @@ class Mount:
 
     def state(self) -> registry.MountState:
         """What the store knows of this mount."""
-        assert self.store.root is not None
         (found,) = (one for one in registry.listing(self.store.root) if one.mount == self.path)
         return found
 
@@ -67,7 +66,7 @@ def serving(
     *,
     xattr: bool = False,
     with_local: bool = False,
-    transport: str = "auto",
+    transport: str = "builtin",
     before: Sequence[str] = (),
 ) -> Iterator[Mount]:
     """Mount `store` at `where`; unmounted and its process gone at the end, whatever happens."""
@@ -117,7 +116,6 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def states(store: Store) -> list[registry.MountState]:
-    assert store.root is not None
     return registry.listing(store.root)
 
 

@@ -31,7 +31,7 @@ def test_an_entry_is_left_out_or_has_the_size_of_its_substitute(store: Store) ->
     assert not list(tree.missing(store, root))
     assert {path for path, _ in tree.walk(store, root)} == {b"d", b"d/f", b"d/g", b"d/h", b"f"}
     first, second = purged(store, SECRET, REST), purged(store, b"whole")
-    other = Store(store.backend)  # one that has read nothing yet
+    other = Store(store.backend, store.root)  # one that has read nothing yet
     for reader in (store, other):
         seen = dict(tree.walk(reader, root))
         assert seen.keys() == {b"d", b"d/f", b"d/h", b"f"}

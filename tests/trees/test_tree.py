@@ -166,7 +166,7 @@ def test_equal_subtrees_are_never_loaded(store: Store, monkeypatch: pytest.Monke
         loaded.append(hash)
         return get(hash)
 
-    fresh = Store(store.backend)
+    fresh = Store(store.backend, store.root)
     fresh.registry.compiled(store.registry.head("directory").hash)
     monkeypatch.setattr(store.blobs, "get", counting)
     assert [change.path for change in tree.diff(fresh, old, new)] == [b"deep/f"]

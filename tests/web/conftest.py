@@ -15,7 +15,6 @@ from tests.support.web import Web, serving
 @pytest.fixture
 def web(disk_store: Store) -> Iterator[Web]:
     """A `casfs web` of `disk_store`."""
-    assert disk_store.root is not None
     with serving(disk_store.root) as web:
         yield web
 

@@ -92,7 +92,6 @@ def test_every_answer_has_the_headers(web: Web) -> None:
 
 
 def test_an_address_stays_good_over_a_restart(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     assert (disk_store.root / access.FILE).stat().st_mode & 0o777 == 0o600
     web.process.terminate()
     web.process.wait(30)
@@ -105,7 +104,6 @@ def test_an_address_stays_good_over_a_restart(web: Web, disk_store: Store) -> No
 
 
 def test_a_damaged_key_is_made_anew(disk_store: Store) -> None:
-    assert disk_store.root is not None
     short = [json.dumps({"token": one, "port": 0}) for one in ("", "short", 1, None)]
     for text in ("", "[]", '{"token": "x"}', *short):
         (disk_store.root / access.FILE).write_text(text)
@@ -113,7 +111,6 @@ def test_a_damaged_key_is_made_anew(disk_store: Store) -> None:
 
 
 def test_a_unix_socket_is_for_its_owner_alone(disk_store: Store, tmp_path: Path) -> None:
-    assert disk_store.root is not None
     path = tmp_path / "web.sock"
     left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     left.bind(str(path))

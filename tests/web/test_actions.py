@@ -22,7 +22,6 @@ from tests.support.web import Web, visible
 
 def asking(store: Store) -> ThreadId:
     """A thread whose only role asks a person."""
-    assert store.root is not None
     workflows.add(store, loop(1, STATUS))
     human = {"name": "human", "config": {"question": "Is <it> good?"}}
     arguments = {"workflow": "sample", "input": "Do it.", "agents": {"a": human}}
@@ -32,7 +31,6 @@ def asking(store: Store) -> ThreadId:
 
 
 def test_a_question_is_answered_and_the_thread_ends(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     with daemon(disk_store.root):
         id = asking(disk_store)
         page = web.get("/").text
@@ -52,7 +50,6 @@ def test_a_question_is_answered_and_the_thread_ends(web: Web, disk_store: Store)
 
 
 def test_a_thread_is_cancelled(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     with daemon(disk_store.root):
         id = asking(disk_store)
         assert web.post(f"/threads/{id}/cancel").headers["location"] == "/"
@@ -88,7 +85,6 @@ def test_a_form_leads_back_to_this_site_alone(text: str | None) -> None:
 
 
 def test_a_fork_has_another_agent_and_a_hint(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     with daemon(disk_store.root):
         id = asking(disk_store)
         form = {"at": "0", "role": "a", "hint": "Be kind.", "agent": "human:Is it so?"}
@@ -107,7 +103,6 @@ def test_a_fork_has_another_agent_and_a_hint(web: Web, disk_store: Store) -> Non
 
 
 def test_a_suspended_thread_goes_on_with_another_agent(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     with daemon(disk_store.root):
         id = asking(disk_store)
         agent = "command:" + json.dumps(says({"status": "done"}))
@@ -116,7 +111,6 @@ def test_a_suspended_thread_goes_on_with_another_agent(web: Web, disk_store: Sto
 
 
 def test_a_summary_is_given_or_made(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     with daemon(disk_store.root):
         id = asking(disk_store)
         path = f"/threads/{id}/compact"
@@ -128,7 +122,6 @@ def test_a_summary_is_given_or_made(web: Web, disk_store: Store) -> None:
 
 
 def test_a_tree_is_made_a_checkpoint_by_the_daemon(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     thread = make_thread(disk_store)
     step = thread.step("planner", "text")
     form = {"name": "kept", "tree": thread.tree, "message": " of a <step> "}

@@ -142,7 +142,6 @@ def test_what_is_no_schema_is_refused(part: dict[str, Any]) -> None:
 
 
 def asking(store: Store, schema: Any) -> ThreadId:
-    assert store.root is not None
     workflows.add(store, loop(1, schema))
     human = {"name": "human", "config": {"question": "Is <it> good?"}}
     arguments = {"workflow": "sample", "input": "Do <it>.", "agents": {"a": human}}
@@ -154,7 +153,6 @@ def asking(store: Store, schema: Any) -> ThreadId:
 def test_a_form_is_refused_with_what_was_typed_and_then_accepted(
     web: Web, disk_store: Store
 ) -> None:
-    assert disk_store.root is not None
     with daemon(disk_store.root):
         id = asking(disk_store, VERDICT)
         path = f"/threads/{id}/answer"
@@ -183,7 +181,6 @@ def test_a_form_is_refused_with_what_was_typed_and_then_accepted(
 
 
 def test_an_answer_without_a_daemon_keeps_what_was_typed(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     with daemon(disk_store.root):
         id = asking(disk_store, None)
     refused = web.post(f"/threads/{id}/answer", 503, **{"field-": "my <answer>"}).text

@@ -106,7 +106,6 @@ def test_it_says_the_task_the_last_line_and_what_was_spent(disk_store: Store) ->
     assert (line().task, line().said) == ("Fix the parser.", "I have a plan.")
     row = line().row
     assert (row.role, row.attempt, row.since_ms) == ("planner", 2, STARTED - 5000)
-    assert disk_store.root is not None
     live = disk_store.root / "live" / ("0" * 32)
     live.parent.mkdir()
     live.write_bytes(b"x" * 100_000 + b"\nnow this\n" + b"\xff\n")

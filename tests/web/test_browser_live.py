@@ -73,7 +73,6 @@ def test_steps_appear_as_they_are_recorded(
     page: Browser, web: Web, disk_store: Store, gate: Path
 ) -> None:
     root = disk_store.root
-    assert root is not None
     shows(page, "No daemon runs", "body")
     workflows.add(disk_store, TWO)
     with daemon(root):
@@ -94,7 +93,6 @@ def test_steps_appear_as_they_are_recorded(
 
 def test_a_question_is_answered_by_the_keyboard(page: Browser, disk_store: Store) -> None:
     root = disk_store.root
-    assert root is not None
     workflows.add(disk_store, workflow(ONE["moderator"], a=STATUS))
     with daemon(root):
         human = {"a": {"name": "human", "config": {"question": "Shall it be?"}}}
@@ -117,7 +115,6 @@ def test_a_question_is_answered_by_the_keyboard(page: Browser, disk_store: Store
 
 def test_a_killed_daemon(page: Browser, disk_store: Store, gate: Path) -> None:
     root = disk_store.root
-    assert root is not None
     workflows.add(disk_store, TWO)
     with daemon(root) as pid:
         id = two(root, gate)
@@ -134,7 +131,6 @@ def test_a_killed_daemon(page: Browser, disk_store: Store, gate: Path) -> None:
 
 def test_a_killed_server(page: Browser, web: Web, disk_store: Store, gate: Path) -> None:
     root = disk_store.root
-    assert root is not None
     workflows.add(disk_store, TWO)
     with daemon(root):
         id = two(root, gate)
@@ -155,7 +151,6 @@ def test_ten_tabs(web: Web, chromium: Browser, disk_store: Store) -> None:
     """All are live, though a browser has six connections to a server at most, and stay so when the
     one that reads the events is closed."""
     root, driver = disk_store.root, chromium.driver
-    assert root is not None
     workflows.add(disk_store, ONE)
     chromium.open(web.url)
     chromium.open("about:blank")

@@ -105,7 +105,6 @@ class Served:
 
 @pytest.fixture(params=["web", "mcp"])
 def served(request: pytest.FixtureRequest, disk_store: Store) -> Iterator[Served]:
-    assert disk_store.root is not None
     if request.param == "web":
         with web.serving(disk_store.root) as site:
             port = urlsplit(site.url).port or 0
@@ -214,7 +213,6 @@ def test_a_server_without_a_free_descriptor_waits_for_one(served: Served) -> Non
 
 @pytest.mark.parametrize("data", [PREFACE, UPGRADE])
 def test_http_2_is_refused(disk_store: Store, data: bytes) -> None:
-    assert disk_store.root is not None
     with serving(disk_store.root) as (url, _):
         client = socket.create_connection(("127.0.0.1", urlsplit(url).port or 0))
         with client:

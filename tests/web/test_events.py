@@ -88,7 +88,6 @@ def test_very_many_heads_at_once_are_a_reload() -> None:
 
 
 def test_an_event_says_when_a_daemon_comes_and_goes(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     with web.events() as stream:
         assert json.loads(next(stream)["data"])["daemon"] is False
         assert 'class="notice" role="status">No daemon' in web.get("/").text

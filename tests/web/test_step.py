@@ -85,7 +85,6 @@ def test_the_pending_step_is_live(web: Web, disk_store: Store) -> None:
     intent = {**INTENT, "run": "0" * 32, "turns": turns, "turnCount": 2}
     failed = content(store, "attempt 1 of planner failed: it broke")
     thread = make_thread(store, intent=intent, attempts=[failed])
-    assert store.root is not None
     (store.root / "live").mkdir()
     (store.root / "live" / ("0" * 32)).write_bytes(b"now <this>\x1b[2J\n")
     tool = {"id": "1", "title": HOSTILE, "kind": "read", "status": "in_progress"}

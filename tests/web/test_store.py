@@ -34,7 +34,6 @@ def test_the_room_is_by_type(kind: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_what_gc_would_free_stays(disk_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert disk_store.root is not None
     hash = disk_store.put(b"garbage").hash
 
     def freed() -> int:
@@ -67,7 +66,6 @@ def test_the_last_fsck_is_shown(cli: Cli) -> None:
 
 
 def test_a_page(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     shown = visible(web.get("/store").text)
     assert "None runs; casfs daemon starts one." in shown
     assert "Never checked; casfs fsck reads and checks everything." in shown

@@ -108,7 +108,6 @@ def test_a_page(web: Web, disk_store: Store) -> None:
 
 
 def test_the_decisions_of_a_draft_on_a_recorded_thread(web: Web, disk_store: Store) -> None:
-    assert disk_store.root is not None
     registry.add(disk_store, ONE)
     draft = {
         **ONE,

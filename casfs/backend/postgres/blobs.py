@@ -7,9 +7,9 @@ are read (`casfs.backend.lazy_packs`). With a node come the nodes of its type th
 tree's directories need as many round trips as it is deep.
 
 Metadata are asked of the database, which decides what is stored, but for nodes that this process
-has published within SAID_S; of the cache where the database is away. A thread that must not wait
-gets those of the cache, and of plain bytes, which may become a node, and of what is not here what
-the database has said within SAID_S.
+has published within ANSWER_VALID_S; of the cache where the database is not reachable. A thread that
+must not wait gets those of the cache, and of plain bytes, which may become a node, and of what is
+not here what the database has said within ANSWER_VALID_S.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from casfs.errors import Corrupt, CorruptBlob, NotFound, Unreachable
 from casfs.object_storage.interface import ObjectStorage
 from casfs.system.lru_cache import LruCache
 
-SAID_S = 5.0  # for which an answer of the database stands
-SAID_BLOBS = 100_000
+ANSWER_VALID_S = 5.0  # for which an answer of the database stands
+ANSWERS_KEPT = 100_000
 INFO = "SELECT id, hash, size, type FROM casfs.blobs WHERE"
 IN = "hash = ANY(%b::bytea[])"
 MEMBERS = """
@@ -64,8 +64,8 @@ class PostgresBlobs(PostgresRepair):
         self._cache = cache
         self._local = local = cache.local
         self._bringing = threading.Lock()
-        self._said = LruCache(SAID_BLOBS)
-        self._marked = LruCache(SAID_BLOBS)  # when the database was asked, and what it said
+        self._answers = LruCache(ANSWERS_KEPT)
+        self._marked = LruCache(ANSWERS_KEPT)  # when the database was asked, and what it said
         self.stage = local.blobs.stage
         self.stage_bytes = local.blobs.stage_bytes
 
@@ -205,7 +205,7 @@ class PostgresBlobs(PostgresRepair):
         return {hash: BlobInfo(size, type) for hash, (size, type, *_) in local_infos.items()}
 
     def _info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        published = self._cache.published_nodes(hashes, SAID_S)
+        published = self._cache.published_nodes(hashes, ANSWER_VALID_S)
         keys = [parse_hash(hash) for hash in hashes if hash not in published]
         keys = [key for key in keys if key is not None]
         rows = self._pool.run(f"{INFO} {IN}", [keys]) if keys else []
@@ -219,8 +219,8 @@ class PostgresBlobs(PostgresRepair):
         for hash in dict.fromkeys(hashes):
             info = local_infos.get(hash)
             if info is None or info.type is None:
-                said_at, info = self._said.get(hash) or (-SAID_S, None)
-                if time.monotonic() - said_at > SAID_S:
+                answered_at, info = self._answers.get(hash) or (-ANSWER_VALID_S, None)
+                if time.monotonic() - answered_at > ANSWER_VALID_S:
                     unknown.append(hash)
             if info is not None:
                 infos[hash] = BlobInfo(info.size, info.type)
@@ -234,7 +234,7 @@ class PostgresBlobs(PostgresRepair):
         types = {hash: info.type for hash, info in self._local.blobs.info(infos.keys()).items()}
         self.bring([hash for hash in infos if types.get(hash, "") != infos[hash].type], again=True)
         for hash in hashes:
-            self._said.put(hash, (time.monotonic(), infos.get(hash)), 1)
+            self._answers.put(hash, (time.monotonic(), infos.get(hash)), 1)
 
     def local_among(self, hashes: Collection[str]) -> set[str]:
         if not waiting.allowed:
@@ -247,14 +247,14 @@ class PostgresBlobs(PostgresRepair):
         return {key.hex() for (key,) in rows}
 
     def _local_here(self, hashes: Collection[str]) -> set[str]:
-        """As was heard last: that a blob is not marked stands, a mark for SAID_S. Raises
+        """As was heard last: that a blob is not marked stands, a mark for ANSWER_VALID_S. Raises
         NotLocal."""
-        oldest = time.monotonic() - SAID_S
+        oldest = time.monotonic() - ANSWER_VALID_S
         marked: set[str] = set()
         unknown = []
         for hash in hashes:
-            heard_at, is_marked = self._marked.get(hash) or (-SAID_S, True)
-            if is_marked and heard_at < oldest:
+            answered_at, is_marked = self._marked.get(hash) or (-ANSWER_VALID_S, True)
+            if is_marked and answered_at < oldest:
                 unknown.append(hash)
             elif is_marked:
                 marked.add(hash)

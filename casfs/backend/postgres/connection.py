@@ -243,10 +243,10 @@ def translated(error: psycopg.Error) -> CasfsError:
         return AccessDenied(f"the database refuses access: {text}; is PGPASSWORD right?")
     if state == "3D000":
         return NotFound(f"the database: {text}; make it with createdb")
-    is_away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    is_unreachable = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     if isinstance(error, psycopg.ProgrammingError) and not state:
         return Invalid(f"not the URL of a database: {text}; {SCHEME}")
-    if is_away and (not state or state[:2] in ("08", "57") or state == "53300"):
+    if is_unreachable and (not state or state[:2] in ("08", "57") or state == "53300"):
         return Unreachable(f"the database does not answer: {text}")
     return Failed(f"the database: {text}")
 

@@ -26,7 +26,7 @@ from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.retrying import parallel
 from casfs.packs.reader import PackReader, open_pack
 from casfs.packs.writer import PackWriter
-from casfs.system.files import writing
+from casfs.system.files import os_errors
 
 ROW_MAX_BYTES = 8 << 10  # of a plain blob in a row
 MAX_ROWS = 64  # plain blobs of a publication; where there are more, all go to packs
@@ -71,7 +71,7 @@ class Uploads:
             rows += [
                 Staged(blob.digest, data=None) for blob in packed if blob.digest.hash in stored
             ]
-            with writing(directory):
+            with os_errors(f"cannot write {directory}"):
                 directory.mkdir(exist_ok=True)
             calls = (partial(self._upload, directory, group) for group in _groups(new.values()))
             packs = list(parallel(calls, UPLOADS, UPLOADS))
@@ -96,7 +96,7 @@ class Uploads:
         it answers for marks while the database is away."""
         for published_pack in packs:
             mirror = mirror_path(self._root, SHARED, published_pack.name)
-            with writing(mirror):
+            with os_errors(f"cannot write {mirror}"):
                 mirror.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 published_pack.path.rename(mirror)
             frame_mirror = FrameMirror(mirror)
@@ -152,7 +152,7 @@ def _write(path: Path, group: list[Staged]) -> tuple[str, list[tuple[int, str, i
     """Writes a pack; returns its name and its members."""
     members: list[tuple[int, str, int]] = []
     readers: dict[str, PackReader] = {}
-    with writing(path), path.open("xb") as out:
+    with os_errors(f"cannot write {path}"), path.open("xb") as out:
         writer = PackWriter(out)
         writer.add_salt()
         for blob in group:

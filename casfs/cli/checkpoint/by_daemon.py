@@ -22,7 +22,7 @@ def create_by_daemon(
     """Has the daemon record a directory that it watches, and knows the changes of; returns None
     where it does not."""
     path = os.path.realpath(directory)
-    if store.root is None or path not in watch_list.load(store):
+    if path not in watch_list.load(store):
         return None
     try:
         fields: dict[str, Any] = {"directory": path, "name": name, "message": message, "skip": skip}

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from casfs.checkpoints import checkpoint as checkpoints
-from casfs.checkpoints.create import Created
+from casfs.checkpoints.create import Created, CreateOptions
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.checkpoint.by_daemon import create_by_daemon
 from casfs.cli.checkpoint.list import recorded_size
 from casfs.cli.common import (
     force_option,
-    json_option,
     message_option,
     open_store,
+    options_as,
     read_input,
     refuse_home_or_root,
     step_secrets,
 )
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_result, json_option
 from casfs.cli.progress import progress
 from casfs.cli.sizes import SizeOption
 from casfs.cli.snapshot_options import (
@@ -40,6 +41,25 @@ from casfs.trees.snapshot.report import SnapshotOptions
 DEFAULT_MAX_BYTES = 20 << 30
 
 
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    defaults: bool
+    patterns: tuple[str, ...]
+    dry_run: bool
+    preserve: str
+    max_size: int
+    skip_if_unchanged: bool
+    with_derived: bool
+    allow_secret: bool
+    allowed: tuple[str, ...]
+    force: bool
+
+    def is_plain(self) -> bool:
+        """Returns whether it is to be recorded as a daemon records what it watches."""
+        has_more = self.patterns or self.preserve or self.with_derived or self.allow_secret
+        return self.defaults and not has_more and self.max_size == DEFAULT_MAX_BYTES
+
+
 @click.command()
 @click.argument("name")
 @click.argument("directory")
@@ -55,24 +75,8 @@ DEFAULT_MAX_BYTES = 20 << 30
 )
 @force_option
 @json_option
-@click.pass_context
-def create(
-    ctx: click.Context,
-    name: str,
-    directory: str,
-    message: str,
-    defaults: bool,
-    patterns: tuple[str, ...],
-    dry_run: bool,
-    preserve: str,
-    max_size: int,
-    skip_if_unchanged: bool,
-    with_derived: bool,
-    allow_secret: bool,
-    allowed: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-) -> None:
+@options_as(RecordOptions)
+def create(name: str, directory: str, message: str, options: RecordOptions) -> None:
     """Record DIRECTORY under NAME and print the checkpoint's id.
 
     Files unchanged since the last checkpoint are not read again. Private files (.env, id_ed25519,
@@ -86,43 +90,42 @@ def create(
     casfs checkpoint create work ./project -m "before the refactoring"
     """
     path = Path(directory)
-    refuse_home_or_root(path, force)
+    refuse_home_or_root(path, options.force)
     message = step_secrets().redact(message)
     start = time.monotonic()
-    with open_store(ctx) as store, progress("recording", "files", _expected(store, name)) as update:
-        options = SnapshotOptions(
-            _properties(preserve), max_size, update, leaves_out_unreadable=True
+    with open_store() as store, progress("recording", "files", _expected(store, name)) as update:
+        reading = SnapshotOptions(
+            _properties(options.preserve), options.max_size, update, leaves_out_unreadable=True
         )
-        if dry_run:
+        if options.dry_run:
             checkpoints.check_name(name)
             print_dry_run(
                 store,
                 path,
-                defaults=defaults,
-                patterns=patterns,
-                options=options,
-                as_json=as_json,
-                with_derived=with_derived,
+                defaults=options.defaults,
+                patterns=options.patterns,
+                options=reading,
+                with_derived=options.with_derived,
             )
             return
-        is_plain = defaults and not patterns and not preserve and max_size == DEFAULT_MAX_BYTES
-        is_plain = is_plain and not with_derived and not allow_secret
-        for name_of_file in allowed:
+        for name_of_file in options.allowed:
             _allow_purged(store, path / name_of_file)
-        by_daemon = is_plain and create_by_daemon(
-            store, path, name=name, message=message, skip=skip_if_unchanged
+        by_daemon = options.is_plain() and create_by_daemon(
+            store, path, name=name, message=message, skip=options.skip_if_unchanged
         )
         created = by_daemon or create_checkpoint(
             store,
             name,
+            options=CreateOptions(
+                defaults=options.defaults,
+                patterns=options.patterns,
+                snapshot=reading,
+                skip_if_unchanged=options.skip_if_unchanged,
+                with_derived=options.with_derived,
+                allow_secret=options.allow_secret,
+            ),
             directory=path,
             message=message,
-            defaults=defaults,
-            patterns=patterns,
-            options=options,
-            skip_if_unchanged=skip_if_unchanged,
-            with_derived=with_derived,
-            allow_secret=allow_secret,
         )
     value = {
         **record(created.checkpoint),
@@ -134,8 +137,8 @@ def create(
         "seconds": round(time.monotonic() - start, 3),
         **notes(created.report),
     }
-    echo_result(as_json, value, _line(created, value["seconds"]))
-    print_notes(created.report, as_json)
+    echo_result(value, _line(created, value["seconds"]))
+    print_notes(created.report)
 
 
 def _allow_purged(store: Store, path: Path) -> None:

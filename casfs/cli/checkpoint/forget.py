@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from casfs.checkpoints import forget as forgetting
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.keep_options import keep_options, kept
+from casfs.cli.output import json_option, wants_json
 from casfs.cli.removal import print_removed
 from casfs.cli.table import echo_table
 from casfs.errors import NotFound, Usage
@@ -15,19 +16,18 @@ from casfs.errors import NotFound, Usage
 @click.command()
 @click.argument("checkpoint", metavar="NAME[@ID]")
 @json_option
-@click.pass_context
-def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
+def rm(checkpoint: str) -> None:
     """Remove a checkpoint, or all of NAME; `casfs undo` restores them until gc deletes them.
 
     \b
     casfs checkpoint rm work@20261122T084847
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         matches = forgetting.matching(store, checkpoint)
         id = forgetting.remove(store, matches)
     if id is None:
         raise NotFound(f"no checkpoint {checkpoint!r}; see `casfs checkpoint list`")
-    print_removed(id, [f"{match.name}@{match.id}" for match in matches], as_json)
+    print_removed(id, [f"{match.name}@{match.id}" for match in matches])
 
 
 @click.command()
@@ -35,10 +35,7 @@ def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
 @keep_options
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 @json_option
-@click.pass_context
-def forget(
-    ctx: click.Context, /, name: str, dry_run: bool, as_json: bool, **policy: int | None
-) -> None:
+def forget(name: str, dry_run: bool, **policy: int | None) -> None:
     """Remove the checkpoints of NAME but those that a policy keeps, as `restic forget` does.
 
     Kept is the newest of each of the last N hours, days, … that have a checkpoint, by local
@@ -50,7 +47,7 @@ def forget(
     counts = kept(policy)
     if not counts:
         raise Usage("give what to keep: --keep-last N, --keep-daily N, …")
-    with open_store(ctx) as store:
+    with open_store() as store:
         decisions = forgetting.decide(store, name, counts)
         gone = [decision.checkpoint for decision in decisions if not decision.reasons]
         id = None if dry_run else forgetting.remove(store, gone)
@@ -72,10 +69,8 @@ def forget(
         ],
         "remove": [checkpoint.id for checkpoint in gone],
     }
-    echo_table(
-        as_json, value, headers="ACTION CHECKPOINT REASONS", rows=rows, whole="ACTION CHECKPOINT"
-    )
-    if as_json:
+    echo_table(value, headers="ACTION CHECKPOINT REASONS", rows=rows, whole="ACTION CHECKPOINT")
+    if wants_json():
         return
     if dry_run:
         click.echo(f"would forget {len(gone)} checkpoints", err=True)

@@ -6,8 +6,9 @@ import click
 
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.json_values import record
+from casfs.cli.output import json_option
 from casfs.cli.table import Moment, Size, echo_table
 from casfs.errors import CasfsError, NotFound
 from casfs.store.store import Store
@@ -16,14 +17,13 @@ from casfs.store.store import Store
 @click.command("list")
 @click.argument("name", required=False)
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
+def list_(name: str | None) -> None:
     """List the checkpoints of NAME, or all, newest first; of `before-restore` only the newest.
 
     \b
     casfs checkpoint list work
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         listing = sorted(checkpoints.listing(store, name), key=_age, reverse=True)
         sizes = [recorded_size(store, checkpoint) for checkpoint in listing]
     if name is not None and not listing:
@@ -50,11 +50,7 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
         for checkpoint, (files, size) in zip(listing, sizes, strict=True)
     ]
     echo_table(
-        as_json,
-        values,
-        headers="CHECKPOINT DATE FILES SIZE MESSAGE",
-        rows=rows,
-        whole="CHECKPOINT DATE",
+        values, headers="CHECKPOINT DATE FILES SIZE MESSAGE", rows=rows, whole="CHECKPOINT DATE"
     )
 
 

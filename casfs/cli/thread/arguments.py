@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,36 +54,47 @@ wait_option = click.option(
 )
 
 
-def start_options(
-    max_tokens: int | None,
-    max_seconds: float | None,
-    compact_above: int | None,
-    compact_by: str | None,
-    idempotency_key: str | None,
-    on_limit: str,
-    turn_trees: bool,
-    allow_secret: bool,
-    name: str | None,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """What a new thread may do and spend, and how it is kept."""
+
+    max_steps: int
+    max_tokens: int | None
+    max_seconds: float | None
+    compact_above: int | None
+    compact_by: str | None
+    idempotency_key: str | None
+    on_limit: str
+    turn_trees: bool
+    allow_secret: bool
+    name: str | None
+
+
+def start_fields(options: StartOptions) -> dict[str, Any]:
     """Returns the optional fields of a start request, under the daemon's names."""
-    if (compact_above is None) != (compact_by is None):
+    max_seconds = options.max_seconds
+    if (options.compact_above is None) != (options.compact_by is None):
         raise Usage("--compact-above and --compact-by require each other")
-    if idempotency_key == "":
+    if options.idempotency_key == "":
         raise Usage("--idempotency-key must not be empty")
     if max_seconds is not None and not max_seconds <= MAX_SECONDS:  # nan is not
         raise Usage(f"--max-seconds must be at most {MAX_SECONDS:g}")
     compact = None
-    if compact_by is not None:
-        compact = {"above": compact_above, "agent": parse_agent(compact_by, "--compact-by")}
+    if options.compact_by is not None:
+        compact = {
+            "above": options.compact_above,
+            "agent": parse_agent(options.compact_by, "--compact-by"),
+        }
     return {
-        "tokens": max_tokens,
+        "max_steps": options.max_steps,
+        "tokens": options.max_tokens,
         "wall_ms": None if max_seconds is None else max(1, round(max_seconds * 1000)),
         "compact": compact,
-        "key": idempotency_key,
-        "on_limit": on_limit,
-        "turn_trees": turn_trees,
-        "allow_secret": allow_secret,
-        "name": name,
+        "key": options.idempotency_key,
+        "on_limit": options.on_limit,
+        "turn_trees": options.turn_trees,
+        "allow_secret": options.allow_secret,
+        "name": options.name,
     }
 
 
@@ -217,11 +229,11 @@ def _thread_rules(
 
 
 def record_workspace(
-    ctx: click.Context, text: str, patterns: Sequence[str] = (), *, allow_secret: bool = False
+    text: str, patterns: Sequence[str] = (), *, allow_secret: bool = False
 ) -> dict[str, Any]:
     """Returns the fields of a start request: what a directory holds, recorded, or the tree that
     `text` names. `patterns`: what else of the directory is ignored."""
-    with open_store(ctx) as store:
+    with open_store() as store:
         directory = Path(text)
         if not directory.is_dir():
             try:
@@ -247,9 +259,11 @@ def record_workspace(
                 rules=rules,
                 report=report,
                 options=options,
-                base=known,
-                known=target.restored_state(),
-                thread=_thread_rules(store, known, rules=rules, options=options),
+                earlier=working_tree.Earlier(
+                    base=known,
+                    known=target.restored_state(),
+                    thread=_thread_rules(store, known, rules=rules, options=options),
+                ),
             )
             state, left_out = linked_repositories.replaced(
                 store, batch, state=state, top=directory, git_files=report.git_files

@@ -11,10 +11,10 @@ import click
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.revisions import step_state
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.diff import DiffFormat, format_options, print_state_diff
 from casfs.cli.diff_output import letter_json, shown_path
-from casfs.cli.output import echo_json, echo_line, warn
+from casfs.cli.output import echo_json, echo_line, json_option, wants_json, warn
 from casfs.cli.restore import aside_json, print_aside, print_failed, undo_command
 from casfs.digest import NodeHash
 from casfs.errors import Usage
@@ -29,15 +29,14 @@ STEPS = re.compile(r"(?P<id>@last|[^@]+)(@((?P<first>\d*)\.\.(?P<last>\d*)|(?P<u
 @click.command()
 @click.argument("id", metavar="ID[@A..B]")
 @format_options
-@click.pass_context
-def diff(ctx: click.Context, id: str, format: DiffFormat) -> None:
+def diff(id: str, format: DiffFormat) -> None:
     """Print what a thread changed in its workspace: all, up to a step, or from step A to step B.
 
     \b
     casfs thread diff 8XKQ --patch
     casfs thread diff 8XKQ@2..3 --stat
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         _, old, new, _ = _steps(store, id)
         print_state_diff(store, old, new=new, format=format)
 
@@ -47,8 +46,7 @@ def diff(ctx: click.Context, id: str, format: DiffFormat) -> None:
 @click.argument("directory", default=".")
 @click.option("--check", is_flag=True, help="Print what would be changed; change nothing.")
 @json_option
-@click.pass_context
-def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: bool) -> int:
+def apply(id: str, directory: str, check: bool) -> int:
     """Bring what a thread changed to DIRECTORY (the working directory), by a three-way merge.
 
     Exit 1 where both changed the same: in text the conflict is marked as by git, and each is
@@ -63,7 +61,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
     from casfs.trees.restore.apply import apply as apply_changes
 
     saved: list[Checkpoint] = []
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread, old, new, step = _steps(store, id)
         name = f"thread {thread.id}"
 
@@ -85,7 +83,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
         warn("an interrupted apply was undone before")
     if done.skipped:
         warn(f"{done.skipped} paths in .git are left out")
-    if as_json:
+    if wants_json():
         echo_json(
             {
                 "thread": thread.id,

@@ -6,8 +6,9 @@ from itertools import islice
 
 import click
 
-from casfs.cli.common import Count, json_option, open_store
+from casfs.cli.common import Count, open_store
 from casfs.cli.json_values import times
+from casfs.cli.output import json_option
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.status_colours import COLOURS
@@ -38,20 +39,13 @@ CHARS_OF_MANY = 10
 @click.option("--workflow", metavar="NAME", help="Only threads of this workflow.")
 @click.option("--limit", type=Count(1), metavar="N", help="Only the newest N.")
 @json_option
-@click.pass_context
-def list_(
-    ctx: click.Context,
-    states: tuple[str, ...],
-    workflow: str | None,
-    limit: int | None,
-    as_json: bool,
-) -> None:
+def list_(states: tuple[str, ...], workflow: str | None, limit: int | None) -> None:
     """List the threads, newest first. The end of an id names a thread.
 
     \b
     casfs thread list --status failed --status suspended
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         queue = Queue(store)
         matching = (
             thread
@@ -75,11 +69,7 @@ def list_(
         for thread, value in zip(listed, values, strict=True)
     ]
     echo_table(
-        as_json,
-        times(values),
-        headers="ID STATUS ROLE AGE TASK NAME QUEUE",
-        rows=rows,
-        whole="ID STATUS",
+        times(values), headers="ID STATUS ROLE AGE TASK NAME QUEUE", rows=rows, whole="ID STATUS"
     )
 
 

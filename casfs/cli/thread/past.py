@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import json_option, open_store
-from casfs.cli.output import echo, echo_json, echo_line, echo_result
+from casfs.cli.common import open_store
+from casfs.cli.output import echo, echo_json, echo_line, echo_result, json_option, wants_json
 from casfs.threads import lookup, threads
 
 
 @click.command()
 @click.argument("id")
 @json_option
-@click.pass_context
-def context(ctx: click.Context, id: str, as_json: bool) -> None:
+def context(id: str) -> None:
     """Print the prompt context: the task, the newest summary, and every step since.
 
     \b
@@ -23,9 +22,9 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine import content
     from engine.threads import history
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
-        if not as_json:
+        if not wants_json():
             echo(prompts.context(store, thread.hash, thread.record.get("compact")))
             return
         past = history.prompt_history(store, thread)
@@ -37,8 +36,7 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
 @click.command()
 @click.argument("id", metavar="ID[@STEP]")
 @json_option
-@click.pass_context
-def prompt(ctx: click.Context, id: str, as_json: bool) -> None:
+def prompt(id: str) -> None:
     """Print the prompt that the agent of a step got, byte for byte.
 
     Without @STEP that of the pending step, or of the last attempt at it; of an ended thread, that
@@ -51,19 +49,18 @@ def prompt(ctx: click.Context, id: str, as_json: bool) -> None:
 
     name, _, step = id.rpartition("@")
     by_index = bool(name) and step.isascii() and step.isdigit()
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, name if by_index else id)
         index, step_prompt = prompts.of_thread(store, thread, int(step) if by_index else None)
     value = {"id": thread.id, "step": index, "prompt": step_prompt.text, "fault": step_prompt.fault}
-    echo_result(as_json, value, step_prompt.marked().removesuffix("\n"))
+    echo_result(value, step_prompt.marked().removesuffix("\n"))
 
 
 @click.command()
 @click.argument("id")
 @click.option("--workflow", metavar="NAME|HASH", help="Workflow to use instead of its own.")
 @json_option
-@click.pass_context
-def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> None:
+def replay(id: str, workflow: str | None) -> None:
     """Re-run routing decisions on recorded outputs, without agents; print the differences.
 
     \b
@@ -75,7 +72,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     from engine.threads.reroute import RouteComparison, compare_routes
     from engine.workflow import registry as workflows
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
         hash = None if workflow is None else workflows.find(store, workflow)
 
@@ -84,7 +81,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
                 return await compare_routes(store, thread, workflow=hash, evaluator=pool)
 
         rows = trio.run(compare)
-    if as_json:
+    if wants_json():
         keys = ("index", "role", "recorded", "now", "fault", "differs")
         echo_json([{key: getattr(comparison, key) for key in keys} for comparison in rows])
         return
@@ -102,8 +99,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
 @click.argument("id")
 @click.option("--outline", is_flag=True, help="Lines for a terminal instead.")
 @json_option
-@click.pass_context
-def graph(ctx: click.Context, id: str, outline: bool, as_json: bool) -> None:
+def graph(id: str, outline: bool) -> None:
     """Print the workflow of a thread and the path it took, as Mermaid text.
 
     \b
@@ -113,7 +109,7 @@ def graph(ctx: click.Context, id: str, outline: bool, as_json: bool) -> None:
     from engine.threads import graph as graphs
     from engine.workflow import registry as workflows
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
         flow = workflows.load(store, threads.workflow(store, thread))
         path = [node.payload["role"] for node in threads.last_steps(store, thread, count=None)]
@@ -121,14 +117,13 @@ def graph(ctx: click.Context, id: str, outline: bool, as_json: bool) -> None:
     running = (thread.fields.get("intent") or {}).get("role")
     text = graphs.mermaid(flow, path, ended=ended, running=running)
     shown = graphs.outline(flow, path, ended=ended, running=running) if outline else text
-    echo_result(as_json, {"id": thread.id, "path": path, "mermaid": text}, shown.rstrip())
+    echo_result({"id": thread.id, "path": path, "mermaid": text}, shown.rstrip())
 
 
 @click.command()
 @click.argument("id")
 @json_option
-@click.pass_context
-def rm(ctx: click.Context, id: str, as_json: bool) -> None:
+def rm(id: str) -> None:
     """Remove an ended thread; `casfs undo` restores it until gc deletes it.
 
     \b
@@ -136,7 +131,7 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     """
     from engine.threads import lifecycle
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
         is_damaged = thread.fault is not None or not store.blobs.info([thread.hash])
         lifecycle.remove(store, thread)
@@ -144,4 +139,4 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     if is_damaged:
         way_back = "it was damaged, so nothing restores it"
     line = f"{thread.id} removed; {way_back}"
-    echo_result(as_json, {"id": thread.id}, line)
+    echo_result({"id": thread.id}, line)

@@ -20,7 +20,6 @@ class Queue:
     def _answer(self) -> dict[str, Any]:
         from casfs.system import daemon_socket
 
-        assert self._store.root is not None
         return daemon_socket.status(self._store.root) or {}
 
     @cached_property

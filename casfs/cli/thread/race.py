@@ -21,8 +21,8 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.create import create_of_state
 from casfs.checkpoints.revisions import step_state, step_tree
-from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo_json, echo_line
+from casfs.cli.common import open_store, store_root
+from casfs.cli.output import echo_json, echo_line, json_option, wants_json
 from casfs.cli.run_on_tree import tree_runner
 from casfs.cli.table import Cell, Coloured, Short, echo_table
 from casfs.cli.thread.changes import apply
@@ -58,7 +58,7 @@ class _WithCommand(click.Command):
 @click.argument("ids", nargs=-1, required=True, metavar="ID... [-- CMD...]")
 @json_option
 @click.pass_context
-def compare(ctx: click.Context, ids: Sequence[str], as_json: bool) -> None:
+def compare(ctx: click.Context, ids: Sequence[str]) -> None:
     """Print the outcomes of threads: status, steps, tokens, time, changed files, the exit code of
     CMD on the last tree, and the agents in which they differ.
 
@@ -66,12 +66,12 @@ def compare(ctx: click.Context, ids: Sequence[str], as_json: bool) -> None:
     casfs thread compare 8XKQ 9ABC -- make test
     """
     exits: dict[str, int] = {}
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread_ids = list(dict.fromkeys(lookup.find(store, id).id for id in ids))
         for id in thread_ids if ctx.meta["argv"] else ():
             exits[id] = _exit_code(store, id, ctx.meta["argv"])
         rows = [_outcome(store, id, exits) for id in thread_ids]
-    _print(as_json, rows, rows)
+    _print(rows, rows)
 
 
 @click.command()
@@ -83,7 +83,7 @@ def compare(ctx: click.Context, ids: Sequence[str], as_json: bool) -> None:
 @click.option("--promote", metavar="NAME", help="Record its last tree as a checkpoint.")
 @json_option
 @click.pass_context
-def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **options: Any) -> int:
+def race(ctx: click.Context, /, ids: Sequence[str], **options: Any) -> int:
     """Wait for threads; the first that succeeds, and passes CMD, wins. Print its id and all
     outcomes; exit 1 where none passes.
 
@@ -104,23 +104,23 @@ def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **options: An
     if name is not None:
         checkpoint.check_name(name)
     exits: dict[str, int] = {}
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread_ids = list(dict.fromkeys(lookup.find(store, id).id for id in ids))
         won = _winner(store, thread_ids, until=until, name=name, exits=exits)
         for id in thread_ids * CANCEL_TRIES if won and options["cancel_rest"] else ():
             if threads.get(store, id).status in (RUNNING, SUSPENDED):
                 with suppress(CasfsError):  # another cancels it too, or the daemon was killed
-                    stop_thread.request(store_root(ctx), id, "cancel")
+                    stop_thread.request(store_root(), id, "cancel")
         rows = [_outcome(store, id, exits) for id in thread_ids]
     winner = won.get("thread")
     checkpoint_name = won.get("checkpoint")
-    if not as_json:
+    if not wants_json():
         echo_line(
             " ".join([winner, "won", *filter(None, [checkpoint_name])]) if winner else "none passed"
         )
-    _print(as_json, {"winner": winner, "checkpoint": checkpoint_name, "threads": rows}, rows)
+    _print({"winner": winner, "checkpoint": checkpoint_name, "threads": rows}, rows)
     if winner and directory is not None:
-        return int(ctx.invoke(apply, id=winner, directory=directory, as_json=as_json))
+        return int(ctx.invoke(apply, id=winner, directory=directory))
     return 0 if winner else 1
 
 
@@ -196,13 +196,12 @@ def _cells(row: Row, roles: Sequence[str]) -> list[Cell]:
     return [*head, *cost, " ".join(f"{role}={agents.get(role)}" for role in roles)]
 
 
-def _print(as_json: bool, value: Any, rows: list[Row]) -> None:
-    if as_json:
+def _print(value: Any, rows: list[Row]) -> None:
+    if wants_json():
         return echo_json(value, pretty=False)
     roles = sorted({role for row in rows for role in row["agents"]})
     differ = [role for role in roles if len({row["agents"].get(role) for row in rows}) > 1]
     return echo_table(
-        False,
         value=None,
         headers=HEADERS,
         rows=[_cells(row, differ) for row in rows],

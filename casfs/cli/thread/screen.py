@@ -52,7 +52,7 @@ class Screen:
                 self._turn(turn, self._store.node(turn["hash"]))
             case Suspended() if not self._err:
                 self.clear()
-                print_event(self._store, event, as_json=False)
+                print_event(self._store, event)
 
     def tick(self, thread: Thread) -> None:
         """Brings the last line up to date."""

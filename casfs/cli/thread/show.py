@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from casfs.agents.acp_profiles import PROFILES
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import echo_lines
+from casfs.cli.output import echo_lines, json_option, wants_json
 from casfs.cli.table import date
 from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.status_colours import coloured
@@ -41,19 +41,18 @@ MAX_NAMED_FILES = 3  # changed files that a line names
     "--all", "everything", is_flag=True, help=f"All steps (default: the last {PAGE_STEPS})."
 )
 @json_option
-@click.pass_context
-def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
+def show(id: str, everything: bool) -> None:
     """Show a thread: workflow, status, steps, and the threads that it called.
 
     \b
     casfs thread show 01K2
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
-        count = None if everything or as_json else PAGE_STEPS
+        count = None if everything or wants_json() else PAGE_STEPS
         queue = Queue(store)
         value = {**head_fields(thread), **_details(store, thread, count), **queue.fields(thread)}
-    echo_lines(as_json, times(value), _page(value, queue.place_text(thread)))
+    echo_lines(times(value), _page(value, queue.place_text(thread)))
 
 
 def cache_hit(cached: Mapping[str, Any]) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
 from casfs.checkpoints.revisions import STEP
-from casfs.cli.common import Count, json_option, open_store, store_root
-from casfs.cli.output import echo_lines, echo_result
+from casfs.cli.common import Count, open_store, options_as, store_root
+from casfs.cli.output import echo_lines, echo_result, json_option, wants_json
 from casfs.cli.snapshot_options import allow_secret_option
 from casfs.cli.thread.arguments import (
+    StartOptions,
     agent_fields,
     agent_option,
     name_option,
     parse_agent,
     record_workspace,
-    start_options,
+    start_fields,
     text_or_file,
     trust_option,
     variants,
@@ -27,6 +29,29 @@ from casfs.cli.thread.wait import wait_until_over
 from casfs.cli.trust import ask_for_trust, echo_trusted, trust_workflow
 from casfs.errors import Usage
 from casfs.threads import lookup, threads
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    workspace: str | None
+    no_workspace: bool
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Players:
+    agents: tuple[str, ...]
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOptions:
+    at: str | None
+    count: int
+    max_steps: int | None
+    workflow: str | None
+    hint: str | None
+    name: str | None
 
 
 @click.command()
@@ -80,22 +105,17 @@ from casfs.threads import lookup, threads
 @click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
 @wait_option
 @json_option
-@click.pass_context
+@options_as(StartOptions)
+@options_as(Files, "files")
+@options_as(Players, "players")
 def start(
-    ctx: click.Context,
-    /,
     workflow: str,
     text: str,
-    workspace: str | None,
-    no_workspace: bool,
-    agents: tuple[str, ...],
-    file: str | None,
-    max_steps: int,
-    patterns: tuple[str, ...],
+    files: Files,
+    players: Players,
+    options: StartOptions,
     wait: bool,
     yes: bool,
-    as_json: bool,
-    **thread_options: Any,
 ) -> int:
     """Start a thread of WORKFLOW and print its id. Needs the daemon.
 
@@ -105,28 +125,27 @@ def start(
     """
     from casfs.system import daemon_socket
 
-    if no_workspace and workspace is not None:
+    if files.no_workspace and files.workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
-    options = {
-        **start_options(**thread_options),
-        **agent_fields(agents, file),
+    fields = {
+        **start_fields(options),
+        **agent_fields(players.agents, players.file),
         "input": text_or_file(text),
+        "workspace": False if files.no_workspace else None,
     }
-    root = store_root(ctx)
+    root = store_root()
     daemon_socket.request(root, "status")  # fails before a large workspace is read
     if yes:
-        with open_store(ctx) as store:
+        with open_store() as store:
             trust_workflow(store, workflow)
-    options |= {"workspace": False if no_workspace else None, "max_steps": max_steps}
-    if workspace is not None:
-        allow_secret = options["allow_secret"]
-        options |= record_workspace(ctx, workspace, patterns, allow_secret=allow_secret)
-    answer = daemon_socket.request_of_agents(
-        root, os.environ, "start", workflow=workflow, **options
-    )
-    if not (wait and as_json):
-        echo_result(as_json, answer, answer["id"])
-    return wait_until_over(ctx, answer["id"], as_json) if wait else 0
+    if files.workspace is not None:
+        fields |= record_workspace(
+            files.workspace, files.patterns, allow_secret=options.allow_secret
+        )
+    answer = daemon_socket.request_of_agents(root, os.environ, "start", workflow=workflow, **fields)
+    if not (wait and wants_json()):
+        echo_result(answer, answer["id"])
+    return wait_until_over(answer["id"]) if wait else 0
 
 
 @click.command()
@@ -137,16 +156,8 @@ def start(
 @trust_option
 @wait_option
 @json_option
-@click.pass_context
 def resume(
-    ctx: click.Context,
-    id: str,
-    text: str | None,
-    hint: str | None,
-    agents: tuple[str, ...],
-    yes: bool,
-    wait: bool,
-    as_json: bool,
+    id: str, text: str | None, hint: str | None, agents: tuple[str, ...], yes: bool, wait: bool
 ) -> int:
     """Resume a suspended thread, with its callers and callees. Needs the daemon.
 
@@ -162,16 +173,15 @@ def resume(
         name: None if source is None else text_or_file(source) for name, source in sources.items()
     }
     if yes:
-        trust_thread(ctx, id)
-    return _ask(ctx, "resume", id=id, wait=wait, as_json=as_json, **agent_fields(agents), **texts)
+        trust_thread(id)
+    return _ask("resume", id=id, wait=wait, **agent_fields(agents), **texts)
 
 
 @click.command()
 @click.argument("id")
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 @json_option
-@click.pass_context
-def trust(ctx: click.Context, id: str, yes: bool, as_json: bool) -> None:
+def trust(id: str, yes: bool) -> None:
     """Let a thread run that a pull or an import brought: prints which agents it has, and asks.
 
     \b
@@ -179,20 +189,20 @@ def trust(ctx: click.Context, id: str, yes: bool, as_json: bool) -> None:
     """
     from engine.threads import trust as trusting
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
         lines = trusting.all_runs(store, thread)
-        if not as_json:
+        if not wants_json():
             ask_for_trust(f"thread {thread.id}", lines, yes)
         trusting.trust(store, thread)
-    echo_result(as_json, {"id": thread.id, "runs": lines}, f"trusted {thread.id}")
+    echo_result({"id": thread.id, "runs": lines}, f"trusted {thread.id}")
 
 
-def trust_thread(ctx: click.Context, id: str) -> None:
+def trust_thread(id: str) -> None:
     """Trusts the thread that a person names, and prints what it runs on stderr."""
     from engine.threads import trust as trusting
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
         echo_trusted(trusting.all_runs(store, thread))
         trusting.trust(store, thread)
@@ -203,10 +213,7 @@ def trust_thread(ctx: click.Context, id: str) -> None:
 @click.option("--text", metavar="TEXT|@FILE", help="Summary.")
 @click.option("--agent", metavar="NAME[:JSON]", help="Agent that writes the summary.")
 @json_option
-@click.pass_context
-def compact(
-    ctx: click.Context, id: str, text: str | None, agent: str | None, as_json: bool
-) -> None:
+def compact(id: str, text: str | None, agent: str | None) -> None:
     """Replace the context before the next step with a summary; print its hash. No step is
     deleted. Needs the daemon.
 
@@ -217,16 +224,16 @@ def compact(
 
     if (text is None) == (agent is None):
         raise Usage("give the summary with --text, or an agent that writes it with --agent")
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
     answer = daemon_socket.request(
-        store_root(ctx),
+        store_root(),
         "compact",
         id=thread.id,
         text=None if text is None else text_or_file(text),
         agent=None if agent is None else parse_agent(agent, "--agent"),
     )
-    echo_result(as_json, answer, answer["summary"])
+    echo_result(answer, answer["summary"])
 
 
 @click.command()
@@ -242,21 +249,14 @@ def compact(
 @trust_option
 @wait_option
 @json_option
-@click.pass_context
+@options_as(ForkOptions)
 def fork(
-    ctx: click.Context,
     id: str,
-    at: str | None,
-    count: int,
     agents: tuple[str, ...],
     vary: tuple[str, ...],
-    max_steps: int | None,
-    workflow: str | None,
-    hint: str | None,
-    name: str | None,
+    options: ForkOptions,
     yes: bool,
     wait: bool,
-    as_json: bool,
 ) -> int:
     """Start a new thread from a step of another, with the workspace of that step; print its id.
 
@@ -271,35 +271,32 @@ def fork(
     casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --count 10 --vary coder=models.toml
     """
+    at = options.at
+    count = options.count
     if at is not None and not STEP.fullmatch(at):
         raise Usage(f"--at {at}: give the number of a step, or STEP.TURN")
     if wait and count > 1:
         raise Usage("--wait is for one fork; `casfs thread race` waits for several")
-    text = None if hint is None else text_or_file(hint)
-    options: dict[str, Any] = {"at": at, "max_steps": max_steps, "workflow": workflow}
-    options |= {"hint": text, "name": name, "count": count}
+    fields = asdict(options)
+    fields["hint"] = None if options.hint is None else text_or_file(options.hint)
     if yes:
-        trust_thread(ctx, id)
-    with open_store(ctx) as store:
+        trust_thread(id)
+    with open_store() as store:
         thread = lookup.find(store, id)
-        options["variants"] = variants(store, thread, texts=agents, files=vary, count=count)
-    return _ask(ctx, "fork", id=thread.id, wait=wait, as_json=as_json, **options)
+        fields["variants"] = variants(store, thread, texts=agents, files=vary, count=count)
+    return _ask("fork", id=thread.id, wait=wait, **fields)
 
 
-def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
+def _ask(op: str, id: str, wait: bool, **arguments: Any) -> int:
     from casfs.system import daemon_socket
 
-    with open_store(ctx) as store:
+    with open_store() as store:
         thread = lookup.find(store, id)
         done = threads.length(store, thread) if wait else 0
-    root = store_root(ctx)
+    root = store_root()
     answer = daemon_socket.request_of_agents(root, os.environ, op, id=thread.id, **arguments)
-    if not (wait and as_json):
-        echo_lines(as_json, answer, answer.get("ids", [answer["id"]]))
+    if not (wait and wants_json()):
+        echo_lines(answer, answer.get("ids", [answer["id"]]))
     if answer.get("continues") is False:
         click.echo("casfs: its agent begins the step anew, over the files of that turn", err=True)
-    return (
-        wait_until_over(ctx, answer["id"], as_json=as_json, done=answer.get("step", done))
-        if wait
-        else 0
-    )
+    return wait_until_over(answer["id"], done=answer.get("step", done)) if wait else 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo_result
+from casfs.cli.common import open_store, store_root
+from casfs.cli.output import echo_result, json_option
 from casfs.system import daemon_socket, reserve
 from casfs.threads import lookup
 
@@ -13,34 +13,32 @@ from casfs.threads import lookup
 @click.command()
 @click.argument("id")
 @json_option
-@click.pass_context
-def cancel(ctx: click.Context, id: str, as_json: bool) -> None:
+def cancel(id: str) -> None:
     """End a thread and its callees with return code 130.
 
     \b
     casfs thread cancel 01K2
     """
-    _stop(ctx, "cancel", id=id, as_json=as_json)
+    _stop("cancel", id=id)
 
 
 @click.command()
 @click.argument("id")
 @json_option
-@click.pass_context
-def suspend(ctx: click.Context, id: str, as_json: bool) -> None:
+def suspend(id: str) -> None:
     """Suspend a running thread and its callees; its pending step is run again on resume.
 
     \b
     casfs thread suspend 01K2
     """
-    _stop(ctx, "suspend", id=id, as_json=as_json)
+    _stop("suspend", id=id)
 
 
-def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
+def _stop(op: str, id: str) -> None:
     """Asks the daemon, or does it on the store where no daemon runs."""
-    root = store_root(ctx)
+    root = store_root()
     with reserve.released(root):
-        with open_store(ctx) as store:
+        with open_store() as store:
             thread = lookup.find(store, id)
         # As `stop_thread.request`, but the engine is imported only where no daemon runs.
         if daemon_socket.runs(root):
@@ -49,4 +47,4 @@ def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
             from engine.runtime import stop_thread
 
             stop_thread.without_daemon(root, thread.id, stop_thread.ACTIONS[op])
-    echo_result(as_json, {"id": thread.id}, thread.id)
+    echo_result({"id": thread.id}, thread.id)

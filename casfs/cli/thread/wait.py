@@ -11,7 +11,7 @@ import click
 from casfs.agents import HUMAN
 from casfs.cli.common import open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import echo_json
+from casfs.cli.output import echo_json, wants_json
 from casfs.cli.thread.follow import Event, follow
 from casfs.cli.thread.screen import Screen
 from casfs.errors import CasfsError, Suspended
@@ -35,15 +35,15 @@ RETRY = (
 )
 
 
-def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int = 0) -> int:
+def wait_until_over(id: ThreadId, done: int = 0) -> int:
     """Waits until the thread ends or is suspended; reports the steps after `done`. Raises
     Suspended, or CasfsError for a return code other than 0."""
-    with open_store(ctx) as store:
+    with open_store() as store:
         screen = Screen(store, threads.get(store, id), err=True)
-        show = (lambda event: None) if as_json else screen.show
+        show = (lambda event: None) if wants_json() else screen.show
         watch(store, id, done=done, screen=screen, show=show, back=f"thread log {id} --follow")
         thread = threads.get(store, id)
-        if as_json:
+        if wants_json():
             echo_json(times(head_fields(thread)))
         check_result(store, thread)
     return 0
@@ -57,7 +57,6 @@ def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, bac
     def wait() -> None:
         from casfs.system import daemon_socket
 
-        assert store.root is not None
         try:
             daemon_socket.request(store.root, "wait", id=id)
         except CasfsError as error:

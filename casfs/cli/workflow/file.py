@@ -10,12 +10,11 @@ import click
 from casfs import config
 from casfs.cli.common import (
     input_name,
-    json_option,
     open_store,
     read_input,
     store_root,
 )
-from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
+from casfs.cli.output import echo, echo_json, echo_line, echo_result, json_option, wants_json, warn
 from casfs.errors import Invalid, Refused, Usage
 from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows
@@ -26,7 +25,7 @@ from engine.workflow.definition import WORKFLOW_NAME, CheckReport
 @click.command()
 @click.argument("name")
 @json_option
-def new(name: str, as_json: bool) -> None:
+def new(name: str) -> None:
     """Write NAME.yaml: two roles and a loop, with comments; it validates and runs.
 
     \b
@@ -40,24 +39,23 @@ def new(name: str, as_json: bool) -> None:
             out.write(shipped.files()[shipped.TEMPLATE])
     except FileExistsError:
         raise Refused(f"{path} exists; choose another name") from None
-    echo_result(as_json, {"file": str(path)}, f"{path}")
+    echo_result({"file": str(path)}, f"{path}")
 
 
 @click.command()
 @click.argument("file")
 @json_option
-@click.pass_context
-def add(ctx: click.Context, file: str, as_json: bool) -> None:
+def add(file: str) -> None:
     """Store the workflow in FILE (YAML or JSON, - for stdin) under its name and print its hash.
 
     \b
     casfs workflow add mine.yaml
     """
     workflow = read_file(file)
-    report = _report(ctx, workflow)
+    report = _report(workflow)
     if report.errors:
         raise Invalid(f"{input_name(file)}: {'; '.join(report.errors)}")
-    with open_store(ctx) as store:
+    with open_store() as store:
         try:
             hash, _ = workflows.add(store, workflow.definition, workflow.agents)
         except Invalid as error:
@@ -65,23 +63,20 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
     for warning in report.warnings:
         warn(f"{input_name(file)}: {warning}")
     name = workflow.definition["name"]
-    echo_result(
-        as_json, {"hash": hash, "name": name, "warnings": report.warnings}, f"{hash} {name}"
-    )
+    echo_result({"hash": hash, "name": name, "warnings": report.warnings}, f"{hash} {name}")
 
 
 @click.command()
 @click.argument("file")
 @json_option
-@click.pass_context
-def validate(ctx: click.Context, file: str, as_json: bool) -> int:
+def validate(file: str) -> int:
     """Check the workflow in FILE: one line for each fault; exit 4 for errors.
 
     \b
     casfs workflow validate mine.yaml
     """
-    report = _report(ctx, read_file(file))
-    if as_json:
+    report = _report(read_file(file))
+    if wants_json():
         echo_json({"errors": report.errors, "warnings": report.warnings})
     else:
         for error in report.errors:
@@ -93,14 +88,14 @@ def validate(ctx: click.Context, file: str, as_json: bool) -> int:
     return Invalid.exit_code if report.errors else 0
 
 
-def _report(ctx: click.Context, workflow: workflow_file.WorkflowFile) -> CheckReport:
+def _report(workflow: workflow_file.WorkflowFile) -> CheckReport:
     """Returns the faults of a file, those of its default agents included."""
     report = workflow.check()
     if not workflow.agents:
         return report
     from engine.threads import role_agents
 
-    profiles = config.agents(store_root(ctx), os.environ)
+    profiles = config.agents(store_root(), os.environ)
     agents = workflow.with_lines(role_agents.check(workflow.agents, profiles))
     return CheckReport([*report.errors, *agents.errors], [*report.warnings, *agents.warnings])
 

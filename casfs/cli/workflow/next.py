@@ -8,11 +8,10 @@ import click
 
 from casfs.cli.common import (
     input_name,
-    json_option,
     open_store,
     read_json,
 )
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_result, json_option, wants_json
 from casfs.cli.workflow.file import read_file
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.threads import rule_prompts
@@ -26,8 +25,7 @@ from engine.workflow import registry as workflows
 @click.argument("workflow", metavar="NAME|FILE")
 @click.option("--steps", "steps_file", required=True, metavar="FILE|-", help="JSON list of steps.")
 @json_option
-@click.pass_context
-def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> None:
+def next_(workflow: str, steps_file: str) -> None:
     """Print the role that comes after STEPS, a JSON list of {role, meta, ...}.
 
     What the rule's prompt hands to that role follows. Prints __end__ where the thread ends by a
@@ -39,7 +37,7 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
     """
     steps = _steps(read_json(steps_file))
     context = moderator.DecisionInput(steps, {}, "")
-    definition = _definition(ctx, workflow)
+    definition = _definition(workflow)
     for step in steps:
         if step["role"] not in definition["roles"]:
             raise NotFound(f"the workflow has no role {step['role']!r}")
@@ -50,12 +48,12 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
         rule = {} if decision.rule is None else definition["moderator"][decision.rule]
         text = rule_prompts.filled(rule, steps[-1] if steps else None)
         value = {"next": decision.role} | ({} if text is None else {"prompt": text})
-        echo_result(as_json, value, "\n\n".join(value.values()).rstrip())
+        echo_result(value, "\n\n".join(value.values()).rstrip())
         return
     ends = decision.return_code == moderator.COMPLETED
     ended = {"next": END if ends else None, "returnCode": decision.return_code}
-    if as_json or ends:
-        echo_result(as_json, {**ended, "summary": decision.summary}, END)
+    if wants_json() or ends:
+        echo_result({**ended, "summary": decision.summary}, END)
     if not ends:
         raise Failed(f"{decision.summary}; a thread ends here with return code 1")
 
@@ -73,7 +71,7 @@ def _decide(rules: list[moderator.Rule], context: moderator.DecisionInput) -> mo
     return trio.run(decide)
 
 
-def _definition(ctx: click.Context, text: str) -> dict[str, Any]:
+def _definition(text: str) -> dict[str, Any]:
     """The definition of a registered workflow, or of a file."""
     if text.endswith(workflow_file.ENDINGS) or text == workflow_file.STDIN or "/" in text:
         workflow = read_file(text)
@@ -81,7 +79,7 @@ def _definition(ctx: click.Context, text: str) -> dict[str, Any]:
             raise Invalid(f"{input_name(text)}: {'; '.join(errors)}")
         definition: dict[str, Any] = workflow.definition
         return definition
-    with open_store(ctx) as store:
+    with open_store() as store:
         return workflows.definition(store, workflows.find(store, text))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import json_option, open_store
-from casfs.cli.output import echo, echo_json, echo_line, echo_result
+from casfs.cli.common import open_store
+from casfs.cli.output import echo, echo_json, echo_line, echo_result, json_option, wants_json
 from casfs.errors import NotFound
 from engine.workflow import registry as workflows
 
@@ -16,23 +16,22 @@ from engine.workflow import registry as workflows
 @click.argument("name")
 @click.option("--prompt", "role", metavar="ROLE", help="The prompt of ROLE's first step instead.")
 @json_option
-@click.pass_context
-def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None:
+def show(name: str, role: str | None) -> None:
     """Print a workflow; with --json in the form that `add` reads.
 
     \b
     casfs workflow show develop
     casfs workflow show develop --prompt planner
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         definition = workflows.definition(store, workflows.find(store, name))
         agents = workflows.default_agents(store, name)
         origin = workflows.origin_text(store, name)
     if role is not None:
         prompt = _prompt(definition, role)
-        echo_result(as_json, {"role": role, "prompt": prompt}, prompt.rstrip())
+        echo_result({"role": role, "prompt": prompt}, prompt.rstrip())
         return
-    if as_json:
+    if wants_json():
         for key, spec in agents.items():
             package = {"package": spec["name"], "config": spec["config"]}
             definition["roles"][key]["agent"] = {**package, "version": spec["version"]}

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from casfs.cli import implicit_mount
-from casfs.cli.common import json_option, message_option, open_store, step_secrets
+from casfs.cli.common import message_option, open_store, step_secrets
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_result, json_option
 from casfs.cli.snapshot_options import notes, print_notes
 from casfs.cli.workspace.list import workspace_json
 from casfs.workspaces import lifecycle as workspaces
@@ -22,8 +22,7 @@ from casfs.workspaces.commit import commit_workspace
 @click.argument("directory")
 @message_option
 @json_option
-@click.pass_context
-def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> None:
+def commit(directory: str, message: str) -> None:
     """Record the content of the workspace DIRECTORY and print its root hash.
 
     A workspace opened from a checkpoint's NAME gets a new checkpoint of that name, unless
@@ -32,7 +31,7 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     \b
     casfs workspace commit ./work -m "the tests pass"
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         about = step_secrets().redact(message)
         committed = commit_workspace(store, registry.find(store, Path(directory)), about)
     checkpoint = committed.checkpoint
@@ -42,37 +41,34 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
         **notes(committed.report),
     }
     echo_result(
-        as_json,
         value,
         f"{committed.root} {checkpoint.name}@{checkpoint.id}" if checkpoint else committed.root,
     )
-    print_notes(committed.report, as_json)
+    print_notes(committed.report)
 
 
 @click.command()
 @click.argument("directory")
 @json_option
-@click.pass_context
-def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
+def discard(directory: str) -> None:
     """Discard the changes in DIRECTORY since the last commit; it stays open.
 
     \b
     casfs workspace discard ./work
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         workspace = registry.find(store, Path(directory))
         workspace = workspaces.discard(
             store, workspace, implicit_mount.tree_provider(store, os.environ)
         )
-    echo_result(as_json, workspace_json(workspace), f"{workspace.root} {workspace.path}")
+    echo_result(workspace_json(workspace), f"{workspace.root} {workspace.path}")
 
 
 @click.command()
 @click.argument("directory")
 @click.option("--force", is_flag=True, help="Discard uncommitted changes; also a damaged record.")
 @json_option
-@click.pass_context
-def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> None:
+def close(directory: str, force: bool) -> None:
     """Close the workspace DIRECTORY; refused while it has uncommitted changes.
 
     \b
@@ -82,7 +78,7 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
     path = registry.absolute(Path(directory))
     root = None
     over = True
-    with open_store(ctx) as store:
+    with open_store() as store:
         if not (force and workspaces.remove_broken(store, path)):
             workspace = registry.find(store, path)
             root = workspace.root
@@ -90,4 +86,4 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
         implicit_mount.end_unused(store, os.environ)
     suffix = "" if over else "; still used by a container, so the tree is kept"
     value = {"closed": str(path), "root": root, "over": over}
-    echo_result(as_json, value, f"{path} closed{suffix}")
+    echo_result(value, f"{path} closed{suffix}")

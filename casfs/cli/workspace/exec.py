@@ -16,14 +16,13 @@ from casfs.workspaces import overlay_mount, registry
 @click.command("exec", context_settings={"ignore_unknown_options": True})
 @click.argument("directory")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.pass_context
-def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
+def exec_(directory: str, command: tuple[str, ...]) -> None:
     """Run a command in the workspace DIRECTORY; exits with its exit code.
 
     \b
     casfs workspace exec ./work -- sh -c 'make && make test'
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         workspace = registry.find(store, Path(directory))
         inside = workspace.strategy.layered and workspace.strategy.mount is None
         layers = (

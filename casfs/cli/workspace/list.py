@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import open_store
 from casfs.cli.json_values import moment
+from casfs.cli.output import json_option
 from casfs.cli.table import Hash, echo_table
 from casfs.workspaces import registry
 from casfs.workspaces.registry import Workspace
@@ -15,14 +16,13 @@ from casfs.workspaces.registry import Workspace
 
 @click.command("list")
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_() -> None:
     """List the open workspaces: root, backend, state, directory.
 
     \b
     casfs workspace list --json
     """
-    with open_store(ctx) as store:
+    with open_store() as store:
         workspaces = registry.listing(store)
     rows = [
         (
@@ -36,11 +36,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     ]
     headers = "TREE BACKEND STATE DIRECTORY NAME"
     echo_table(
-        as_json,
-        list(map(workspace_json, workspaces)),
-        headers=headers,
-        rows=rows,
-        whole="TREE DIRECTORY",
+        list(map(workspace_json, workspaces)), headers=headers, rows=rows, whole="TREE DIRECTORY"
     )
 
 

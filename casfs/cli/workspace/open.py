@@ -10,8 +10,8 @@ import click
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.revisions import resolve
 from casfs.cli import background, implicit_mount
-from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo_result, warn
+from casfs.cli.common import open_store, store_root
+from casfs.cli.output import echo_result, json_option, warn
 from casfs.cli.purged_notes import print_missing
 from casfs.cli.workspace.list import workspace_json
 from casfs.errors import CasfsError, Corrupt, Refused
@@ -37,16 +37,13 @@ from casfs.workspaces.strategies import Strategy
 @click.option("--verify", is_flag=True, help="Hash all content first (for erofs-overlay).")
 @click.option("--without-local", is_flag=True, help="Leave out private and derived files.")
 @json_option
-@click.pass_context
 def open_(
-    ctx: click.Context,
     tree: str,
     directory: str,
     read_only: bool,
     backend: str | None,
     verify: bool,
     without_local: bool,
-    as_json: bool,
 ) -> None:
     """Open TREE as DIRECTORY, which must not exist or be empty.
 
@@ -58,11 +55,11 @@ def open_(
     casfs workspace open work@20260101 ./look --read-only
     """
     path = Path(directory)
-    with open_store(ctx) as store:
+    with open_store() as store:
         source = resolve(store, tree)
         if read_only:
             workspaces.sweep(store)
-        with implicit_mount.kept(store_root(ctx)):
+        with implicit_mount.kept(store_root()):
             state = RecordedState.of_tree(source.state.work) if without_local else source.state
             workspace = _open(
                 store,
@@ -81,7 +78,6 @@ def open_(
         else ""
     )
     echo_result(
-        as_json,
         workspace_json(workspace),
         f"{workspace.record['base']} {workspace.path} backend: {workspace.strategy.name}{how}",
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from functools import cache
+from typing import NamedTuple
 
 from casfs.native.erofs.model import BLOCK, Attr
 
@@ -47,48 +48,52 @@ XATTRS = struct.Struct("<IB7x")
 XATTR = struct.Struct("<BBH")
 
 
-def superblock(
-    *,
-    root: int,
-    inodes: int,
-    epoch: int,
-    blocks: int,
-    uuid: bytes,
-    chunked: bool,
-    area: int,
-    devices: int,
-    label: bytes,
-) -> bytes:
-    """Returns it with a checksum of 0. Inodes and shared xattrs are counted from block `area`."""
-    features = (CHUNKED if chunked else 0) | (DEVICES if devices else 0)
-    table = AT_TABLE // DEVICE_SLOT.size if devices else 0
-    return SUPER.pack(
-        *(MAGIC, 0, CHECKSUM | MTIME, BLOCK_BITS, 0, root, inodes, epoch, 0, blocks, area, area),
-        *(uuid, label, features, 0, devices, table, 0, 0, 0, 0),
-    )
+class Superblock(NamedTuple):
+    """Inodes and shared xattrs are counted from block `area`."""
+
+    root: int
+    inodes: int
+    epoch: int
+    blocks: int
+    uuid: bytes
+    chunked: bool
+    area: int
+    devices: int
+    label: bytes
+
+    def pack(self) -> bytes:
+        """Returns it with a checksum of 0."""
+        features = (CHUNKED if self.chunked else 0) | (DEVICES if self.devices else 0)
+        table = AT_TABLE // DEVICE_SLOT.size if self.devices else 0
+        return SUPER.pack(
+            *(MAGIC, 0, CHECKSUM | MTIME, BLOCK_BITS, 0),
+            *(self.root, self.inodes, self.epoch, 0, self.blocks, self.area, self.area),
+            *(self.uuid, self.label, features, 0, self.devices, table, 0, 0, 0, 0),
+        )
 
 
-def inode(
-    *,
-    short: bool,
-    format: int,
-    words: int,
-    mode: int,
-    nlink: int,
-    size: int,
-    start: int,
-    number: int,
-    attr: Attr,
-) -> bytes:
+class Inode(NamedTuple):
     """`mode`: with the kind; `words`: of extended attributes; `start`: the first block, or the
     chunk format."""
-    _, uid, gid, seconds, nanos = attr
-    if short:
-        return INODE.pack(format, words, mode, nlink, size, 0, start, number, uid, gid, 0)
-    format |= EXTENDED
-    return INODE_EXTENDED.pack(
-        format, words, mode, 0, size, start, number, uid, gid, seconds, nanos, nlink
-    )
+
+    format: int
+    words: int
+    mode: int
+    nlink: int
+    size: int
+    start: int
+    number: int
+    attr: Attr
+
+    def pack(self, short: bool) -> bytes:
+        format, words, mode, nlink, size, start, number, attr = self
+        _, uid, gid, seconds, nanos = attr
+        if short:
+            return INODE.pack(format, words, mode, nlink, size, 0, start, number, uid, gid, 0)
+        format |= EXTENDED
+        return INODE_EXTENDED.pack(
+            format, words, mode, 0, size, start, number, uid, gid, seconds, nanos, nlink
+        )
 
 
 def chunk_map(size: int, device: int = 0, block: int = 0) -> tuple[int, bytes]:

@@ -227,8 +227,7 @@ class _Image:
                 inode_offset = -(-inode_offset // BLOCK) * BLOCK
             after = bytes(tail)
         self._inodes += 1
-        fixed = layout.inode(
-            short=short,
+        fixed = layout.Inode(
             format=format,
             words=xattrs.words(encoded),
             mode=kind | attr.mode,
@@ -237,7 +236,7 @@ class _Image:
             start=start,
             number=self._inodes & 0xFFFF_FFFF,
             attr=attr,
-        )
+        ).pack(short)
         meta += b"".join((bytes(inode_offset - len(meta)), fixed, encoded, after))
         return inode_offset, inode_offset + head if format == layout.INLINE else 0
 
@@ -279,7 +278,7 @@ class _Image:
 
     def _write_superblock(self, first: bytearray, uuid: bytes, blocks: int, area: int) -> None:
         """The superblock has a checksum of the whole first block."""
-        first[AT_SUPER : AT_SUPER + layout.SUPER.size] = layout.superblock(
+        first[AT_SUPER : AT_SUPER + layout.SUPER.size] = layout.Superblock(
             root=self._root,
             inodes=self._inodes,
             epoch=self._epoch,
@@ -289,7 +288,7 @@ class _Image:
             area=area,
             devices=len(self._devices),
             label=self._label,
-        )
+        ).pack()
         START.pack_into(first, AT_SUPER + START.size, layout.crc32c(first[AT_SUPER:BLOCK]))
 
     def _data(self, fetch: Fetch) -> Iterator[bytes]:

@@ -75,84 +75,62 @@ class RestoreResult:
     failed: dict[RelativePath, str] = field(default_factory=dict)
 
 
-def restore(
-    store: Store,
-    state: RecordedState,
-    target: Path,
-    *,
-    base: TreeHash | None = None,
-    paths: Sequence[bytes] = (),
-    delete_untracked: bool = False,
-    verify: bool = False,
-    set_id: bool = False,
-    parents: bool = False,
-    dry_run: bool = False,
-    on_local_changes: OnLocalChanges | None = None,
-    on_delete: OnDelete = lambda before: None,
-    progress: Progress | None = None,
-    opened: int | None = None,
-    name: str = "",
-    leaves_out_failed: bool = False,
-) -> RestoreResult:
-    """Make the directory `target` hold all of `state`: a new one with the recorded times, one that
-    has files with times in the recorded order (`casfs.trees.restore.modification_order`).
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """How a restore treats what is in the directory.
 
     `base`: the tree that was restored there before. `paths`: restore only these of the tree.
     `delete_untracked`: also delete entries that are in neither tree, but none that a checkpoint
     leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
     every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
-    preserved modes. `parents`: make missing parents. `on_local_changes`: called before they are
-    overwritten; without it they are refused. What cannot be recorded, since it was purged, is moved
-    aside. `opened`: as in Target. `name`: NAME@ID of the checkpoint that `state` is of, which is
-    noted of the directory. `leaves_out_failed`: what cannot be read or written is in the result,
-    and the rest is restored.
+    preserved modes. `parents`: make missing parents. `dry_run`: only find out what would be
+    changed. `on_local_changes`: called before they are overwritten; without it they are refused.
+    `name`: NAME@ID of the checkpoint, which is noted of the directory. `leaves_out_failed`: what
+    cannot be read or written is in the result, and the rest is restored. `opened`: as in Target.
+    """
+
+    base: TreeHash | None = None
+    paths: Sequence[bytes] = ()
+    delete_untracked: bool = False
+    verify: bool = False
+    set_id: bool = False
+    parents: bool = False
+    dry_run: bool = False
+    on_local_changes: OnLocalChanges | None = None
+    on_delete: OnDelete = lambda before: None
+    progress: Progress | None = None
+    opened: int | None = None
+    name: str = ""
+    leaves_out_failed: bool = False
+
+
+DEFAULTS = RestoreOptions()
+
+
+def restore(
+    store: Store, state: RecordedState, target: Path, options: RestoreOptions = DEFAULTS
+) -> RestoreResult:
+    """Make the directory `target` hold all of `state`: a new one with the recorded times, one that
+    has files with times in the recorded order (`casfs.trees.restore.modification_order`).
+
+    What cannot be recorded before it is overwritten, since it was purged, is moved aside.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
     # A hash that names no tree is refused before the lock and the parents are made.
-    for hash in filter(None, (state.full, state.tree, base)):
+    for hash in filter(None, (state.full, state.tree, options.base)):
         tree.load(store, hash)
     started = time.monotonic()
-    restore_target = Target(store, target, opened)
-    options = _Options(
-        name,
-        base,
-        paths,
-        delete_untracked=delete_untracked,
-        verify=verify,
-        set_id=set_id,
-        dry_run=dry_run,
-        on_local_changes=on_local_changes,
-        on_delete=on_delete,
-        progress=progress,
-        leaves_out_failed=leaves_out_failed,
-    )
+    restore_target = Target(store, target, options.opened)
     task = _Restore(store, state, restore_target, options)
     lock = locks.held(store.root, restore_target.lock, restore_target.refuse_to_wait)
     with lock, task.errors_named():
-        restore_target.check(state.full, delete_untracked, parents)
+        restore_target.check(state.full, options.delete_untracked, options.parents)
         # Of a restore that was killed: under the lock nobody else is filling it.
         restore_target.delete_staging()
         task.run()
     task.result.seconds = time.monotonic() - started
     return task.result
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """As the parameters of `restore` that have these names."""
-
-    name: str
-    base: TreeHash | None
-    paths: Sequence[bytes]
-    delete_untracked: bool
-    verify: bool
-    set_id: bool
-    dry_run: bool
-    on_local_changes: OnLocalChanges | None
-    on_delete: OnDelete
-    progress: Progress | None
-    leaves_out_failed: bool
 
 
 @dataclass(slots=True)
@@ -173,7 +151,7 @@ class _Contents:
 
 class _Restore:
     def __init__(
-        self, store: Store, state: RecordedState, target: Target, options: _Options
+        self, store: Store, state: RecordedState, target: Target, options: RestoreOptions
     ) -> None:
         # Through a view: what only looks, or is refused, must store no byte of the directory.
         self._store = ScratchStore(store)

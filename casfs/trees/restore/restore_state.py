@@ -58,14 +58,13 @@ class RestoreState:
 
 
 class RestoreStates:
-    """The restore states of a store; a store in memory has none."""
+    """The restore states of a store."""
 
-    def __init__(self, root: Path | None, folder: str = FOLDER) -> None:
-        self._folder = None if root is None else root / folder
+    def __init__(self, root: Path, folder: str = FOLDER) -> None:
+        self._folder = root / folder
 
     def path(self, target: Path) -> Path:
         """Returns the file of a directory's state."""
-        assert self._folder is not None
         return self._folder / f"{self.key(target)}.json"
 
     @staticmethod
@@ -75,21 +74,15 @@ class RestoreStates:
     def staging_name(self, target: Path) -> str:
         """Returns the only name that an unfinished restore may have left in the target or beside
         it: always the same, so that the next restore finds it; each store has its own."""
-        if self._folder is None:
-            return f".casfs.{os.urandom(8).hex()}"
         return f".casfs.{self.key(self._folder.resolve() / self.key(target))[:16]}"
 
     def find(self, target: Path) -> RestoreState | None:
         """Returns the state of the directory at this path, if any."""
-        if self._folder is None:
-            return None
         state = _read(self.path(target))
         return state if state is not None and state.path == str(target) else None
 
     def save(self, state: RestoreState, *, durable: bool = False) -> None:
         """`durable`: synced when it returns; the state of a restore under way must not be lost."""
-        if self._folder is None:
-            return
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self.path(Path(state.path))
         if not path.exists():
@@ -98,19 +91,17 @@ class RestoreStates:
             file.write(json.dumps(asdict(state)).encode("ascii"))
 
     def forget(self, target: Path) -> None:
-        if self._folder is not None:
-            self.path(target).unlink(missing_ok=True)
+        self.path(target).unlink(missing_ok=True)
 
     def listing(self) -> list[RestoreState]:
         """Returns the states of all directories that are there."""
-        if self._folder is None or not self._folder.is_dir():
+        if not self._folder.is_dir():
             return []
         states = map(_read, sorted(self._folder.glob("*.json")))
         return [state for state in states if state is not None and _exists(state)]
 
     def _prune(self) -> None:
         """Delete the states of directories that are gone."""
-        assert self._folder is not None
         for path in self._folder.glob("*.json"):
             state = _read(path)
             if state is None or not _exists(state):

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from casfs.digest import TreeHash
-from casfs.errors import Conflict, Failed, NotFound, Refused
+from casfs.errors import Conflict, NotFound, Refused
 from casfs.store.store import Store
 from casfs.system import rmtree
+from casfs.system.files import os_errors
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable, real_path
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
@@ -239,18 +240,16 @@ class Target:
     def forget(self) -> None:
         """Delete the state, and the staging directory that a killed restore left. Raises Failed."""
         self.delete_staging()
-        try:
+        with os_errors(f"cannot forget {self}"):
             self._states.forget(self.path)
             self._undo.forget(self.path)
-        except OSError as error:
-            raise Failed(f"cannot forget {self}: {error.strerror}") from None
 
 
 def record_state(store: Store, directory: Path, state: RecordedState, name: str = "") -> None:
     """Note that `directory` holds `state`, recorded as the checkpoint `name`, as it does after a
     restore. Raises Failed."""
     work = state.tree if state.local else None
-    try:
+    with os_errors(f"cannot note what {directory} holds"):
         # Unlike a target, it may be named by a link: the state is of the directory it leads to.
         fd = os.open(directory, DIR_FLAGS & ~os.O_NOFOLLOW)
         try:
@@ -258,8 +257,6 @@ def record_state(store: Store, directory: Path, state: RecordedState, name: str 
             target.save_state(fd, [state.full], name, work=work)
         finally:
             os.close(fd)
-    except OSError as error:
-        raise Failed(f"cannot note what {directory} holds: {error.strerror}") from None
 
 
 def listed(paths: Sequence[bytes]) -> str:
@@ -269,10 +266,8 @@ def listed(paths: Sequence[bytes]) -> str:
 
 def absolute(target: Path) -> Path:
     """Returns the path of a target; resolves links in the parents: one directory, one state."""
-    try:
+    with os_errors(f"cannot restore to {target}"):
         path = target.absolute()
-    except OSError as error:
-        raise Failed(f"cannot restore to {target}: {error.strerror}") from None
     # The last name is kept, so that a target that is a link is seen, and refused.
     if path.name in ("", ".."):
         return Path(os.path.realpath(path))

@@ -57,8 +57,7 @@ def exclude_stores(
     refuse_unrecordable(store, directory)
     top = real_path(directory)
     stores = {mount.point: MOUNT for mount in mounts.mounts() if mount.type == MOUNT_TYPE}
-    if store.root is not None:
-        stores[store.root.resolve()] = STORE
+    stores[store.root.resolve()] = STORE
     inside = {path: kind for path, kind in stores.items() if top in path.parents}
     for path, kind in inside.items():
         report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {kind}")
@@ -70,7 +69,7 @@ def refuse_unrecordable(store: Store, directory: Path) -> None:
     """Raises Refused for the store, and for directories whose files the kernel makes up."""
     top = real_path(directory)
     shown = shown_path(directory)
-    if store.root is not None and top.is_relative_to(store.root.resolve()):
+    if top.is_relative_to(store.root.resolve()):
         raise Refused(f"{shown} is the store itself, or in it; record another directory")
     above = [mount for mount in mounts.mounts() if top.is_relative_to(mount.point)]
     holder = max(above, key=lambda mount: len(mount.point.parts), default=None)

@@ -30,8 +30,6 @@ class Policy:
 
 def load(store: Store) -> Policy:
     """Returns the policy of a store. Raises Invalid for a setting that is not valid."""
-    if store.root is None:
-        return Policy()
     values = config.values(store.root, os.environ)
     allowed = values["snapshot.allow"]
     return Policy(

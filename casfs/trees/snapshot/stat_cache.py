@@ -182,11 +182,9 @@ class StatCache:
             )
 
 
-def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> StatCache | None:
+def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> StatCache:
     """Returns the rows of a directory as recorded by these rules and `variant` (that of
-    SnapshotOptions), else as recorded by other rules, or restored; None for a store in memory."""
-    if store.root is None:
-        return None
+    SnapshotOptions), else as recorded by other rules, or restored."""
     path = store.root / "index.db"
     where = os.fsencode(real_path(directory))
     last = f"/{variant}".encode()
@@ -212,10 +210,9 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
 
 def forget(store: Store, hash: str) -> None:
     """Deletes the rows that name this content, so that its files are read again."""
-    if store.root is not None:
-        with _database(store.root / "index.db") as database, database.write() as db:
-            key = bytes.fromhex(hash)
-            db.execute("DELETE FROM dated_directories WHERE instr(recorded, ?) > 0", (key,))
+    with _database(store.root / "index.db") as database, database.write() as db:
+        key = bytes.fromhex(hash)
+        db.execute("DELETE FROM dated_directories WHERE instr(recorded, ?) > 0", (key,))
 
 
 def _database(path: Path) -> closing[Database]:

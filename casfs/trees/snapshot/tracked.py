@@ -100,8 +100,6 @@ def remember(
     written and which no other process knows yet. Its private files count as scanned."""
     options = SnapshotOptions(preserve, scanner=policy.load(store).scanner())
     cache = stat_cache.load(store, directory, rules=IgnoreRules(), variant=options.variant)
-    if cache is None:
-        return
     private = {path for path, _ in recorded_state.local_paths(store, state.tree, state.full)}
     size = store.blobs.info([state.full])[state.full].size
     _Memory(store, cache, private=private, clock=_clock_ns(fd)).directory(

@@ -8,6 +8,7 @@ ignored, whatever the rules say: it was recorded, so its change is a change.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,8 +60,29 @@ def record(
     base = next(iter(known), None)
     with store.batch() as batch:
         return snapshot(
-            store, batch, directory, rules, report=report, options=options, base=base, verify=verify
+            store,
+            batch,
+            directory,
+            rules,
+            report=report,
+            options=options,
+            earlier=Earlier(base),
+            verify=verify,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is known of a directory before a snapshot. `base`: what it held; `known`: what it holds
+    by a restore; `thread`: of the workspace of one: what was private in those two stays so, as an
+    agent may have had git track it."""
+
+    base: RecordedState | None = None
+    known: RecordedState | None = None
+    thread: ThreadRules | None = None
+
+
+NOTHING_EARLIER = Earlier()
 
 
 def snapshot(
@@ -70,26 +92,21 @@ def snapshot(
     rules: IgnoreRules,
     report: SnapshotReport,
     options: SnapshotOptions,
-    base: RecordedState | None = None,
+    earlier: Earlier = NOTHING_EARLIER,
     *,
-    known: RecordedState | None = None,
-    thread: ThreadRules | None = None,
     verify: bool = False,
 ) -> RecordedState:
-    """Stores what `rules` leave of a directory; `base`, `known`, `thread`: as of `divide`. The
-    batch is committed, but for the heads that it moves."""
+    """Stores what `rules` leave of a directory. The batch is committed, but for the heads that it
+    moves."""
     cache = stat_cache.load(store, directory, rules=rules, variant=options.variant)
     # Only its rows are dropped: what is read is to be remembered.
-    if cache is not None and verify:
+    if verify:
         cache.rows.clear()
     encoded = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
     full = encoded.dated
-    state = divide(
-        store, batch, full, directory, report=report, base=base, known=known, thread=thread
-    )
+    state = divide(store, batch, full, directory, report=report, earlier=earlier)
     # Last: until `divide` has committed, the nodes that the rows name are not in the store.
-    if cache is not None:
-        cache.save()
+    cache.save()
     return state
 
 
@@ -99,17 +116,15 @@ def divide(
     full: DatedTree,
     directory: Path,
     report: SnapshotReport,
-    base: RecordedState | None,
+    earlier: Earlier = NOTHING_EARLIER,
     *,
-    known: RecordedState | None = None,
-    thread: ThreadRules | None = None,
     is_partial: bool = False,
 ) -> RecordedState:
     """Returns the state of a directory of which a snapshot made the tree `full` and `report`, in
-    this batch. `base`: what it held before; `known`: what it holds by a restore; `thread`: of the
-    workspace of one: what was private in those two stays so, as an agent may have had git track it;
-    `is_partial`: only what has changed since `base` was looked at and reported. Raises Invalid for
-    a damaged git index."""
+    this batch. `is_partial`: only what has changed since the earlier `base` was looked at and
+    reported. Raises Invalid for a damaged git index."""
+    base = earlier.base
+    thread = earlier.thread
     batch.begin_local()
     batch.commit()  # the tree can be read from here on; no head leads to it yet
     before: tree.Entries = {}
@@ -119,8 +134,8 @@ def divide(
         _report_unchanged(store, full.tree, before=before, report=report)
     # Of a checkpoint git says anew what is private; in a thread an agent's `git add` must not.
     sticky = {} if thread is None else before
-    if known is not None:
-        sticky = sticky | _private_before(store, known)
+    if earlier.known is not None:
+        sticky = sticky | _private_before(store, earlier.known)
     settings = policy.load(store)
     rules = IgnoreRules(work=settings.work)
     # Before `settle`: a file whose only findings are allowed is not private for them.
@@ -219,11 +234,10 @@ def snapshot_paths(
     """Stores what `rules` leave of a directory as one tree, whatever is work in it. It is only
     compared, and no head keeps it."""
     cache = stat_cache.load(store, directory, rules=rules, variant=options.variant)
-    if cache is not None and verify:
+    if verify:
         cache.rows.clear()
     with store.batch() as batch:
         root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
     # What is new of it stays local, as nothing has decided what is work.
-    if cache is not None:
-        cache.save()
+    cache.save()
     return root.dated

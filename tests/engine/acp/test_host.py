@@ -51,7 +51,6 @@ async def test_files_are_those_of_the_workspace(disk_store: Store, tmp_path: Pat
     (inside := tmp_path / "link").symlink_to(outside)
     assert inside.read_text() == "secret"
     begun = start(disk_store, {"argv": ["x"]})
-    assert disk_store.root is not None
     place = disk_store.root / "workspaces" / begun.id
     script = Script(
         tmp_path,

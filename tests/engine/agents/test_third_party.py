@@ -81,7 +81,6 @@ def test_one_is_described() -> None:
 @pytest.mark.usefixtures("on_path")
 def test_one_plays_a_role(disk_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     root = disk_store.root
-    assert root is not None
     monkeypatch.setenv("PARROT_KEY", "hunter2-hunter2")
     workflows.add(disk_store, ONE)
 

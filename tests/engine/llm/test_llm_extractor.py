@@ -159,7 +159,6 @@ def test_the_daemon_has_what_the_settings_say(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = disk_store.root
-    assert root is not None
     monkeypatch.setenv("CASFS_EXTRACTOR_MODEL", "m")
     refused = spawn("--store", root, "daemon")
     assert refused.returncode == 1

@@ -269,7 +269,6 @@ def test_a_turn_is_seen_as_soon_as_it_is_over(disk_store: Store) -> None:
         gone.wait(60)
 
     root = disk_store.root
-    assert root is not None
     workflows.add(disk_store, ONE)
     with served(tool_calls(("cas_put", '{"text": "x"}')), hang) as model, daemon(root):
         config = {"baseUrl": model.url, "model": "m"}
@@ -296,7 +295,6 @@ def test_a_log_tells_of_a_turn_while_the_step_goes_on(disk_store: Store) -> None
         text(DONE)(handler)
 
     root = disk_store.root
-    assert root is not None
     workflows.add(disk_store, ONE)
     with served(tool_calls(("cas_put", '{"text": "x"}')), late) as model, daemon(root):
         bound = {"a": {"name": "react", "config": {"baseUrl": model.url, "model": "m"}}}

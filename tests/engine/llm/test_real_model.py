@@ -56,7 +56,6 @@ def config(url: str, **more: Any) -> dict[str, Any]:
 
 def played(store: Store, workspace: str, agents: dict[str, Any]) -> threads.Thread:
     root = store.root
-    assert root is not None
     workflows.add(store, json.loads(WORKFLOW.read_text("utf-8")))
     with daemon(root):
         task = "add() in add.py subtracts. Correct it."

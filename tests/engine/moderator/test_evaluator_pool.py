@@ -287,7 +287,6 @@ async def test_what_the_process_is_left_with() -> None:
 
 
 def test_a_rule_without_an_end_suspends_its_thread_alone(disk_store: Store) -> None:
-    assert disk_store.root is not None
     root = Path(disk_store.root)
     rules = [rule("__start__", "a"), rule("a", "a", ENDLESS), rule("a", "__end__")]
     workflows.add(disk_store, workflow(rules, "endless", a=None))
@@ -311,7 +310,6 @@ def test_a_rule_without_an_end_suspends_its_thread_alone(disk_store: Store) -> N
 
 def test_three_hung_rules_hold_up_nobody(disk_store: Store) -> None:
     """One second of the processor is what each may have; the others go on meanwhile."""
-    assert disk_store.root is not None
     root = Path(disk_store.root)
     for number, when in enumerate(HUNG):
         rules = [rule("__start__", "a", when), rule("__start__", "a"), rule("a", "__end__")]
@@ -337,7 +335,6 @@ def test_three_hung_rules_hold_up_nobody(disk_store: Store) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_they_end_with_the_daemon(disk_store: Store, number: int) -> None:
-    assert disk_store.root is not None
     root = Path(disk_store.root)
     rules = [rule("__start__", "a", "true"), rule("a", "__end__")]
     workflows.add(disk_store, workflow(rules, "one", a=None))

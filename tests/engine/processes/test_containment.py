@@ -37,7 +37,7 @@ async def nothing(pid):
 
 async def main(token, limits, timeout, *argv):
     try:
-        cage = containment.begin(token, json.loads(limits))
+        confinement = containment.begin(token, json.loads(limits))
     except CasfsError as error:
         return {"refused": str(error)}
     env = {"PATH": os.environ["PATH"], "CASFS_RUN": token, **json.loads(os.environ["MORE"])}
@@ -46,9 +46,10 @@ async def main(token, limits, timeout, *argv):
         done = await subprocesses.run(argv, b"given", **keep)
     except subprocesses.TimedOut as error:
         done = error.result
-    await cage.close()
+    await confinement.close()
     texts = {"out": done.stdout.decode(), "err": done.stderr.decode()}
-    found = {"code": done.exit_code, **texts, "reason": cage.reason(), **cage.record()}
+    found = {"code": done.exit_code, **texts, "reason": confinement.reason()}
+    found |= confinement.record()
     return found
 
 print(json.dumps(trio.run(main, *sys.argv[1:])))
@@ -312,7 +313,7 @@ def test_a_faulty_default_changes_none() -> None:
     try:
         with pytest.raises(Invalid, match=r"limits\.cpuS"):
             containment.set_defaults({"cpuS": 0})
-        assert containment.cage("none").limits.cpu == 100
+        assert containment.of_run("none").limits.cpu == 100
     finally:
         containment.set_defaults({})
 

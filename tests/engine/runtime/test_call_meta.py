@@ -173,7 +173,6 @@ def test_an_unknown_name_in_the_agent_of_a_called_thread(disk_store: Store, side
 def test_a_default_agent_is_checked_when_the_workflow_is_added(
     disk_store: Store, side: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
 ) -> None:
-    assert disk_store.root is not None
     cli = Cli(disk_store.root, monkeypatch, capfdbinary)
     config = calling(side, "{'word': $random()}").config
     roles = {"c": {**OUTER["roles"]["c"], "agent": {"package": "workflow", "config": config}}}

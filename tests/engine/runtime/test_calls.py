@@ -405,7 +405,6 @@ def ask(store: Store, agent: Binding) -> str:
 
 
 def root_of(store: Store) -> Path:
-    assert store.root is not None
     return store.root
 
 

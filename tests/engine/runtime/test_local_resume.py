@@ -168,7 +168,6 @@ def test_a_thread_goes_on_after_its_daemon_was_killed(
     disk_store: Store, state: RecordedState, side: Side, tmp_path: Path
 ) -> None:
     root, go, started = disk_store.root, tmp_path / "go", tmp_path / "pids"
-    assert root is not None
     workflows.add(disk_store, loop(2))
     wait = f"[ $CASFS_STEP = 1 ] || while [ ! -e {go} ]; do sleep 0.01; done"
     agent = says({}, f"{side.see()}; {CHANGE}; echo $$ >>{started}; {wait}")

@@ -189,7 +189,6 @@ async def test_a_store_of_an_older_casfs_goes_on(disk_store: Store, got: Path) -
     del document["properties"]["prompt"]
     with disk_store.batch() as batch:
         batch.put_schema(document, builtin=True)
-    assert disk_store.root is not None
     with Store.open(disk_store.root) as old:
         ended = await carry_on(old, begin(old, loop(2), {"a": reads(got)}))
         assert ended.status == ENDED

@@ -35,7 +35,6 @@ async def test_a_workspace_over_its_limit_is_not_read(disk_store: Store) -> None
     rests = await carry_on(disk_store, made, workspaces=Workspaces(max_bytes=1 << 20))
     assert (rests.status, rests.record["cause"]) == (SUSPENDED, "failure")
     assert "holds more than 1048576 bytes" in rests.record["reason"]
-    assert disk_store.root is not None
     assert os.listdir(disk_store.root / "workspaces") == []
 
 
@@ -54,7 +53,6 @@ async def test_recording_can_be_cancelled(
     disk_store: Store, open: Callable[[Store, Path], Workspace]
 ) -> None:
     """A sparse file that is hashed for most of a minute; what was staged is deleted."""
-    assert disk_store.root is not None
     temp = disk_store.root / "tmp"
     tree = disk_store.put_node("directory", EMPTY).hash
     made = begin(disk_store, ONE, {"a": says({}, "truncate -s 16G big")}, tree)
@@ -138,7 +136,6 @@ def test_a_thread_that_fills_the_disk_is_suspended_and_can_be_cancelled(small_di
 def test_the_workspace_is_freed_before_the_head_moves(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert disk_store.root is not None
     tree = disk_store.put_node("directory", EMPTY).hash
     thread = begin(disk_store, ONE, {"a": says({})}, tree)
     place = disk_store.root / "workspaces" / thread.id

@@ -207,7 +207,6 @@ def test_a_store_of_an_older_casfs_says_what_to_do(disk_store: Store) -> None:
     del document["properties"]["moderator"]["items"]["properties"]["prompt"]
     with disk_store.batch() as batch:
         batch.put_schema(document, builtin=True)
-    assert disk_store.root is not None
     with Store.open(disk_store.root) as store:
         workflows.add(store, told())
         with pytest.raises(Invalid, match=r"moderator\[0\].*'prompt'.*`casfs init`"):
@@ -231,7 +230,6 @@ moderator:
 def test_the_command_line_shows_it(
     disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
 ) -> None:
-    assert disk_store.root is not None
     cli = Cli(disk_store.root, monkeypatch, capfdbinary)
     file = tmp_path / "two.yaml"
     file.write_text(FILE)

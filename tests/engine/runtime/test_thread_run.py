@@ -72,7 +72,6 @@ def end_of(store: Store, thread: Thread) -> Any:
 
 
 def workspaces(store: Store) -> list[str]:
-    assert store.root is not None
     return os.listdir(store.root / "workspaces")
 
 

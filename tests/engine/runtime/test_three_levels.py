@@ -47,7 +47,6 @@ class Levels:
     """The threads and agents of one run. `side`: where each agent notes its role, a line a run."""
 
     def __init__(self, store: Store, side: Path) -> None:
-        assert store.root is not None
         self.store, self.root, self.side = store, store.root, side
         shipped.install(store)
         workflows.add(store, CHECK)

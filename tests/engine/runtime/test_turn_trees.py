@@ -57,7 +57,7 @@ def start(store: Store, agent: Binding, definition: dict[str, Any] = ONE) -> Thr
 def fork(
     store: Store, thread: Thread, at: str, agents: Mapping[str, Binding] = NO_BINDINGS, **more: Any
 ) -> Thread:
-    return forking.fork(store, thread, at, [agents], **more)[0]
+    return forking.fork(store, thread, at, [agents], options=forking.ForkOptions(**more))[0]
 
 
 def files(store: Store, root: str) -> dict[bytes, bytes]:
@@ -356,7 +356,6 @@ async def test_a_store_of_an_older_casfs_records_no_trees(disk_store: Store) -> 
             document["properties"].pop(member, None)
         with disk_store.batch() as batch:
             batch.put_schema(document, builtin=True)
-    assert disk_store.root is not None
     with Store.open(disk_store.root) as old, served(*SCRIPT) as model:
         ended = await carry_on(old, start(old, react(model)))
         assert ended.status == ENDED, ended.record["reason"]

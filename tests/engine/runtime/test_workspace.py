@@ -46,7 +46,6 @@ def state(disk_store: Store, project: Path) -> RecordedState:
 @pytest.fixture
 def workspace(disk_store: Store, state: RecordedState) -> Workspace:
     """A workspace that holds `state`."""
-    assert disk_store.root is not None
     made = Workspace(disk_store, disk_store.root / "workspaces" / "T")
     made.reset(state)
     return made
@@ -129,7 +128,6 @@ def test_remove_leaves_nothing(workspace: Workspace) -> None:
 
 
 def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: Workspace) -> None:
-    assert disk_store.root is not None
     half = workspace.path.parent / RestoreStates(disk_store.root).staging_name(workspace.path)
     other = workspace.path.parent / ".casfs.0123456789abcdef"
     for made in (half, other):
@@ -143,7 +141,6 @@ def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: W
 def test_a_daemon_sweeps_what_threads_that_are_over_left(
     disk_store: Store, state: RecordedState
 ) -> None:
-    assert disk_store.root is not None
     folder = disk_store.root / "workspaces"
     agents = {"a": says({})}
     ended, running, suspended = (begin(disk_store, ONE, agents, state) for _ in range(3))
@@ -163,7 +160,6 @@ def test_a_daemon_sweeps_what_threads_that_are_over_left(
 
 
 def test_a_daemon_sweeps_when_it_starts(disk_store: Store, state: RecordedState) -> None:
-    assert disk_store.root is not None
     ended = begin(disk_store, ONE, {"a": says({})}, state)
     transitions.cancel(disk_store, ended)
     place = disk_store.root / "workspaces" / ended.id

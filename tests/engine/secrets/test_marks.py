@@ -102,7 +102,6 @@ def test_what_is_allowed_stays() -> None:
 
 
 def test_the_settings_of_the_store(disk_store: Store) -> None:
-    assert disk_store.root is not None
     allowed = fingerprint(GITHUB.encode())
     (disk_store.root / "config.toml").write_text(f'[snapshot]\nallow = ["{allowed}"]\n')
     marks = redaction.new_marks(disk_store, {})
@@ -162,7 +161,6 @@ SCRIPT = f"""
 
 def test_an_agent_that_prints_two(disk_store: Store) -> None:
     root = disk_store.root
-    assert root is not None
     workflows.add(disk_store, ONE)
     with daemon(root):
         id, open_id = (

@@ -213,7 +213,6 @@ def test_no_key_is_left_anywhere(
     """A program that prints its key and writes it, a model that repeats what it saw, a task
     that holds it, and at last an error that does."""
     root = disk_store.root
-    assert root is not None
     (tmp_path / "project").mkdir()
     (tmp_path / "project/.env").write_text(f"TOKEN={TOKEN}\n")
     with disk_store.batch() as batch:

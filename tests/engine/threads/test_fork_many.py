@@ -30,7 +30,6 @@ def played(store: Store, id: str) -> list[str]:
 
 
 def size(store: Store) -> int:
-    assert store.root is not None
     return sum(file.stat().st_size for file in store.root.glob("store.db*"))
 
 
@@ -68,7 +67,7 @@ def test_a_hundred_are_one_publication(disk_store: Store, monkeypatch: pytest.Mo
 def test_what_is_refused(disk_store: Store, count: int, name: str | None, said: str) -> None:
     old = begin(disk_store, ONE, {"a": says({})})
     with pytest.raises(Invalid, match=said):
-        forking.fork(disk_store, old, count=count, name=name)
+        forking.fork(disk_store, old, count=count, options=forking.ForkOptions(name=name))
     assert len(threads.list_threads(disk_store)) == 1
 
 

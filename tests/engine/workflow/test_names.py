@@ -125,16 +125,4 @@ def test_a_workflow_may_end_where_no_rule_matches() -> None:
     rules = [rule("__start__", "a"), rule("a", "b", "$last('a').meta.status = 'yes'")]
     report = check(definition(rules, a=STATUS, b=None))
     assert report.errors == []
-    assert [line.split(" (")[0] for line in report.warnings] == [
-        "$.moderator: it may be that no rule matches after a",
-        "$.moderator: it may be that no rule matches after b",
-    ]
-
-
-def test_a_loop_whose_rules_cover_all_never_ends() -> None:
-    enum = {"name": "m", "type": "object", **OPEN, "required": ["status"]}
-    whens = ("$last('a').meta.status = 'yes'", "$last('a').meta.status = 'no'")
-    rules = [rule("__start__", "a"), *(rule("a", "a", when) for when in whens)]
-    assert check(definition(rules, a=enum)).errors == [
-        "$.moderator: no path from __start__ to __end__"
-    ]
+    assert report.warnings == []

@@ -194,7 +194,7 @@ def test_damage_in_a_tree_stays_where_it_is(store: Store) -> None:
     assert inner is not None
     damage(store, inner, None)
     damage(store, Digest.of(b"hello\n").hash, None)
-    store = Store(store.backend)  # one that has decoded nothing yet
+    store = Store(store.backend, store.root)  # one that has decoded nothing yet
     top = at(store, f"trees/{tree}")
     assert isinstance(top, Directory)
     assert len(dict(top.entries())) == 7

@@ -106,7 +106,6 @@ def test_verify_reads_every_file(disk_store: Store, tmp_path: Path) -> None:
     """A byte that was changed on the disk, below the file system, changes no stat."""
     root, place = put_tree(disk_store, {"f": LARGE, "g": b"1"}), tmp_path / "w"
     restore_tree(disk_store, root, place)
-    assert disk_store.root is not None
     with closing(sqlite3.connect(disk_store.root / "index.db", isolation_level=None)) as db:
         ((names, stats),) = db.execute("SELECT names, stats FROM dated_directories").fetchall()
         (place / "f").write_bytes(b"x" * len(LARGE))

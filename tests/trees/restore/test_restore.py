@@ -42,7 +42,6 @@ def named(tree: Tree) -> dict[bytes, Any]:
 
 def corrupt(store: Store, hash: str) -> None:
     """Flip one byte of a large blob on disk."""
-    assert store.root is not None
     path = store.root / "objects" / hash[:2] / hash[2:]
     path.chmod(0o644)
     data = bytearray(path.read_bytes())
@@ -262,7 +261,6 @@ def test_a_blob_whose_file_is_cut_while_it_is_copied(
     data = b"x" * 2 * FILE_MIN_BYTES
     root = put_tree(disk_store, {"f": data})
     hash = hash_bytes(data)
-    assert disk_store.root is not None
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
     path.chmod(0o644)
     called = getattr(write, at)

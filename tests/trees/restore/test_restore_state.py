@@ -69,7 +69,6 @@ def test_what_is_not_known_is_refused(disk_store: Store, tmp_path: Path, kind: s
     place = tmp_path / "w"
     if kind != "never restored":
         restore_tree(disk_store, put_tree(disk_store, {"f": b"1"}), place)
-    assert disk_store.root is not None
     [*records] = (disk_store.root / "restored").glob("*.json")
     if kind == "another directory":
         place.rename(tmp_path / "moved")
@@ -101,7 +100,6 @@ def test_from_that_is_no_tree(store: Store, tmp_path: Path) -> None:
 def test_records_of_directories_that_are_gone_are_forgotten(
     disk_store: Store, tmp_path: Path
 ) -> None:
-    assert disk_store.root is not None
     root = put_tree(disk_store, {})
     for n in range(3):
         restore_tree(disk_store, root, tmp_path / f"w{n}")
@@ -122,7 +120,6 @@ def test_one_restore_at_a_time(disk_store: Store, tmp_path: Path) -> None:
 
 def test_the_store_itself_is_no_target(disk_store: Store, tmp_path: Path) -> None:
     root = put_tree(disk_store, {"store.db": b""})
-    assert disk_store.root is not None
     with pytest.raises(Refused, match="the store itself"):
         restore_tree(disk_store, root, disk_store.root, base=root)
     with pytest.raises(Refused, match="the store itself"):
@@ -131,7 +128,6 @@ def test_the_store_itself_is_no_target(disk_store: Store, tmp_path: Path) -> Non
 
 def test_of_what_is_in_the_store_only_workspaces_are_targets(disk_store: Store) -> None:
     root = put_tree(disk_store, {"f": b"1"})
-    assert disk_store.root is not None
     for inside in ("new", "objects/ab", "workspaces"):
         with pytest.raises(Refused, match="restore into another directory"):
             restore_tree(disk_store, root, disk_store.root / inside)

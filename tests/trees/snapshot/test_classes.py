@@ -51,7 +51,6 @@ def with_git(place: Path, *tracked: str) -> Path:
 
 def setting(store: Store, name: str, *patterns: str) -> None:
     """Sets `snapshot.<name>` of a store."""
-    assert store.root is not None
     with (store.root / config.FILE).open("a") as file:
         file.write(f"snapshot.{name} = {json.dumps(patterns)}\n")
 
@@ -98,7 +97,9 @@ def test_without_git_a_secret_is_private(store: Store, tmp_path: Path) -> None:
 def test_without_git_what_was_recorded_as_work_stays_so(store: Store, tmp_path: Path) -> None:
     """As after --allow-secret; with another content it is new."""
     place = write_tree(tmp_path / "w", {"conf": SECRET})
-    known = create.create(store, "w", place, allow_secret=True).checkpoint
+    known = create.create(
+        store, "w", place, options=create.CreateOptions(allow_secret=True)
+    ).checkpoint
     state = create.checkpoint.recorded(store, known)
     found = recorded(store, place, state)
     assert (found.work, set(found.report.exposed)) == ({"conf"}, {b"conf"})
@@ -135,7 +136,9 @@ def test_derived_directories_of_a_checkpoint(
 ) -> None:
     content: dict[str, Any] = {"package.json": b"", "node_modules": {"x": b""}, "a": b""}
     place = write_tree(tmp_path / "w", content)
-    made = create.create(store, "w", place, with_derived=with_derived, patterns=["a"]).checkpoint
+    made = create.create(
+        store, "w", place, options=create.CreateOptions(with_derived=with_derived, patterns=["a"])
+    ).checkpoint
     state = create.checkpoint.recorded(store, made)
     assert list(tree.load(store, state.tree)) == [b"package.json"]
     if with_derived:

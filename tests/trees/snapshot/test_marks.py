@@ -41,11 +41,10 @@ def hidden_work(store: Store) -> set[str]:
 
 
 def make(store: Store, project: Path, name: str = "app", **more: Any) -> None:
-    create.create(store, name, project, **more)
+    create.create(store, name, project, options=create.CreateOptions(**more))
 
 
 def settings(store: Store, text: str) -> None:
-    assert store.root is not None
     (store.root / "config.toml").write_text(text)
 
 
