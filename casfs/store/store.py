@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -166,6 +163,10 @@ class Store:
     def memory(cls) -> Self:
         """Makes a store in a private directory of the kernel's memory, or of the temporary files
         where there is none. It is removed when the store is closed or collected, or Python ends."""
+        import shutil
+        import tempfile
+        import weakref
+
         folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
         root = Path(tempfile.mkdtemp(prefix="casfs-", dir=folder))
         try:
