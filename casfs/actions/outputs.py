@@ -29,7 +29,7 @@ from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import rmtree
-from casfs.system.files import os_errors
+from casfs.system.files import closing_fd, os_errors
 from casfs.system.locks import is_at, lock_file
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.system.syscalls import exchange
@@ -127,7 +127,7 @@ class StagedOutputs:
             assert self._staging is not None
             parent, _, name = path.rpartition("/")
             source = _open(self._staging, parent, make=False)
-            try:
+            with closing_fd(source):
                 target = _open(self._root, parent, make=True)
                 try:
                     _swap(source, target, os.fsencode(name))
@@ -136,8 +136,6 @@ class StagedOutputs:
                     raise Failed(f"cannot restore {where}: {error.strerror}") from None
                 finally:
                     os.close(target)
-            finally:
-                os.close(source)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Storage backends: the interfaces, and their implementations in memory and on disk."""
+"""Storage backends: the interfaces, and their implementation on disk."""

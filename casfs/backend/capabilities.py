@@ -131,11 +131,14 @@ class GroupPublishing(Protocol):
 
 # What a method of a capability returns is never tested for, so it is not `runtime_checkable`.
 class RecompressionRun(Protocol):
-    def train(self) -> int: ...
+    def train(self) -> int:
+        """Trains dictionaries for the types that have grown. Returns how many."""
 
-    def recompress(self) -> None: ...
+    def recompress(self) -> None:
+        """Compresses the nodes that have arrived since the last run, or all after `train`."""
 
-    def retire(self, is_found: Callable[[bytes], bool]) -> int: ...
+    def retire(self, is_found: Callable[[bytes], bool]) -> int:
+        """Erases those dictionaries of whose bytes `is_found` is true. Returns how many."""
 
 
 @runtime_checkable
@@ -174,9 +177,10 @@ class Purgeable(Protocol):
     # With heads, since the tombstone must be there whenever the mark is: it keeps the row and the
     # substitute through gc, and is what travels to other stores.
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
-        """Deletes the bytes of blobs, and moves heads in the same transaction. Size and type stay;
-        reads give the substitute, or raise Purged; a put of the same bytes stores nothing. A blob
-        that is not stored gets a row with such a mark; one that was purged gets a new substitute.
+        """Puts a mark in place of the bytes of each blob, in its row, and in the same transaction
+        moves the heads, of which some are its tombstones. Size and type stay; reads give the
+        substitute, or raise Purged; a put of the same bytes stores nothing. A blob that is not
+        stored gets a row with such a mark; one that was purged gets a new substitute.
         Returns False where copies may remain in the database's log, as readers are using it.
         Raises NotFound (the substitute), Invalid for a node without a substitute of its type,
         Conflict."""
@@ -187,8 +191,8 @@ class Purgeable(Protocol):
         lost."""
 
     def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:
-        """Erases what deleted blobs have left in files, as far as `is_found` says of a file of the
-        database, and of all packs. Returns as `purge`."""
+        """Erases what deleted blobs have left behind. The database is written anew where `is_found`
+        is true of one of its files; all packs are freed of it in any case. Returns as `purge`."""
 
 
 class Tiers(Protocol):
@@ -299,8 +303,9 @@ class Leases(Protocol):
         held: Collection[HeadName] | None = None,
     ) -> list[Lease]:
         """Takes up to `limit` threads that run and have no valid lease, and moves their heads; the
-        oldest first, of those that `wanted` chooses. `held`: all leases of this daemon that it
-        knows of: any other of its own was claimed without an answer, and is not valid."""
+        oldest first, of those that `wanted` chooses. `held`: all leases that this daemon knows to
+        have; None: whatever it has. A lease of this owner that is not in `held` comes from a claim
+        whose answer was lost, and may be claimed again."""
 
     def renew(self, held: Collection[HeadName]) -> Renewal:
         """Extends all leases by `ttl_s` from now, in one statement."""

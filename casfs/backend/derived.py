@@ -121,15 +121,17 @@ def sized_reader(blobs: Blobs) -> Callable[[str, int], bytes]:
 
 
 def follow(backend: Backend) -> None:
-    """Prepares a process that serves readers: it does not wait for another machine to know the
-    heads, as far as the backend has a replica of them. Raises Unreachable."""
+    """Prepares a process that serves readers: from now on heads are read from the replica on this
+    machine, if the backend has replicas, without asking the database's machine. Raises Unreachable
+    where there is none yet."""
     if isinstance(backend, capabilities.Following):
         backend.follow()
 
 
 def newest_move(heads: Heads) -> int:
     """Returns the `seq` of the newest move, 0 before the first."""
-    numbers = [move.seq for move in heads.moves(-1)]
+    # A negative `after` asks for that many of the newest.
+    numbers = [move.seq for move in heads.moves(after=-1)]
     return max(numbers, default=0)
 
 

@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from casfs.backend.tiers import Tiers
     from casfs.packs.reader import PackReader
 
+ALL_BYTES = 1 << 62  # more than any store holds
+
 
 class DiskBackend:
     def __init__(
@@ -124,6 +126,8 @@ class DiskBackend:
         spilled: list[Staged] = []
         try:
             ready: list[Publication] = []
+            # Longer plain bytes that wait in memory are spilled: into private files, or into packs
+            # where they are many.
             for publication in group:
                 staged = spill(self._objects, publication.staged, spilled)
                 ready.append(publication._replace(staged=staged))
@@ -159,6 +163,7 @@ class DiskBackend:
         if local:
             hashes: set[str] = {blob.digest.hash for blob in batch}
             mark_local(db, hashes.intersection(local))
+        # A new blob that is not in `local` has no mark.
         work = stored_hashes.union(require).difference(local)
         unmark_local(db, work)
         # Packs before the rows, which name them.
@@ -205,8 +210,8 @@ class DiskBackend:
             # Packs are left out: their frames are evicted one by one, from their mirrors.
             (total,) = db.execute("SELECT sum(size) FROM blobs WHERE pack IS NULL").fetchone()
             is_over = total is not None and total > limit
-            kept = int(limit * FULL_SHARE) if is_over else FOREVER
-            evicted = db.execute(EVICT, (kept,))
+            kept_bytes = int(limit * FULL_SHARE) if is_over else ALL_BYTES
+            evicted = db.execute(EVICT, (kept_bytes,))
             return [key.hex() for key, is_file in evicted if is_file]
 
         files = self._commits.run(delete)

@@ -100,7 +100,8 @@ class DiskBlobs(DiskPurging):
 
     def open(self, hash: str) -> BinaryIO:
         row = self._row(hash)
-        # Too large to be held in memory, and the frames of a pack cannot be sought in.
+        # A large one in a pack: too large to be held in memory, and the frames of a pack cannot be
+        # sought in. So it becomes a file.
         if row.location is not None and row.size > FILE_MIN_BYTES:
             try:
                 self._take_from_pack(hash, row)
@@ -109,6 +110,7 @@ class DiskBlobs(DiskPurging):
                 row = self._row(hash)
                 if row.location is not None:
                     self._take_from_pack(hash, row)
+        # In the row, or a short one in a pack: read into memory.
         elif row.data is not None or row.location is not None:
             try:
                 content = self._content(hash, row, follow=False)
@@ -118,6 +120,7 @@ class DiskBlobs(DiskPurging):
                     raise
                 # Opened, not followed by `_content`: it may be large.
                 return self.open(purged.substitute)
+        # A file, perhaps since just now.
         try:
             return self._objects.open(hash)
         except NotFound:
@@ -169,10 +172,13 @@ class DiskBlobs(DiskPurging):
             self._check_moved(hash)
         return self._content(hash, self._row(hash))
 
-    def _file_content(self, hash: str, *size: int) -> bytes | None:
-        """Returns the bytes of a file; None where it is large, or has moved to a pack."""
+    def _file_content(self, hash: str, size: int | None = None) -> bytes | None:
+        """Returns the bytes of a file; None where it is large, or has moved to a pack. `size`: a
+        hint."""
         try:
-            return self._objects.content(hash, *size)
+            if size is None:
+                return self._objects.content(hash)
+            return self._objects.content(hash, size)
         except NotFound:
             self._check_moved(hash)
         return None
@@ -322,11 +328,15 @@ class DiskBlobs(DiskPurging):
         def move(db: Connection) -> None:
             key = key_of(hash)
             row = db.execute(DAMAGED_ROW, (key,)).fetchone()
-            data = self._decoded(row[0], row[1] is not None) if row else None
-            if row and row[2] is not None:
-                data = self._packs.salvage(hash, row[2:])
+            content = None
+            if row is not None:
+                data, type, pack, member = row
+                if pack is None:
+                    content = self._decoded(data, type is not None)
+                else:
+                    content = self._packs.salvage(hash, (pack, member))
             # The bytes first: a crash in between must not lose the only copy.
-            self._objects.quarantine(hash, data)
+            self._objects.quarantine(hash, content)
             db.execute("DELETE FROM blobs WHERE hash = ?", (key,))
 
         self._commits.run(move)

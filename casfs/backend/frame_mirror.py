@@ -30,7 +30,7 @@ from casfs.packs.index import PackIndex, read_trailer
 from casfs.packs.layout import MAGIC, TRAILER
 from casfs.packs.reader import read_index
 from casfs.system import locks
-from casfs.system.files import os_errors, replacing
+from casfs.system.files import closing_fd, os_errors, replacing
 from casfs.system.syscalls import call
 
 LOCK = struct.Struct("@hhqqi4x")  # struct flock
@@ -67,12 +67,10 @@ class FrameMirror:
             if any(start < end for start, end in sound):
                 raise Corrupt(f"pack {self.index.name}: its frames overlap")
             uses = os.open(path.with_suffix(USES), OPEN, 0o600)
-            try:
+            with closing_fd(uses):
                 room = 4 * max(1, len(frames))
                 os.posix_fallocate(uses, 0, room)  # a hole is SIGBUS on a full disk
                 self._uses = memoryview(mmap.mmap(uses, room)).cast("I")
-            finally:
-                os.close(uses)
 
     def _read_index(self) -> PackIndex:
         total = os.fstat(self._fd).st_size
@@ -112,12 +110,10 @@ class FrameMirror:
     def locked(self, start: int, end: int, *, wait: bool = True) -> Iterator[None]:
         """Holds a range of the file. Raises BlockingIOError where it does not `wait`."""
         fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with closing_fd(fd):
             lock = LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
             fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, lock)
             yield
-        finally:
-            os.close(fd)
 
     def read(self, frame: int, offset: int, size: int) -> bytes | None:
         """Returns bytes of a frame, not verified; None where it is absent."""

@@ -28,6 +28,7 @@ from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.system import files, interruption
 from casfs.system.files import (
     NEW_FILE,
+    closing_fd,
     copy_extents,
     fsync,
     os_errors,
@@ -91,11 +92,9 @@ class Objects:
         temp = self.staging.new_name()
         try:
             fd = os.open(temp, NEW_FILE, OBJECT_MODE)
-            try:
+            with closing_fd(fd):
                 write_all(fd, data)
                 os.fchmod(fd, OBJECT_MODE)  # whatever the umask is
-            finally:
-                os.close(fd)
         except BaseException as error:
             with suppress(OSError):
                 os.unlink(temp)
@@ -218,13 +217,10 @@ class Objects:
     def content(self, hash: str, size: int = FIRST_READ_BYTES - 1) -> bytes | None:
         """Returns the verified bytes of a blob's file; None when it is large. `size` is a hint."""
         fd = self._open(hash)
-        with os_errors(f"blob {hash}"):
-            try:
-                data = os.read(fd, min(size + 1, CHUNK))
-                if len(data) > size:
-                    data += os.read(fd, CHUNK - len(data))
-            finally:
-                os.close(fd)
+        with os_errors(f"blob {hash}"), closing_fd(fd):
+            data = os.read(fd, min(size + 1, CHUNK))
+            if len(data) > size:
+                data += os.read(fd, CHUNK - len(data))
         if len(data) == CHUNK:
             return None
         if hash_bytes(data) != hash:

@@ -25,7 +25,7 @@ from casfs.errors import CasfsError, Conflict, Corrupt, CorruptBlob, NotFound
 from casfs.packs.layout import MAX_FRAME_BYTES
 from casfs.packs.reader import PackReader, open_pack
 from casfs.system import interruption
-from casfs.system.files import file_fault, fsync, os_errors
+from casfs.system.files import closing_fd, file_fault, fsync, os_errors
 from casfs.system.lru_cache import LruCache
 
 OPEN_PACKS = 128  # whose descriptors and indexes a process keeps
@@ -187,12 +187,10 @@ class PackFiles:
             if not has_mode:
                 path.chmod(0o600)
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
+            with closing_fd(fd):
                 if not has_mode:
                     os.fchmod(fd, OBJECT_MODE)
                 yield fd
-            finally:
-                os.close(fd)
 
     def faults(self) -> Iterator[str]:
         """Yields a line for each file in `packs/` whose name, kind, mode, owner or index is wrong,

@@ -263,9 +263,9 @@ class Heads(Protocol):
         self, prefix: str = "", *, reverse: bool = False, containing: Collection[str] = ()
     ) -> Iterator[tuple[HeadName, Head]]:
         """Yields the heads whose names start with `prefix`, sorted by code point. Heads may
-        move meanwhile. `containing`: those are enough whose name, or record as canonical JSON,
-        contains one of these texts; a backend that cannot look faster than its caller yields
-        others, too."""
+        move meanwhile. `containing`: a backend may leave out heads whose name and record (as
+        canonical JSON) contain none of these texts. One that cannot look faster than its caller
+        yields all."""
 
     def moves(self, after: int = 0) -> Sequence[Move]:
         """Returns the journal's moves after number `after`, oldest first, at most
@@ -291,12 +291,14 @@ class Backend(Protocol):
         local: Collection[str] = (),
     ) -> set[str]:
         """Makes `staged` durable, then moves all heads of `swaps`, or none of them. Returns
-        those hashes of `staged` that were stored already; a large batch is checked for nodes only.
+        those hashes of `staged` that were stored already. Of a large batch only nodes need be
+        looked up: plain bytes may be missing from the answer though they were stored.
 
         `require` names blobs that must still be there at that moment (the references of the
-        new nodes); their age is reset, so that gc leaves them to the head to come. `local` names
-        blobs of these that only local trees reach: new ones are marked so. A mark on any other
-        that is staged or required is taken away: work has it, too.
+        new nodes); their age is reset, so that gc leaves them to the head to come. `local` is a
+        subset of `staged` and `require`, what only local trees reach: a new one gets the mark, a
+        stored one keeps the mark that it has, if any. All others that are staged or required lose
+        it: work has them, too.
         Raises NotFound for a required blob that is gone, or where a head would point to
         nothing; Conflict when a head is not `old`. On any error no head has moved.
         """

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import CasfsError
+from casfs.system.files import closing_fd
 
 CHECKPOINT_PAGES = 4000  # of WAL before they are copied back: hashes touch pages all over
 BACKSTOP_PAGES = 3 * CHECKPOINT_PAGES
@@ -73,7 +74,7 @@ def count_pages(wal: Path) -> int:
         file = os.open(wal, os.O_RDONLY | os.O_CLOEXEC)  # SQLite takes no locks on it
     except OSError:
         return 0
-    try:
+    with closing_fd(file):
         header = os.pread(file, HEADER_BYTES, 0)
         frame_bytes = FRAME_HEADER_BYTES + int.from_bytes(header[8:12], "big")
         count = (os.fstat(file).st_size - HEADER_BYTES) // frame_bytes
@@ -82,5 +83,3 @@ def count_pages(wal: Path) -> int:
             True,
             key=lambda n: os.pread(file, 8, HEADER_BYTES + n * frame_bytes + 8) != header[16:24],
         )
-    finally:
-        os.close(file)

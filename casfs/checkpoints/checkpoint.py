@@ -53,7 +53,8 @@ def head_name(name: str, id: str) -> HeadName:
 
 
 def recorded(store: Store, checkpoint: Checkpoint) -> RecordedState:
-    """Returns what was recorded: the work, and here the whole directory."""
+    """Returns what was recorded: the work, and, in the store that recorded it, the whole directory
+    with private files."""
     node = store.node(checkpoint.hash, "checkpoint")
     state = recorded_state.of_node(store, node.hash, payload=node.payload, field="root")
     # Never None here, as the schema requires a root; other types of nodes may have none.
@@ -100,7 +101,7 @@ def find(store: Store, text: str) -> Checkpoint:
     selector = parts["selector"]
     if not name:
         checkpoint = _newest(store) if selector in NEWEST else None
-    # No name of a checkpoint is a hash, so that one always means the node.
+    # A hash is no name, also where a head has it, and no id: it finds nothing here.
     elif is_hash(name) or not _is_name(store, name):
         checkpoint = _of_id(store, name) if selector is None else None
     elif selector is None or selector in NEWEST:
@@ -108,7 +109,7 @@ def find(store: Store, text: str) -> Checkpoint:
     elif selector.startswith("{"):
         checkpoint = _at(store, name, selector[1:-1])
     else:
-        candidates = _with_id(listing(store, name), selector)
+        candidates = _selected(listing(store, name), selector)
         checkpoint = _unique(f"{name}@{selector}", candidates)
     if checkpoint is None:
         raise _missing(text)
@@ -143,23 +144,24 @@ def with_id_part(store: Store, part: str) -> list[Checkpoint]:
 def _is_name(store: Store, name: str) -> bool:
     """Returns whether a checkpoint has this name, also where its newest one is damaged: older ones
     are found all the same."""
-    return any(store.heads.list(f"{HEADS}{name}/", reverse=True))
+    return any(store.heads.list(f"{HEADS}{name}/"))
 
 
 def _of_id(store: Store, text: str) -> Checkpoint | None:
     return _unique(text, with_id_part(store, text))
 
 
-def _with_id(checkpoints: list[Checkpoint], text: str) -> list[Checkpoint]:
-    exact = [checkpoint for checkpoint in checkpoints if checkpoint.id == text]
+def _selected(checkpoints: list[Checkpoint], selector: str) -> list[Checkpoint]:
+    """Returns those of one name that the ID of NAME@ID may mean, as `find` has it."""
+    exact = [checkpoint for checkpoint in checkpoints if checkpoint.id == selector]
     if exact:
         return exact
     # Less than this is in the random end of many ids by chance.
-    part = text.lower() if len(text) >= MIN_PART_CHARS else None
+    part = selector.lower() if len(selector) >= MIN_PART_CHARS else None
     matches = []
     for checkpoint in checkpoints:
         random_part = checkpoint.id[ID_RANDOM:]
-        if checkpoint.id.startswith(text) or (part and part in random_part):
+        if checkpoint.id.startswith(selector) or (part and part in random_part):
             matches.append(checkpoint)
     return matches
 
@@ -180,12 +182,13 @@ def _at(store: Store, name: str, time: str) -> Checkpoint:
     # Times are compared as the beginnings of ids: the `createdAt` of a damaged head is unknown.
     moment_ms = int(moment.timestamp() * 1000)
     stamp = moment_id(moment_ms, "")
-    oldest = None
+    candidate = None
     for key, head in store.heads.list(f"{HEADS}{name}/", reverse=True):
-        oldest = _checkpoint(key, head)
-        if oldest.id[: len(stamp)] <= stamp:
-            return oldest
-    first = "" if oldest is None else f"; the oldest is {oldest.id}"
+        candidate = _checkpoint(key, head)
+        if candidate.id[: len(stamp)] <= stamp:
+            return candidate
+    # All are later, and the last candidate is the oldest.
+    first = "" if candidate is None else f"; the oldest is {candidate.id}"
     raise NotFound(f"no checkpoint {name!r} at {moment:%Y-%m-%d %H:%M:%S%z} ({time}){first}")
 
 

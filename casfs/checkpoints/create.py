@@ -105,6 +105,9 @@ def create(
         keeps_git=False,
     )
     began_ms = now_ms()
+    # The steps that gave the directory files since its last checkpoint of this name. Leaving the
+    # block notes that this one carries them, but for those of after `began_ms`: the look may have
+    # missed what they wrote, so the next checkpoint carries them, too.
     steps = applied_steps.carried(store, directory, name=name, looked_at=began_ms)
     # The batch ends first: steps count as carried only once the checkpoint is committed.
     with steps as applied, store.batch() as batch:

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs.backend.derived import find_prefix
 from casfs.checkpoints import checkpoint
@@ -44,6 +44,7 @@ from casfs.trees.recorded_state import RecordedState
 STEP = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 LAST = re.compile(rf"@({'|'.join(NEWEST)})(?P<rest>([@~].*)?)", re.DOTALL)
 TURN = "react-turn"
+SHOWN_CANDIDATES = 4  # of an ambiguous text
 StepTurns = tuple[Mapping[str, Any], list[NodeHash], RecordedState]
 TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step": "workspace"}
 
@@ -64,6 +65,22 @@ class Revision:
     def root(self) -> TreeHash:
         """The work."""
         return self.state.tree
+
+
+class _Candidates(NamedTuple):
+    """What a text may mean: threads by name or part of an id, checkpoints by part of an id, nodes
+    by a prefix of their hash."""
+
+    threads: Sequence[Thread]
+    checkpoints: Sequence[Checkpoint] = ()
+    hashes: Sequence[BlobHash] = ()
+
+    @property
+    def labels(self) -> list[str]:
+        """Each one in words."""
+        labels = [f"thread {thread.id}" for thread in self.threads]
+        labels += [f"checkpoint {candidate.name}@{candidate.id}" for candidate in self.checkpoints]
+        return labels + [f"{hash[:16]}…" for hash in self.hashes]
 
 
 def resolve_tree(store: Store, text: str) -> TreeHash:
@@ -148,6 +165,9 @@ def split(text: str) -> tuple[str, bytes | None]:
 
 
 def _resolve(store: Store, text: str) -> Revision:
+    """Returns what a text without a path names. In this order: a whole hash, the name of a
+    checkpoint, `@last`, the name of a thread; then, all at once, parts of the ids of threads and
+    checkpoints and of hashes, which together must name one thing."""
     # First: a head that came from elsewhere may have a hash as its name, and must not hide it.
     if is_hash(text):
         return _of_node(store, store.expand(text))
@@ -162,37 +182,38 @@ def _resolve(store: Store, text: str) -> Revision:
     parts = TEXT.fullmatch(text)
     if parts is None:
         raise _missing(text)
-    name = parts["name"]
     selector = parts["selector"]
     back = parts["back"]
-    matching_threads = _threads(store, name)
-    is_thread_name = bool(matching_threads) and matching_threads[0].fields.get("name") == name
-    matching_checkpoints: list[Checkpoint] = []
-    hashes: list[BlobHash] = []
-    # A selector follows a thread only: after a checkpoint's name it was found above.
-    if selector is None and not is_thread_name:
-        matching_checkpoints = checkpoint.with_id_part(store, name)
-        # An id ends in the beginning of its checkpoint's hash: one part may name it in both ways.
-        checkpoint_hashes = {candidate.hash for candidate in matching_checkpoints}
-        hashes = _hashes(store, text, checkpoint_hashes)
-    candidates = [f"thread {thread.id}" for thread in matching_threads]
-    for candidate in matching_checkpoints:
-        candidates.append(f"checkpoint {candidate.name}@{candidate.id}")
-    candidates += [f"{hash[:16]}…" for hash in hashes]
-    if len(candidates) > 1:
-        raise Conflict(f"{text} is ambiguous: {', '.join(candidates[:4])}; give more of it")
-    if matching_threads:
+    candidates = _candidates(store, text, name=parts["name"], selector=selector)
+    if len(candidates.labels) > 1:
+        labels = ", ".join(candidates.labels[:SHOWN_CANDIDATES])
+        raise Conflict(f"{text} is ambiguous: {labels}; give more of it")
+    if candidates.threads:
         steps_back = 0
         if back is not None:
             # `~` alone is `~1`.
             steps_back = int(back or 1)
-        return _of_thread(store, matching_threads[0], selector=selector, back=steps_back)
-    if matching_checkpoints:
+        return _of_thread(store, candidates.threads[0], selector=selector, back=steps_back)
+    if candidates.checkpoints:
         # Found once more by its whole text, which may go back from it by `~N`.
         return _of_checkpoint(store, checkpoint.find(store, text))
-    if hashes:
-        return _of_node(store, hashes[0])
+    if candidates.hashes:
+        return _of_node(store, candidates.hashes[0])
     raise _missing(text)
+
+
+def _candidates(store: Store, text: str, name: str, selector: str | None) -> _Candidates:
+    """Returns all that a text may mean whose NAME is no checkpoint's."""
+    matching_threads = _threads(store, name)
+    is_thread_name = bool(matching_threads) and matching_threads[0].fields.get("name") == name
+    # A selector follows a thread only: after a checkpoint's name it was found above.
+    if selector is not None or is_thread_name:
+        return _Candidates(matching_threads)
+    matching_checkpoints = checkpoint.with_id_part(store, name)
+    # An id ends in the beginning of its checkpoint's hash: one part may name it in both ways.
+    checkpoint_hashes = {candidate.hash for candidate in matching_checkpoints}
+    hashes = _hashes(store, text, checkpoint_hashes)
+    return _Candidates(matching_threads, matching_checkpoints, hashes)
 
 
 def _threads(store: Store, name: str) -> list[Thread]:
@@ -244,7 +265,8 @@ def step_tree(store: Store, thread: Thread, index: int | None) -> TreeHash:
 
 
 def step_state(store: Store, thread: Thread, index: int | None) -> RecordedState:
-    """As `step_tree`, with what is here only."""
+    """As `step_tree`, the whole recorded state: also the private files and times that only this
+    store has."""
     last = threads.length(store, thread) if index is None else index
     return _of_step(store, thread, last).state
 
@@ -276,13 +298,7 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
     step_name = f"step {index} of thread {thread.id}"
     if pending is not None and pending["index"] == index:
         step = pending
-        turn_hashes = threads.turns(store, pending)
-        # The intent lists those of the attempt that runs. Between attempts they are where the pause
-        # or the last failure has left them.
-        last_attempt = thread.record.get("attempts", ())[-1:]
-        for entry in [pending.get("paused"), *last_attempt]:
-            if entry and not turn_hashes:
-                turn_hashes = attempt_details.turns(store, entry)
+        turn_hashes = _pending_turns(store, thread, pending)
     else:
         step = threads.step_at(store, thread, index).payload
         turn_hashes = turns(store, step["detail"])
@@ -296,6 +312,18 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
     state = recorded_state.of_node(store, hash, payload=payload, field="workspace")
     assert state is not None
     return step, turn_hashes[:turn], state
+
+
+def _pending_turns(store: Store, thread: Thread, pending: Mapping[str, Any]) -> list[NodeHash]:
+    """Returns the turns of the attempt that runs. Between attempts, those that the pause or, where
+    that left none, the last failure has left."""
+    if turn_hashes := threads.turns(store, pending):
+        return turn_hashes
+    last_attempt = thread.record.get("attempts", ())[-1:]
+    for detail in [pending.get("paused"), *last_attempt]:
+        if detail and (turn_hashes := attempt_details.turns(store, detail)):
+            return turn_hashes
+    return []
 
 
 def _step_at(store: Store, thread: Thread, time: str) -> int:

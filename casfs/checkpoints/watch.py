@@ -19,8 +19,9 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from casfs.store.store import Store
 from casfs.system import directory_events, mounts
 from casfs.system.clock import now_ms
 from casfs.system.directory_events import Event, EventSource, Key
+from casfs.system.files import closing_fd
 from casfs.system.paths import open_directory, open_top, printable
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
@@ -129,7 +131,9 @@ class Watch:
                 # Due without a change: the hour is over.
                 if not self._pending:
                     self._mark_everything()
-                # Before the look, which may itself mark everything and so begin the time anew.
+                # A directory that never rests is recorded as it is, MAX_SETTLE_S after its first
+                # change. Asked before the look, which may mark everything and so begin that time
+                # anew.
                 latest_rest = self._first_change + MAX_SETTLE_S + self.spec.settle
                 is_late = time.monotonic() > latest_rest
                 look = self._look()
@@ -143,10 +147,10 @@ class Watch:
                     self.spec.message = ""
                     self._conclude(look, created)
                 self._pending = bool(self._changes)
+                # So that it is late again only after another MAX_SETTLE_S.
+                self._first_change = time.monotonic()
                 self._failures = 0
                 self.spec.error = None
-                # A directory that never rests is due again after another MAX_SETTLE_S.
-                self._first_change = time.monotonic()
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
                 self.spec.error = str(failure) or repr(failure)
@@ -166,17 +170,14 @@ class Watch:
                 self._conclude(look, created)
             # The daemon waits for events that have just been read: it asks `due_in` again.
             os.eventfd_write(self._wake, 1)
+            # The look reports only what it listed; a person is told of the whole directory. Under
+            # the lock, since the next look replaces these, and a copy, since it reads the report.
+            names = ("local", "exposed", "purged", "unreadable")
+            whole = {name: getattr(self._seen, name) for name in names}
+            report = replace(look.report, excluded=self._excluded, **whole)
         latest = created or checkpoint.find(self._store, name)
-        # The look reports only what it listed; a person is told of the whole directory.
-        report = look.report
-        report.excluded = self._excluded
-        report.local = self._seen.local
-        report.exposed = self._seen.exposed
-        report.purged = self._seen.purged
-        report.unreadable = self._seen.unreadable
-        return create.Created(
-            latest, report, stats={}, new_bytes=look.new_bytes, skipped=created is None
-        )
+        skipped = created is None
+        return create.Created(latest, report, {}, new_bytes=look.new_bytes, skipped=skipped)
 
     def mark(self, message: str) -> bool:
         """Gives the next checkpoint a message, behind those that it has been given. Returns False
@@ -223,34 +224,48 @@ class Watch:
         if directory is None:
             return
         name = event.name
-        # This directory was moved or replaced, or rules changed that count for all below them.
-        is_above = directory == ABOVE
-        decisive = (self._name,) if is_above else RULES
-        if name in decisive:
+        # The watched directory was moved or replaced. Of the one above nothing else counts.
+        if directory == ABOVE:
+            if name == self._name:
+                self._mark_everything()
+            return
+        # Rules count for all below them. Their own file is noted, too, so that it is read again
+        # whatever its stat is.
+        if name in RULES:
             self._mark_everything()
-        # A directory that is left out is followed for its evidence only, which may go.
-        if is_above or (directory in self._left_out and name not in EVIDENCE):
+        if self._is_left_out(directory, event):
             return
         path = directory + b"/" + name
-        # Only files: of a directory its listing decides, by what is in it. A private file is
-        # recorded, too, in the local tree.
-        if not event.is_directory:
-            verdict = self._rules.verdict(path[1:], name, directory=False)
-            if verdict is not None and not verdict.is_local:
-                return
         self._changes.names[directory].add(name)
-        # A path without names is a directory that is listed again, and no file of it read.
+        # What came with it had no events here.
         if event.is_moved:
-            self._changes.below.add(path)  # what came with it had no events here
-        elif event.is_directory and name:  # its mode
-            self._changes.names.setdefault(path, set())
-        elif name in EVIDENCE and directory:  # whether it is left out its parent's listing says
+            self._changes.below.add(path)
+        elif event.is_directory and name:  # its mode may have changed
+            self._list_again(path)
+        # The parent's listing says whether this directory is left out.
+        if name in EVIDENCE and directory:
             parent = directory.rpartition(b"/")[0]
-            self._changes.names.setdefault(parent, set())
+            self._list_again(parent)
         self._last_change = time.monotonic()
         if not self._pending:
             self._first_change = self._last_change
         self._pending = True
+
+    def _is_left_out(self, directory: bytes, event: Event) -> bool:
+        # A directory that is left out is followed for its evidence only, which may go.
+        if directory in self._left_out and event.name not in EVIDENCE:
+            return True
+        # Of a directory its listing decides, by what is in it.
+        if event.is_directory:
+            return False
+        path = directory + b"/" + event.name
+        verdict = self._rules.verdict(path[1:], event.name, directory=False)
+        # A private file is recorded, too, in the local tree.
+        return verdict is not None and not verdict.is_local
+
+    def _list_again(self, path: bytes) -> None:
+        """Has a directory listed again, and no file of it read."""
+        self._changes.names.setdefault(path, set())
 
     def _mark_everything(self) -> None:
         self._changes = Changes(below={b""})
@@ -331,18 +346,16 @@ class Watch:
         self._options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
         self._seen = SnapshotReport()
         # Loaded again: other rules have other rows, and a failed look leaves them half changed.
-        cache = stat_cache.load(
-            self._store, self._directory, rules=rules, variant=self._options.variant
-        )
-        self._cache = cache
+        variant = self._options.variant
+        self._cache = stat_cache.load(self._store, self._directory, rules, variant)
         if not self._uses_cache:
-            cache.rows = {}
+            self._cache.rows = {}
         self._uses_cache = True
         self._looked_at_all = time.monotonic()
         # That this directory itself is renamed or replaced is an event of the one above. Where
         # that cannot be followed, the next look tells by the identity.
         unreadable = suppress(CasfsError, OSError)
-        with unreadable, _closing(open_top(self._directory.parent)) as above:
+        with unreadable, closing_fd(open_top(self._directory.parent)) as above:
             key = self._source.add(above)
             # "/" is above itself, and its own events count.
             self._paths.setdefault(key, ABOVE)
@@ -369,15 +382,10 @@ class Watch:
             full = snapshot.take_changes(changes, self._note_listed, self._note_link).dated
             # Before the division, which decides by the report what is private in all of the tree.
             self._carry(report, snapshot.gone)
+            known = Target(self._store, self._directory).restored_state()
+            earlier = working_tree.Earlier(base, known)
             state = working_tree.divide(
-                self._store,
-                batch,
-                full=full,
-                directory=self._directory,
-                report=report,
-                earlier=working_tree.Earlier(
-                    base=base, known=Target(self._store, self._directory).restored_state()
-                ),
+                self._store, batch, full, self._directory, report=report, earlier=earlier
             )
         if self._is_full:
             self._excluded = report.excluded
@@ -438,7 +446,7 @@ class Watch:
     def _follow_left_out(self, path: bytes, top: int) -> None:
         """Follows a directory that is left out for what is inside: that may be deleted."""
         names = path.split(b"/")
-        with suppress(OSError), _closing(open_directory(top, names)) as fd:
+        with suppress(OSError), closing_fd(open_directory(top, names)) as fd:
             self._follow(b"/" + path, fd)
             self._left_out.add(b"/" + path)
 
@@ -490,11 +498,3 @@ class Watch:
             decisions = forget.decide(self._store, created.name, self.spec.keep)
             unkept = [decision.checkpoint for decision in decisions if not decision.reasons]
             forget.remove(self._store, unkept)
-
-
-@contextmanager
-def _closing(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)

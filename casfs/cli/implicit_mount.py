@@ -20,7 +20,7 @@ from casfs.errors import CasfsError, NotFound, Refused
 from casfs.mount import mount_points
 from casfs.store.store import Store
 from casfs.system import daemon_socket, locks, store_mounts
-from casfs.system.files import os_errors
+from casfs.system.files import closing_fd, os_errors
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator
@@ -65,11 +65,9 @@ def kept(root: Path) -> Iterator[None]:
     """Keeps the mount while a workspace is opened. Raises Failed."""
     with os_errors(f"cannot open {root / LOCK}"):
         fd = os.open(root / LOCK, locks.LOCK_FILE, 0o600)
-    try:
+    with closing_fd(fd):
         fcntl.flock(fd, fcntl.LOCK_SH)
         yield
-    finally:
-        os.close(fd)
 
 
 def end_unused(store: Store, env: Mapping[str, str]) -> None:
@@ -81,13 +79,11 @@ def end_unused(store: Store, env: Mapping[str, str]) -> None:
     fd = locks.lock_file(store.root / LOCK)
     if fd is None:
         return
-    try:
+    with closing_fd(fd):
         if not any(workspace.strategy.over_fuse for workspace in registry.listing(store)):
             with suppress(CasfsError):
                 _unmount(point)
                 point.rmdir()
-    finally:
-        os.close(fd)
 
 
 def _unmount(point: Path) -> None:

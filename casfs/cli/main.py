@@ -167,6 +167,18 @@ def main() -> NoReturn:
         from casfs.cli.completion import shell
 
         sys.exit(shell.main(cli, instruction))
+    code = _run()
+    # What could not be written is still in the buffer. Python flushes it once more at exit: that
+    # would print a second error, and change the exit code.
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Runs the command; prints its error and returns its exit code."""
     try:
         # Not standalone: click would print errors in its own form, and exit with its own codes.
         with _ended_by_signals():
@@ -174,29 +186,28 @@ def main() -> NoReturn:
         # Here, and not by Python at exit, which would print a traceback of a closed pipe or a full
         # disk.
         sys.stdout.flush()
-        code = result if isinstance(result, int) else 0
+        return result if isinstance(result, int) else 0
     except CasfsError as error:
-        code = _fail(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     # A group without a command: a usage error, too, whose message is the help and not one line.
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
-        code = 2
+        return 2
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "casfs"
         message = error.format_message()
         stop = "" if message.endswith((".", "?", "!")) else "."
-        code = _fail(f"{message}{stop} See `{command} --help`.", 2)
+        return _fail(f"{message}{stop} See `{command} --help`.", 2)
     except click.ClickException as error:
-        code = _fail(error.format_message(), 1)
+        return _fail(error.format_message(), 1)
     except (KeyboardInterrupt, click.Abort):
-        code = 130
+        return 130
     # Of the flush; before OSError, of which it is one.
     except BrokenPipeError:
-        code = _discard_stdout()
+        return _discard_stdout()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        code = _fail(f"{where}{error.strerror or error}", 1)
-    sys.exit(code)
+        return _fail(f"{where}{error.strerror or error}", 1)
 
 
 def _fill_closed_streams() -> None:
@@ -231,7 +242,8 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _discard_stdout() -> int:
-    """Sends the rest of stdout to /dev/null: its reader has closed it, which is not an error."""
+    """Sends the rest of stdout to /dev/null. Returns 0, the exit code where its reader has closed
+    it, which is not an error."""
     # Python flushes stdout once more at exit, and would fail again.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

@@ -1,16 +1,17 @@
 """The requests of a mount, independent of the transport: from inode numbers to vnodes, and from
 their properties to cache timeouts.
 
-A transport decodes a request, calls one method here and encodes the result.
+A transport decodes a request, calls one method here and encodes the result. What the kernel may
+cache, by the properties of `casfs.fuse.views.vnode`:
 
-    dentries    cached indefinitely in a fixed directory, or if the kernel is notified of removed
-                names; for SHORT_S if the name can be removed otherwise; not at all if the name
-                is not bound to its inode, or broken
-    negative    a name missing from a fixed directory is a negative dentry with an infinite
+    dentries    indefinitely in a `fixed` directory, or if the kernel is notified of removed names
+                (`invalidated`); for SHORT_S if the name can be removed otherwise; not at all if
+                the directory does not bind the name to its inode (`binds`), or it is broken
+    negative    a name missing from a `fixed` directory is a negative dentry with an infinite
                 timeout; else ENOENT, which is not cached
-    attributes  indefinitely, but of live files not at all. Of live directories for SHORT_S if the
-                transport gets a request for every listing (`handles`); not at all if the kernel
-                caches listings and checks by the mtime whether they are valid
+    attributes  indefinitely, but of `live` files not at all. Of `live` directories for SHORT_S if
+                the transport gets a request for every listing (`handles`); not at all if the
+                kernel caches listings and checks by the mtime whether they are valid
 
 Without handles a file is read by offset alone, so a live file shows its content at the last
 GETATTR: the kernel sends one before every read.

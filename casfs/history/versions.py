@@ -192,6 +192,9 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
         # Ids sort by time, so what is newer has a greater one. A damaged head has no tree.
         if candidate.id <= last.id and candidate.root != NO_TREE:
             versions.append(_checkpoint_version(candidate))
+    # Removed by another process since it was resolved: an older one must not stand for it.
+    if not versions or versions[0].hash != last.hash:
+        raise NotFound(f"the checkpoint {last.name}@{last.id} was removed meanwhile")
     first = versions[-1]
 
     def older() -> Place | None:
@@ -262,7 +265,8 @@ def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]
         interruption.check()
         for hash, payload in zip(near, _payloads(store, near, "thread-step"), strict=True):
             yield hash, payload
-        # The last one read is the oldest. It names those before it, which one look-up brings.
+        # The last one read is the oldest. It names those before it, which one look-up brings:
+        # `ancestors` are the steps before `previous`, without a gap.
         near = [payload["previous"], *payload["ancestors"]] if payload["previous"] else []
 
 
@@ -317,15 +321,15 @@ def _recorded_by_step(store: Store, root: TreeHash | None, before: int) -> Place
         return None
     from casfs.store.referrers import Referrers
 
-    steps: dict[int, node.Node[Any]] = {}
+    steps: list[node.Node[Any]] = []
     with Referrers(store) as index:
         for hash in index.of(root):
             referrer = store.node(hash)
-            if referrer.type == "thread-step":
-                steps[referrer.payload["completedAt"]] = referrer
-    times = [completed_at for completed_at in steps if completed_at < before]
-    for completed_at in sorted(times, reverse=True):
-        position = _of_node(store, steps[completed_at])
+            if referrer.type == "thread-step" and referrer.payload["completedAt"] < before:
+                steps.append(referrer)
+    for step in sorted(steps, key=lambda step: step.payload["completedAt"], reverse=True):
+        position = _of_node(store, step)
+        # Its thread began with another tree, so one of its steps made this one.
         if position.chain.versions[-1].root != root:
             return position
     return None
@@ -385,10 +389,11 @@ def _called_chain(position: Place, ends: Sequence[NodeHash]) -> Chain:
         versions = _of_node(store, store.node(end)).chain.versions
         start = versions[-1]
         whole = _whole_root(store, start)
-        # What the thread began with counts as the caller's, or as that of an earlier call, which
-        # may have made it: the thread itself wrote none of it.
-        given_tree = replace(position.version, root=start.root, whole=whole, called=earlier)
-        chain = Chain(store, [*versions[:-1], given_tree], lambda: position.older)
+        # The child's start is replaced by the caller's version with the child's tree, so that
+        # readers go on in the caller or an earlier call: the child itself wrote none of it.
+        # `detail` stays, since a turn of the caller may have made that tree.
+        handover = replace(position.version, root=start.root, whole=whole, called=earlier)
+        chain = Chain(store, [*versions[:-1], handover], lambda: position.older)
         chain.is_whole = position.chain.is_whole
         calls[key] = chain
     return calls[key]

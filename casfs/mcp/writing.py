@@ -17,6 +17,7 @@ from casfs.checkpoints import create, revisions
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
 from casfs.system import daemon_socket
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, open_beneath
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
@@ -129,11 +130,9 @@ class Writing(Reading):
                 if error.errno in (errno.ENOENT, errno.ENOTDIR):
                     raise NotFound(f"directory: no directory {text}") from None
                 raise Failed(f"directory: cannot open {text}: {error.strerror}") from None
-            try:
+            with closing_fd(fd):
                 yield OpenedDirectory(fd)
                 return
-            finally:
-                os.close(fd)
         raise self._outside(text)
 
     def _open(self, allowed: Path, root: int, below: Path, make: bool) -> int:
@@ -143,12 +142,10 @@ class Writing(Reading):
             if not make:
                 raise
             parent = self._open(allowed, root, below.parent, make=False)
-            try:
+            with closing_fd(parent):
                 with suppress(FileExistsError):
                     os.mkdir(below.name, dir_fd=parent)
                 return open_beneath(parent, os.fsencode(below.name), DIR_FLAGS)
-            finally:
-                os.close(parent)
         store = Path(os.path.realpath(self.store.root or os.devnull))
         if OpenedDirectory(fd).path.is_relative_to(store) and store.is_relative_to(allowed):
             os.close(fd)

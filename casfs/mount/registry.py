@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.errors import Failed
+from casfs.system.files import closing_fd
 from casfs.system.locks import try_lock
 from casfs.system.log import Log
 from casfs.system.mounts import Mounted
@@ -132,10 +133,8 @@ class MountState:
                 lambda: not any(process.lives() for process in processes), seconds=EXIT_TIMEOUT_S
             )
 
-        try:
+        with closing_fd(fd):
             yield wait
-        finally:
-            os.close(fd)
 
 
 def listing(root: Path) -> list[MountState]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from casfs.errors import AccessDenied, CasfsError, Failed, NotFound, Unreachable
 from casfs.object_storage.interface import KEY, MAX_OBJECT_BYTES, Found, ObjectStorage
 from casfs.system import locks
-from casfs.system.files import NEW_FILE, fsync
+from casfs.system.files import NEW_FILE, closing_fd, fsync
 
 TEMP = ".tmp"  # files that are being written; no key begins with a dot
 LEFT_AFTER = timedelta(days=1)  # for a writer of another machine, whose lock may not show here
@@ -170,7 +170,7 @@ def _size_of_left(path: Path, before: datetime, *, delete: bool) -> int | None:
     fd = locks.lock_file(path, READ)
     if fd is None:
         return None
-    try:
+    with closing_fd(fd):
         file_stat = os.fstat(fd)
         is_old = datetime.fromtimestamp(file_stat.st_mtime, UTC) < before
         if not is_old and not path.name.startswith(_machine()):
@@ -178,5 +178,3 @@ def _size_of_left(path: Path, before: datetime, *, delete: bool) -> int | None:
         if delete:
             path.unlink()
         return file_stat.st_size
-    finally:
-        os.close(fd)

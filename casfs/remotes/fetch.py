@@ -99,12 +99,12 @@ class Missing:
         has given up since; or `all`."""
         # The file of a pack that was given up goes after a grace period. What was still reached in
         # it is in another pack, where `locate` finds it.
-        live = self._remote.state.since(LIVE)
+        live_packs = self._remote.state.since(LIVE).keys()
         remote_blobs = [*derived.in_remote(self._store.blobs, self._remote.name)]
         gone = [self.purged[hash] for hash, _ in remote_blobs if hash in self.purged]
         self._tombstones.update((tombstone.hash, tombstone) for tombstone in gone)
         self.find({tombstone.substitute for tombstone in gone if tombstone.substitute})
-        wanted = (hash for hash, pack in remote_blobs if all or pack not in live)
+        wanted = (hash for hash, pack in remote_blobs if all or pack not in live_packs)
         hashes = [hash for hash in wanted if hash not in self.purged]
         for location in self._remote.state.locate(hashes).values():
             self._blobs[location.pack].add(location.number)
@@ -318,26 +318,32 @@ class Missing:
                 numbers = sorted(self._nodes[name])
                 waiting += [Place(name, NODES, number) for number in numbers]
         while waiting:
-            again = []
-            why = None
-            for location in waiting:
-                try:
-                    self._put(self._batch, location)
-                except (Invalid, NotFound) as error:
-                    again.append(location)
-                    why = error
-            if len(again) == len(waiting):
-                # First the commit: a mark is set only where its substitute is in the store.
-                self._batch.commit()
-                if not self._mark_purged():
-                    raise self._corrupt(why)
-            waiting = again
+            waiting = self._store_round(waiting)
         self._batch.commit()
         while self._tombstones and self._mark_purged():
             pass
         if self._tombstones:
             hash = min(self._tombstones)
             raise self._corrupt(f"{hash} was purged, and its substitute is missing")
+
+    def _store_round(self, waiting: list[Place]) -> list[Place]:
+        """Stores the nodes whose references are stored; returns the others, for the next round.
+        Raises Corrupt where no round can store them."""
+        refused: list[Place] = []
+        reason: Exception | None = None
+        for location in waiting:
+            try:
+                self._put(self._batch, location)
+            except (Invalid, NotFound) as error:
+                refused.append(location)
+                reason = error
+        # A round without progress may only wait for a mark, and a mark needs its substitute in the
+        # store: so commit, mark, and try again.
+        if len(refused) == len(waiting):
+            self._batch.commit()
+            if not self._mark_purged():
+                raise self._corrupt(reason)
+        return refused
 
     def _mark_purged(self) -> bool:
         """Notes in the store what was purged in the remote and is not here, as far as the
@@ -373,6 +379,8 @@ class Missing:
         remote = self._lazy.name
         # Blobs that are in the remote only are read from their mirrors, so these stay.
         needed = {pack for _, pack in derived.in_remote(self._store.blobs, remote)}
-        for path in mirror_path(root, remote, "").parent.glob("*.pack"):
+        # Whatever the name, the mirrors of all packs are in one folder.
+        mirrors = mirror_path(root, remote, "").parent
+        for path in mirrors.glob("*.pack"):
             if path.stem not in needed:
                 remove_mirror(root, remote, path.stem)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, overload
@@ -33,7 +33,7 @@ from casfs.store.nodes import node
 from casfs.store.nodes.node import Node
 from casfs.store.nodes.ref_collectors import Ref
 from casfs.store.nodes.registry import Registry, builtin
-from casfs.system.files import replacing, syncfs
+from casfs.system.files import os_errors, replacing, syncfs
 from casfs.system.lru_cache import LruCache
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class Store:
         self.heads = backend.heads
         self.registry = Registry(backend)
         self.root = root
-        self.whole = self  # that of a view (`shown`) hides nothing
+        # The store that hides nothing: itself, or of a view by `shown` the store that it was made
+        # from.
+        self.whole = self
         self.cache = LruCache(DECODED_CACHE_ENTRIES)
         self.purged = PurgedContents(backend)
         # Directories are cached as readers see them, without what is purged: a tombstone must drop
@@ -125,7 +127,7 @@ class Store:
         """Returns the settings of the shared store that `init_shared` would join, None where it
         would make one. Changes nothing. Raises Refused where `root` is a store of its own or of
         another database, and as `casfs.backend.postgres.create`."""
-        with _making(root):
+        with _os_errors(root):
             _format(root, SHARED_FORMAT)
         old = config.shared(root)
         if old is not None and old.url != wanted.url:
@@ -140,7 +142,7 @@ class Store:
     def check_init(cls, root: Path) -> str | None:
         """Returns the format of the store that `init` would find, None where it would make one.
         Changes nothing. Raises Failed, Refused, as `init` does."""
-        with _making(root):
+        with _os_errors(root):
             return _format(root)
 
     @classmethod
@@ -174,7 +176,8 @@ class Store:
         except BaseException:
             shutil.rmtree(root, ignore_errors=True)
             raise
-        store._remove = weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
+        # With the backend, which views of the store have, too.
+        store._remove = weakref.finalize(store.backend, shutil.rmtree, root, ignore_errors=True)
         return store
 
     def register_builtin(self) -> None:
@@ -216,8 +219,10 @@ class Store:
         view = Store(self.backend, self.root)
         view.blobs = self.blobs
         view.registry = self.registry
-        # Unlike that of `shown`: this view hides nothing.
+        # Unlike those of `shown`: this view hides nothing. Both, since what is purged clears the
+        # cache.
         view.cache = self.cache
+        view.purged = self.purged
         view._writes_local = True
         return view
 
@@ -358,18 +363,22 @@ class Store:
 
 @contextmanager
 def _making(root: Path) -> Iterator[None]:
-    """Removes a directory in which nothing was made; translates OSError to Failed."""
+    """As `_os_errors`; removes a directory in which nothing was made."""
     is_new = not os.path.lexists(root)
     try:
-        yield
-    except BaseException as error:
+        with _os_errors(root):
+            yield
+    except BaseException:
         if is_new:
             # Refuses a directory with anything in it: another process may be making a store there.
             with suppress(OSError):
                 root.rmdir()
-        if isinstance(error, OSError):
-            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
         raise
+
+
+def _os_errors(root: Path) -> AbstractContextManager[None]:
+    """Turns an OSError into Failed. Changes nothing, so it is for the checks, too."""
+    return os_errors(f"cannot make a store at {root}")
 
 
 def _postgres(module: str) -> Any:

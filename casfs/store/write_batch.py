@@ -6,6 +6,10 @@ each reference, the type included, must be in the store or in this batch, so not
 dangling one; only a local ref of a foreign node may be one. Memory is bounded: staged blobs
 are published in parts once there are many, heads move only at the end. On an exception no
 head moves, and the parts published so far are garbage for gc. A batch is not thread-safe.
+
+A blob is *local* or *work*. A local one is recorded here alone: it has a mark in the store, and is
+hidden from listings and remotes, as what only local trees reach (`casfs.store.local_trees`). All
+else is work.
 """
 
 from __future__ import annotations
@@ -40,7 +44,9 @@ class Batch:
         self._types: dict[str, tuple[str, Schema]] = {}  # by name
         self._named: dict[str, str] = {}  # the hashes of schemas that were put here
         self._documents: dict[str, Any] = {}  # schemas that were put here, by hash
-        self._known: dict[str, str | None] = {}  # types
+        # The type of each blob that is known to be stored, or is staged here, by hash. None: plain
+        # bytes.
+        self._known_types: dict[str, str | None] = {}
         self._sizes: dict[str, int] = {}  # of what was added here
         self._require: set[str] = set()
         self._has_times: bool | None = None
@@ -73,7 +79,7 @@ class Batch:
 
     def put_staged(self, staged: Staged) -> Digest:
         """Adds what `Blobs.stage` returned, perhaps in another thread."""
-        if staged.digest.hash in self._known:
+        if staged.digest.hash in self._known_types:
             # Other members of its pack are to be published yet.
             discard([staged], keep_packs=True)
             # gc may delete what was stored when it was looked up: the commit must check.
@@ -93,7 +99,7 @@ class Batch:
         """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
         neither where this batch `knows` it, or gets it later. `is_work`: it is, whatever `settle`
         will say."""
-        # What is stored gets no mark by a local batch, so only a new blob needs the exception.
+        # A local batch marks only new blobs, so only a new one has to be exempted by `_work`.
         if is_work and info is None:
             self._work.add(digest.hash)
         if staged is not None:
@@ -101,19 +107,19 @@ class Batch:
         elif info is not None:
             # `info` was read before, perhaps by another process: this batch may know better by now.
             # Not required: the node that will refer to it does that.
-            self._known.setdefault(digest.hash, info.type)
+            self._known_types.setdefault(digest.hash, info.type)
 
     def knows(self, hash: str) -> bool:
         """Returns True for a blob known to be stored, or staged here. Callable from any thread."""
-        return hash in self._known
+        return hash in self._known_types
 
     def require(self, hash: str) -> bool:
         """Requires a stored blob to be there still at commit. Returns False if it is not now."""
         self._look_up([hash])
         # One that is not here would fail the commit, whatever the caller does without it.
-        if hash in self._known:
+        if hash in self._known_types:
             self._require.add(hash)
-        return hash in self._known
+        return hash in self._known_types
 
     # -- local blobs ----------------------------------------------------------------------
 
@@ -124,7 +130,8 @@ class Batch:
 
     def settle(self, work: Iterable[str]) -> None:
         """Ends `begin_local`, once all is committed: these and what they reach are work with the
-        next commit; the rest stays local."""
+        next commit, as `publication` then takes the mark from all that is required and from what is
+        marked below it. All other blobs stay local."""
         self._is_local = False
         self._require.update(work)
 
@@ -190,6 +197,7 @@ class Batch:
 
     def has_times(self) -> bool:
         """Whether the store can have nodes of times; one of an older casfs cannot."""
+        # Only a yes is kept: an import may put the type later in this batch.
         if self._has_times is None:
             with suppress(NotFound):
                 self._has_times = bool(self._type("times"))
@@ -204,15 +212,15 @@ class Batch:
             raise Invalid(f"{digest}: not a node")
         type_hash = value["type"]
         payload = value["payload"]
+        # First: a caller may go on after Invalid and commit what the batch has. The bytes are
+        # compared: that their hash is known proves nothing, it may be of a plain blob.
+        if node.encode(type_hash, payload) != data:
+            raise Invalid(f"{digest}: its bytes are not canonical")
         if type_hash == META:
             check_document(payload)
             self._add(Staged(digest, data, type=META))
         else:
             self._put_node(type_hash, payload, is_foreign=True)
-        # The payload was encoded anew, so a node with other bytes was added under another hash. The
-        # hash alone proves nothing: these bytes may be known as a plain blob.
-        if digest.hash not in self._known or node.encode(type_hash, payload) != data:
-            raise Invalid(f"{digest}: its bytes are not canonical")
         # Nodes that follow may be of this type, which the registry cannot read before the commit.
         if type_hash == META or self._compiled(type_hash)[0] == META:
             self._documents[digest.hash] = payload
@@ -228,7 +236,8 @@ class Batch:
         if name == META:
             check_document(payload)
         refs = schema.refs(payload)
-        # In a local batch the node makes nothing work; what was added here came from there, too.
+        # In a local batch the node makes nothing work. Refs to blobs that this batch has added are
+        # no disclosure either: whoever sent the node sent them, too.
         if is_foreign and not self._is_local:
             self._refuse_local({ref.hash for ref in refs} - self._sizes.keys())
         needed_refs = self._present(refs) if is_foreign else refs
@@ -254,13 +263,11 @@ class Batch:
         changed = old is None or old.hash != digest.hash
         if old is not None and changed and old.record.get("builtin") and not builtin:
             raise Conflict(f"the type {name!r} is built in; choose another $id")
-        if name == META:
-            self._add(Staged(digest, data, type=META))
-        else:
-            type_hash, schema = self._type(META)
+        if name != META:
+            schema = self._type(META)[1]
             schema.check(document)
-            self._check_refs(META, type_hash, refs=schema.refs(document), payload=document)
-            self._add(Staged(digest, data, type=type_hash))
+            self._check_refs(META, meta_type, refs=schema.refs(document), payload=document)
+        self._add(Staged(digest, data, type=meta_type))
         self._documents[digest.hash] = document
         self._named[name] = digest.hash
         # From here on the name leads to this version.
@@ -279,7 +286,7 @@ class Batch:
     def _present(self, refs: list[Ref]) -> list[Ref]:
         """Returns the refs without local ones to what is not here."""
         self._look_up({ref.hash for ref in refs if ref.is_local})
-        return [ref for ref in refs if not ref.is_local or ref.hash in self._known]
+        return [ref for ref in refs if not ref.is_local or ref.hash in self._known_types]
 
     def _check_refs(self, name: str, type_hash: str, refs: list[Ref], payload: Any) -> None:
         """Raises Invalid for a node with a dangling reference, one to a node of another type, or
@@ -293,8 +300,8 @@ class Batch:
         # the transaction, where gc cannot come between.
         types = self._registry.types_of(needed)
         self._look_up(needed - types.keys())
-        for hash in needed & self._known.keys():
-            types[hash] = self._known[hash]
+        for hash in needed & self._known_types.keys():
+            types[hash] = self._known_types[hash]
         node.check_types(refs, types, self.type_name)
         # `info` is a lambda, as it costs a query, and few types of nodes need it.
         node.check_targets(name, payload, info=lambda: self.info(hashes), type_name=self.type_name)
@@ -304,7 +311,7 @@ class Batch:
         """Returns size and type of blobs that were added here or are stored."""
         added_hashes = hashes & self._sizes.keys()
         sizes = self._sizes
-        added = {hash: BlobInfo(sizes[hash], self._known[hash]) for hash in added_hashes}
+        added = {hash: BlobInfo(sizes[hash], self._known_types[hash]) for hash in added_hashes}
         return self.blobs.info(hashes - added_hashes) | added
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
@@ -373,19 +380,23 @@ class Batch:
         """Returns what is to be published: by default all of a small batch, for a group."""
         blobs = self._staged if new is None else new
         moves = self._swaps if swaps is None else swaps
+        # `local` get the mark, or keep it. Anything else that is staged or required loses it.
         # A record may name blobs that no node of this batch refers to; those that it named before
         # are kept alive by the head as it is.
-        kept = set[str]().union(*map(protocols.new_targets, moves))
-        staged = list(blobs.values())
+        head_targets = set[str]().union(*map(protocols.new_targets, moves))
         if self._is_local:
-            require = (self._require | kept) - blobs.keys()
+            require = (self._require | head_targets) - blobs.keys()
             # What is required keeps its mark, too: a ref of a local node makes nothing work.
             local = (blobs.keys() | require) - self._work
-            return protocols.Publication(staged, moves, require=require, local=local)
-        # What has no mark refers to nothing that has one, so marks go from all that is below, too.
-        require = (self._require | kept | self._marked_below(self._require)) - blobs.keys()
-        # A head makes nothing work: that of a local tree leads to what is local.
-        local = kept - self._require - blobs.keys()
+        else:
+            # What has no mark refers to nothing that has one, so marks go from all that is below,
+            # too.
+            below = self._marked_below(self._require)
+            require = (self._require | head_targets | below) - blobs.keys()
+            # A head makes nothing work: that of a local tree leads to what is local. So what only a
+            # head names keeps the mark that it has.
+            local = head_targets - self._require - blobs.keys()
+        staged = list(blobs.values())
         return protocols.Publication(staged, moves, require=require, local=local)
 
     def conclude(self, result: set[str] | BaseException) -> None:
@@ -405,7 +416,7 @@ class Batch:
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
         types = {hash: staged.type for hash, staged in new.items()}
         self._registry.cache_types(types)
-        # `_known` and `_sizes` stay: nodes to come may refer to what was published.
+        # `_known_types` and `_sizes` stay: nodes to come may refer to what was published.
         self._staged = {}
         self._require = set()
         self._held_bytes = 0
@@ -421,16 +432,19 @@ class Batch:
         unchecked = [hash for hash, staged in new.items() if staged.member is None]
         for hash, info in self.blobs.info(unchecked).items():
             is_enough = info.type is not None or self._staged[hash].type is None
-            # A put brings the content of others here; of a purged blob it would store nothing.
+            # Of a remote or awaited blob it is published: that brings the content here. Of a purged
+            # one it would store nothing.
             if is_enough and (info.is_here or info.purged):
-                self._known[hash] = info.type
+                self._known_types[hash] = info.type
                 self._require.add(hash)
                 del new[hash]
         return new
 
     def _add(self, staged: Staged) -> None:
         hash = staged.digest.hash
-        if hash in self._known and (self._known[hash] is not None or staged.type is None):
+        if hash in self._known_types and (
+            self._known_types[hash] is not None or staged.type is None
+        ):
             self._require.add(hash)
             return
         if hash in self._staged:
@@ -440,7 +454,7 @@ class Batch:
         else:
             self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged
-        self._known[hash] = staged.type
+        self._known_types[hash] = staged.type
         self._sizes[hash] = staged.digest.size_bytes
         self._held_bytes += len(staged.data or b"")
         full = self._held_bytes >= PUBLISH_BATCH_BYTES or len(self._staged) >= PUBLISH_BATCH_BLOBS
@@ -449,9 +463,9 @@ class Batch:
             self._publish([])
 
     def _look_up(self, hashes: Iterable[str]) -> None:
-        unknown = [hash for hash in hashes if hash not in self._known and hash != META]
+        unknown = [hash for hash in hashes if hash not in self._known_types and hash != META]
         if unknown:
             infos = self.blobs.info(unknown)
             types = {hash: info.type for hash, info in infos.items()}
-            self._known.update(types)
+            self._known_types.update(types)
             self._registry.cache_types(types)

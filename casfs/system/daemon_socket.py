@@ -27,7 +27,7 @@ from typing import Any
 from casfs import canonical, errors
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Failed, NoDaemon, Refused
-from casfs.system.files import os_errors, replacing
+from casfs.system.files import closing_fd, os_errors, replacing
 from casfs.system.locks import lock_file, try_lock
 from casfs.version import VERSION
 
@@ -88,10 +88,8 @@ def runs(root: Path) -> bool:
         fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
-    try:
+    with closing_fd(fd):
         return not try_lock(fd, shared=True)
-    finally:
-        os.close(fd)
 
 
 def find(root: Path) -> dict[str, Any] | None:
@@ -224,11 +222,9 @@ def _end(pid: int, ask: Callable[[int], None], where: str) -> None:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         raise NoDaemon(f"the daemon (pid {pid}) went away") from None
-    try:
+    with closing_fd(process):
         ask(process)
         gone, _, _ = select.select([process], [], [], STOP_TIMEOUT_S)
-    finally:
-        os.close(process)
     if not gone:
         raise Failed(f"the daemon (pid {pid}) does not end; {where}")
 

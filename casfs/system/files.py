@@ -27,6 +27,15 @@ def os_errors(text: str) -> Iterator[None]:
         raise Failed(f"{text}: {error.strerror}") from error
 
 
+@contextmanager
+def closing_fd(fd: int) -> Iterator[int]:
+    """Closes a descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def read_up_to(source: BinaryIO, count: int) -> bytes:
     """Returns `count` bytes, fewer at the end only: a raw stream may give less at a time."""
     data = source.read(count)
@@ -66,19 +75,15 @@ def replacing(path: Path, *, durable: bool = False, temp: Path | None = None) ->
 def fsync(path: Path | str) -> None:
     """Makes a file or the entries of a directory durable."""
     fd = os.open(path, os.O_RDONLY)
-    try:
+    with closing_fd(fd):
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def syncfs(path: Path) -> None:
     """Syncs the whole file system that holds `path`."""
     fd = os.open(path, os.O_RDONLY)
-    try:
+    with closing_fd(fd):
         call("syncfs", fd)
-    finally:
-        os.close(fd)
 
 
 def data_extents(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from casfs.system.files import closing_fd
 from casfs.system.syscalls import call
 
 MS_RDONLY = 1
@@ -62,13 +63,11 @@ def mount_with(
     """Mounts with any number of parameters of up to 255 bytes, its source among them, and returns a
     descriptor of the mount's root. `attributes`: MS_RDONLY, MS_NOSUID, MS_NODEV. Raises OSError."""
     context = call("syscall", FSOPEN, type.encode(), CLOEXEC)
-    try:
+    with closing_fd(context):
         for key, value in parameters:
             call("syscall", FSCONFIG, context, SET_STRING, key, value, 0)
         call("syscall", FSCONFIG, context, CREATE, 0, 0, 0)
         mount_fd = call("syscall", FSMOUNT, context, CLOEXEC, attributes)
-    finally:
-        os.close(context)
     try:
         call("syscall", MOVE_MOUNT, mount_fd, b"", AT_FDCWD, os.fsencode(point), EMPTY_PATH)
     except OSError:

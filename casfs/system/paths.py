@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from casfs.errors import Failed, NotFound
+from casfs.system.files import closing_fd
 from casfs.system.syscalls import openat2_beneath
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -74,10 +75,8 @@ def open_beneath(root: int, path: bytes, flags: int) -> int:
     if path.startswith(b"/") or b".." in (*above, name):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     parent = open_directory(root, above)
-    try:
+    with closing_fd(parent):
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    finally:
-        os.close(parent)
 
 
 def open_directory(root: int, names: Iterable[bytes], *, make: bool = False) -> int:
@@ -87,12 +86,10 @@ def open_directory(root: int, names: Iterable[bytes], *, make: bool = False) -> 
     """
     fd = os.dup(root)
     for name in names:
-        try:
+        with closing_fd(fd):
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=fd)
             below = os.open(name, DIR_FLAGS, dir_fd=fd)
-        finally:
-            os.close(fd)
         fd = below
     return fd

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from casfs.errors import Failed
+from casfs.system.files import closing_fd
 
 DIR_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -64,7 +65,5 @@ def _make_writable(top: Path) -> None:
                 handle = os.open(name, DIR_HANDLE, dir_fd=fd)
             except (FileNotFoundError, NotADirectoryError):  # a link
                 continue
-            try:
+            with closing_fd(handle):
                 os.chmod(f"/proc/self/fd/{handle}", 0o700)
-            finally:
-                os.close(handle)

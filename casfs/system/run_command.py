@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from casfs.errors import Failed, NotFound
 from casfs.system import processes, signals
+from casfs.system.files import closing_fd
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 
 READ_BYTES = 1 << 16
@@ -101,25 +102,22 @@ def _pump(
     assert process.stderr is not None
     watch = os.pidfd_open(process.pid)
     over = False
-    try:
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(watch, selectors.EVENT_READ)
-            waiting.register(process.stdout, selectors.EVENT_READ, stdout)
-            waiting.register(process.stderr, selectors.EVENT_READ, stderr)
-            while waiting.get_map():
-                ready = waiting.select(0 if over else _seconds_left(deadline))
-                if not ready or _seconds_left(deadline) == 0:
-                    return over
-                for key, _ in ready:
-                    if key.fd == watch:
-                        processes.send(process.pid, signal.SIGKILL)
-                        over = True
-                        deadline = time.monotonic() + DRAIN_TIMEOUT_S
-                        waiting.unregister(watch)
-                    elif not _copy(key.fd, key.data):
-                        waiting.unregister(key.fileobj)
-    finally:
-        os.close(watch)
+    with closing_fd(watch), selectors.DefaultSelector() as waiting:
+        waiting.register(watch, selectors.EVENT_READ)
+        waiting.register(process.stdout, selectors.EVENT_READ, stdout)
+        waiting.register(process.stderr, selectors.EVENT_READ, stderr)
+        while waiting.get_map():
+            ready = waiting.select(0 if over else _seconds_left(deadline))
+            if not ready or _seconds_left(deadline) == 0:
+                return over
+            for key, _ in ready:
+                if key.fd == watch:
+                    processes.send(process.pid, signal.SIGKILL)
+                    over = True
+                    deadline = time.monotonic() + DRAIN_TIMEOUT_S
+                    waiting.unregister(watch)
+                elif not _copy(key.fd, key.data):
+                    waiting.unregister(key.fileobj)
     return True
 
 

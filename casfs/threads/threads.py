@@ -16,18 +16,24 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     question    of the human agent: a content node, else null
     answer      to that question, until the step that needed it is committed
     hint        for that step, a content node, while it is pending
-    intent      the pending step, else null: role, index, attempt, since; once its process
-                runs: pid and the process's start time; the newest of its `turns`, how many
-                there are (`turnCount`) and the node that holds the earlier ones (`earlier`);
-                its children (`calls`); the fault that its agent is asked to correct
-                (`correction`); `resumed` where a person had it run again; `lost`: earlier
-                attempts that ended with the daemon; `paused`: a content node with what it did
-                before a pause; `goesOn`: true from then on until it goes on; `rule`:
-                index of the one that chose the role, where it has a prompt; `kept`: what its agent
-                keeps from attempt to attempt; `tree`: of the files that the next one begins with,
-                where not those before the step, and `local`, the whole directory, where not all of
-                it is work;
-                `begun`: false until the first attempt of a fork within a step
+    intent      the pending step, else null:
+                  role, index, attempt, since
+                  pid, pidStart  of its process, once that runs, and when it started
+                  turns       the newest of its turns
+                  turnCount   how many there are
+                  earlier     the node that holds the earlier turns
+                  calls       its children
+                  correction  the fault that its agent is asked to correct
+                  resumed     true where a person had it run again
+                  lost        the number of earlier attempts that ended with the daemon
+                  paused      a content node with what it did before a pause
+                  goesOn      true from then on until it goes on
+                  rule        index of the one that chose the role, where it has a prompt
+                  kept        what its agent keeps from attempt to attempt
+                  tree        of the files that the next attempt begins with, where not those
+                              before the step
+                  local       of the whole directory, where not all of it is work
+                  begun       false until the first attempt of a fork within a step
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     rounds      the step limit, where it is not that of the thread-start
     onLimit     `end` where the thread ends at its limit with return code 2
@@ -239,7 +245,8 @@ def turns(store: Store, intent: Mapping[str, Any]) -> list[NodeHash]:
     hash = intent.get("earlier")
     while hash is not None:
         held = cast(list[NodeHash], store.node(hash, "content").payload["artifacts"])
-        # Only the count tells whether the first artifact is a turn or the node of earlier ones.
+        # Held and known turns add up to `turnCount`, unless the first of `held` is a node that
+        # stands for several earlier turns.
         has_earlier = len(held) < intent["turnCount"] - len(turn_hashes)
         hash = None
         if has_earlier:
@@ -324,8 +331,10 @@ def _nearer(step: Mapping[str, Any], back: int) -> NodeHash:
 
     # Only some steps leap far, and an index tells how far: so no step is read to choose.
     def reached(hop: int) -> int:
+        """Returns how far two moves lead: this hop, and the longest one from there."""
         far = leap(step["index"] - hop)
-        return hop + (far if len(near) < far <= back - hop else len(near))
+        second_hop = far if len(near) < far <= back - hop else len(near)
+        return hop + second_hop
 
     hops = range(1, len(near) + 1)
     best = max(hops, key=reached)
@@ -375,8 +384,8 @@ def links(hashes: Sequence[NodeHash]) -> dict[str, Any]:
 
 def leap(index: int) -> int:
     """Returns how many steps the one with this index leaps back: the least term when the index is
-    written greedily as a sum of numbers 2^n - 1. So any earlier step is O(log distance) reads
-    away: 40 at 100,000 steps."""
+    written greedily as a sum of numbers 2^n - 1: of 12 = 7 + 3 + 1 + 1 it is 1, of 10 = 7 + 3 it
+    is 3. So any earlier step is O(log distance) reads away: 40 at 100,000 steps."""
     part = index
     while index:
         # The greatest 2^n - 1 that fits.

@@ -44,11 +44,12 @@ class RecordedState(NamedTuple):
 
     @property
     def full(self) -> TreeHash:
-        """The root of the whole directory."""
+        """The root of the whole directory: that of `whole`, without times."""
         return self.local or self.tree
 
     @property
     def work(self) -> DatedTree:
+        """The work with its times; `tree` is its root alone."""
         return DatedTree(self.tree, self.times)
 
     @property
@@ -125,8 +126,8 @@ def divide(
     `kept`, a file that became private, the work keeps the version in the tree `base`: it was not
     deleted, and what applies the work elsewhere must not delete it there. `replaced`: files that
     the work has in place of others."""
-    # Of a private directory the files below are no changes of their own: what stands in place of
-    # one of them would bring the directory back.
+    # None takes a path out of the work. A replacement below a private directory is dropped: it
+    # would re-create that directory in the work.
     topmost = _topmost([*local_paths, *replaced])
     changes: dict[bytes, Entry | None] = dict.fromkeys(topmost)
     changes |= {path: entry for path, entry in replaced.items() if path in changes}
@@ -179,7 +180,7 @@ def with_local_of(store: Store, state: RecordedState, known: RecordedState | Non
     # As in `with_private`: what stays must not become work.
     with store.local_writes().batch() as batch:
         full = edit.with_entries(store, batch, root=state.tree, changes=kept).hash
-    return state if full == state.tree else state._replace(local=full)
+    return state if full == state.tree else state._replace(local=full, local_times=None)
 
 
 def _is_taken(store: Store, work: TreeHash, path: bytes) -> bool:

@@ -138,9 +138,9 @@ def diff(
     store: Store, old: TreeHash | None, new: TreeHash | None, paths: Sequence[bytes] = ()
 ) -> Iterator[Change]:
     """Yields the differences in path order, a directory before its entries. None: an empty tree. An
-    added or deleted directory is a change, followed by those of its entries; a directory on both
-    sides is one where its mode differs, as `.` the root. `paths`: only these, and what is below
-    them."""
+    added or deleted directory is a change, followed by those of its entries. A directory on both
+    sides is a change only if its mode differs; the root is then yielded as `.`. `paths`: only
+    these, and what is below them."""
     wanted = [b"/".join(parts) for parts in map(split_path, paths)]
     is_whole = not wanted or b"" in wanted
     if is_whole and old is not None and new is not None and _differ_in_mode(store, old, new):

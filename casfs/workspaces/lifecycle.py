@@ -29,7 +29,7 @@ from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.system import mounts, rmtree
-from casfs.system.files import os_errors
+from casfs.system.files import closing_fd, os_errors
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
@@ -123,6 +123,7 @@ def _reopen(
     # The table of mounts still has a mount whose server died.
     if workspace.state != "unmounted" and not _is_disconnected(workspace):
         raise Conflict(f"{workspace.path} is a workspace already; commit or close it")
+    # A person names either the work that was committed last or the tree that it was opened with.
     if state.tree != workspace.root and state.full != workspace.record["base"]:
         raise Conflict(f"{workspace.path} is a workspace of tree {workspace.root}; close it first")
     # Lazily: programs may still have files open in the mount that died.
@@ -164,7 +165,7 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
     in there.
     """
     lock = registry.lock(workspace, inherited=False)
-    try:
+    with closing_fd(lock):
         if not force:
             placeholder.check(workspace)
             if is_dirty(store, workspace):
@@ -181,8 +182,6 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
             registry.orphan(store, workspace)
         else:
             registry.swap(store, workspace.id, old=workspace.head, new=None)
-    finally:
-        os.close(lock)
     return not in_use
 
 
@@ -191,7 +190,7 @@ def remove_broken(store: Store, path: Path) -> bool:
     stays. Returns False for a sound one, or none."""
     name = registry.head_name(registry.id_of(path))
     head = store.heads.get(name)
-    if store.root is None or head is None or not head_kinds.fault(name, head):
+    if head is None or not head_kinds.fault(name, head):
         return False
     # The directory is left alone: only a sound record would say whether we made it. The folder in
     # the store has the name of the head.
@@ -207,11 +206,14 @@ def sweep(store: Store) -> list[Workspace]:
     deleted = []
     for workspace in registry.listing(store, read_only=True):
         if workspace.is_unused:
-            with suppress(Refused), _not_swept(workspace):  # refused: it is just being opened
-                # Again, under the lock: it may have been mounted before we had it.
-                if workspace.is_unused:
-                    registry.swap(store, workspace.id, old=workspace.head, new=None)
+            # Refused where another process just opens or closes it; a Conflict is one, too.
+            with suppress(Refused), _not_swept(workspace):
+                # Again, under the lock: it may have been mounted before we had it, or closed, and
+                # the folder be another workspace's by now.
+                head = store.heads.get(registry.head_name(workspace.id))
+                if head == workspace.head and workspace.is_unused:
                     _remove(store, workspace)
+                    registry.swap(store, workspace.id, old=workspace.head, new=None)
                     deleted.append(workspace)
     return deleted
 
@@ -230,7 +232,7 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
     """Reset a workspace to its last commit; it stays open. Raises Refused where it is in use."""
     registry.check_writable(workspace)
     lock = registry.lock(workspace, inherited=False)
-    try:
+    with closing_fd(lock):
         # Not lazily, and before anything is deleted: where programs run in there it is refused.
         overlay_mount.unmount(workspace.path)
         generation = workspace.record["generation"] + 1
@@ -251,8 +253,6 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
         registry.swap(store, workspace.id, old=workspace.head, new=new.head)
         rmtree.delete(workspace.upper.parent)
         _populate(store, new, trees)
-    finally:
-        os.close(lock)
     return new
 
 
@@ -274,10 +274,8 @@ def create_upper(store: Store, base: DatedTree, upper: Path) -> None:
     upper.with_name("work").mkdir(mode=0o700)
     # The root of an overlay shows the attributes of its upper, not those of the tree.
     fd = os.open(upper, DIR_FLAGS)
-    try:
+    with closing_fd(fd):
         set_directory_attributes(fd, dated.load(store, base).own)
-    finally:
-        os.close(fd)
 
 
 def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bool = False) -> None:

@@ -30,6 +30,7 @@ from casfs.store.nodes.times import UNKNOWN, Times, TimesRef, newest_of
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import interruption
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory, open_top, printable
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
@@ -131,7 +132,7 @@ class _Merge:
     ) -> tuple[TreeDigest, TimesRef]:
         """Store the directory at `path` of the overlay. `fd`: of the upper, taken over here;
         `lower`: the tree's node, if there is one."""
-        try:
+        with closing_fd(fd):
             names, below, has_whiteouts = self._layers(fd, path, lower and lower.tree)
             with self._errors_named(path):
                 seen = os.fstat(fd)
@@ -158,8 +159,6 @@ class _Merge:
                 elif where in self._modified:
                     modified[name] = self._modified.pop(where)
                     newest.append(modified[name])
-        finally:
-            os.close(fd)
         own = properties(seen, self._preserve)
         node = self._batch.put_directory(directory.encode(entries.values(), own))
         times = Times(seen.st_mtime_ns, newest_of(newest), entries=modified, below=inner)
@@ -295,10 +294,8 @@ class _Merge:
             return
         above = filter(None, path.split(b"/")[:-1])
         merged = open_directory(self.view, above)
-        try:
+        with closing_fd(merged):
             yield Surroundings(self.view, merged, names)
-        finally:
-            os.close(merged)
 
     def _open_subdirectory(
         self, fd: int, path: bytes, name: bytes, below: Entries

@@ -166,13 +166,14 @@ def new(
     if origin:
         name = origin.name
         checkpoint = origin.hash
+    # The whole directory: without its private files the work might not run.
+    whole = state.whole
     record = {
         "path": _text(path),
         "way": strategy.way,
-        # The whole directory: without its private files the work might not run.
-        "base": state.full,
+        "base": whole.tree,
         **state.fields,
-        BASE_TIMES: state.whole.times,
+        BASE_TIMES: whole.times,
         "generation": 0,
         "name": name,
         "checkpoint": checkpoint,
@@ -271,8 +272,7 @@ def lock(workspace: Workspace, *, inherited: bool = True) -> int:
 
 
 def _workspace(store: Store, id: str, head: Head) -> Workspace:
-    root = store.root or Path()
-    return Workspace(id, head, root / FOLDER / id)
+    return Workspace(id, head, store.root / FOLDER / id)
 
 
 def id_of(path: Path) -> str:

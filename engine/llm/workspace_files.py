@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -69,11 +70,8 @@ class WorkspaceFiles:
         """Lists a directory, sorted by name."""
         with self._place(path) as (folder, name):
             fd = _open(name, DIR_FLAGS, folder=folder, path=path)
-            try:
-                with os.scandir(fd) as dir_entries:
-                    return sorted(map(_entry, dir_entries), key=lambda entry: entry.name)
-            finally:
-                os.close(fd)
+            with closing_fd(fd), os.scandir(fd) as dir_entries:
+                return sorted(map(_entry, dir_entries), key=lambda entry: entry.name)
 
     def walk(self, path: str, limit: int) -> Iterator[tuple[str, bytes]]:
         """Yields (path, content) of every regular file of at most `limit` bytes below a directory,
@@ -84,10 +82,8 @@ class WorkspaceFiles:
                 yield above, _read(folder, name, path=path, limit=limit)
                 return
             fd = _open(name, DIR_FLAGS, folder=folder, path=path)
-            try:
+            with closing_fd(fd):
                 yield from _walk(fd, above, limit=limit, depth=0)
-            finally:
-                os.close(fd)
 
     @contextmanager
     def _place(self, path: str, make: bool = False) -> Iterator[tuple[int, str]]:
@@ -202,10 +198,8 @@ def _walk(fd: int, above: str, limit: int, depth: int) -> Iterator[tuple[str, by
                 below = os.open(entry.name, DIR_FLAGS, dir_fd=fd)
             except OSError:
                 continue
-            try:
+            with closing_fd(below):
                 yield from _walk(below, path, limit=limit, depth=depth + 1)
-            finally:
-                os.close(below)
 
 
 def _fault(error: OSError, path: str) -> Failed | NotFound:

@@ -55,8 +55,8 @@ NO_DAEMON = "process"
 
 @dataclass(frozen=True)
 class Support:
-    """`holders`: the method that holds a limit here, by its name in NAMES; None where none does.
-    `groups`: as `cgroups.usable`."""
+    """`holders`: the method that holds a limit here, by the limit's key in the settings (memory,
+    processes, cpuS, network); None where none does. `groups`: as `cgroups.usable`."""
 
     method: str
     holders: Mapping[str, str | None]
@@ -141,7 +141,9 @@ class Confinement:
             # One for each process, so that the end of one does not end what others have started.
             group = main_group / str(next(_numbers))
             group.mkdir()
-            # The attempt's main group holds the process by this group, which is below it.
+            # The attempt's main group holds the process by this group, which is below it. With
+            # version 2 it has all controllers; with version 1 each may have a group elsewhere,
+            # which the process must join, too.
             joined = {group, *self._groups.values()} - {main_group}
             spec["join"] = [str(joined_group / cgroups.PROCS) for joined_group in joined]
         self.was_used = True

@@ -30,7 +30,7 @@ import trio
 
 from casfs.errors import Failed
 from casfs.system import processes
-from casfs.system.files import os_errors
+from casfs.system.files import closing_fd, os_errors
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 from engine.processes import containment
 from engine.processes.containment import Confinement
@@ -62,10 +62,8 @@ class Process:
     async def wait(self) -> None:
         if self._popen.poll() is None:
             fd = os.pidfd_open(self.pid)
-            try:
+            with closing_fd(fd):
                 await trio.lowlevel.wait_readable(fd)
-            finally:
-                os.close(fd)
             self._popen.wait()
 
 

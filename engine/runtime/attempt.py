@@ -45,7 +45,11 @@ MAX_TOKENS = 10**12  # of one attempt
 
 
 class BudgetExceeded(CasfsError):
-    """The thread's budget is spent."""
+    """The thread's budget is spent. `detail`: of a program that was cancelled for that."""
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(reason)
+        self.detail = detail
 
 
 class AttemptFailed(AgentFailed):
@@ -128,12 +132,13 @@ class Attempt:
             result.duration_ms = round((time.monotonic() - begin) * 1000)
             return result
         assert scope.cancelled_caught
+        # Taken from there by who records it, so that it is recorded once.
+        detail = self._head.interrupted
+        self._head.interrupted = None
         if left is not None and (timeout is None or left <= timeout):
             # None where the clock of the record is a little behind that of the loop.
             reason = self._budget.exceeded(self._spent())
-            raise BudgetExceeded(reason or "budget: no running time is left")
-        detail = self._head.interrupted  # it is recorded once
-        self._head.interrupted = None
+            raise BudgetExceeded(reason or "budget: no running time is left", detail)
         raise AttemptFailed(f"{role}: took longer than {timeout:g} s", detail, TIMEOUT)
 
     async def _contained(self) -> StepResult:
@@ -208,7 +213,8 @@ class Attempt:
         reason = context.secrets.redact(message)  # before it is cut to fit a record
         detail = error.detail if isinstance(error, AgentFailed) else None
         self.tokens += await blocking(partial(detail_tokens, self._store, detail))
-        # An agent of a program raises its own failure, with the detail, in place of it.
+        # An agent of a program raises its own failure, with the detail, in place of TimedOut, which
+        # is then its cause.
         timed_out = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
         cause = TIMEOUT if timed_out else FAILURE
         failure = AttemptFailed(f"{context.role}: {reason}", detail, cause)

@@ -24,6 +24,7 @@ from casfs import canonical
 from casfs.errors import CasfsError, NotFound
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import daemon_socket, reserve
+from casfs.system.files import closing_fd
 from casfs.system.log import Log, silent
 from casfs.threads import live_output
 from engine.moderator.evaluator_pool import WorkerPool
@@ -178,30 +179,27 @@ def serve(root: Path, path: Path, settings: DaemonSettings, ready: Callable[[], 
     """Runs the daemon of the store at `root` until it is stopped; `path`: of its socket. Raises
     Refused if there is one already."""
     lock = daemon_socket.lock(root)
-    try:
-        with Store.open(root) as store:
-            daemon_socket.private_directory(path.parent)
-            path.unlink(missing_ok=True)
-            left = containment.prepare(root)
-            if left:
-                settings.log("ended", attempts=left)
+    with closing_fd(lock), Store.open(root) as store:
+        daemon_socket.private_directory(path.parent)
+        path.unlink(missing_ok=True)
+        left = containment.prepare(root)
+        if left:
+            settings.log("ended", attempts=left)
+        overlay_workspace.unmount_all(root)
+        _sweep(store, settings.log)
+        daemon = Daemon(store, settings)
+
+        def announce() -> None:
+            daemon_socket.announce(root, path)
+            reserve.allocate(root)
+            ready()
+
+        try:
+            trio.run(daemon.serve, path, announce)
+        finally:
             overlay_workspace.unmount_all(root)
-            _sweep(store, settings.log)
-            daemon = Daemon(store, settings)
-
-            def announce() -> None:
-                daemon_socket.announce(root, path)
-                reserve.allocate(root)
-                ready()
-
-            try:
-                trio.run(daemon.serve, path, announce)
-            finally:
-                overlay_workspace.unmount_all(root)
-                settings.workspaces.release()
-            (root / "daemon.json").unlink(missing_ok=True)
-    finally:
-        os.close(lock)
+            settings.workspaces.release()
+        (root / "daemon.json").unlink(missing_ok=True)
 
 
 def _sweep(store: Store, log: Log) -> None:
@@ -229,12 +227,10 @@ async def _end_without_store(root: Path) -> None:
     """Ends the daemon when the store's directory is removed, or is another one."""
     # Of a directory that is open, the kernel gives the inode number to no other.
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(directory):
         held = os.fstat(directory)
         while not _is_gone(root, held):
             await trio.sleep(STORE_GONE_INTERVAL_S)
-    finally:
-        os.close(directory)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

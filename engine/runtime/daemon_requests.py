@@ -148,6 +148,10 @@ class DaemonApi:
     async def _summarise(
         self, store: Store, thread: Thread, bound: Mapping[str, Binding]
     ) -> Summary:
+        # In addition to the secrets of the thread those that the config of this agent names, which
+        # may be none of the thread's.
+        redacting = await blocking(partial(agent_binding.redacting_store, store, bound, self._env))
+
         def prepare() -> tuple[NodeHash, CompactionInput]:
             packages = agent_binding.resolve(bound)
             with redacting.batch() as batch:
@@ -159,7 +163,6 @@ class DaemonApi:
                 thread.id, step, run=secrets.token_hex(16), task=task, history=past
             )
 
-        redacting = await blocking(partial(agent_binding.redacting_store, store, bound, self._env))
         agent, compaction_input = await blocking(prepare)
         return await compaction.summarise(redacting, agent, compaction_input, env=self._env)
 
@@ -167,7 +170,8 @@ class DaemonApi:
         """Makes a checkpoint of a stored tree; `tree`: a revision."""
 
         def create() -> Checkpoint:
-            # What is hidden is not found, and what is found is recorded with what stays here.
+            # Only for NotFound: a hidden tree must not be named. Then the full state is recorded,
+            # with what stays here.
             revisions.resolve(self._store.shown(), tree)
             state = revisions.resolve(self._store, tree).state
             return create_of_state(self._store, name, state=state, message=message)

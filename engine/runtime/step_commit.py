@@ -143,49 +143,49 @@ class StepCommitter:
             state=step.state,
         )
 
-    def _payload(self, batch: Batch, step: StepResult) -> dict[str, Any]:
+    def _payload(self, batch: Batch, result: StepResult) -> dict[str, Any]:
         """The payload of a thread-step; puts its content and its changes into `batch`."""
         thread = self._head.thread
         record = thread.record
         intent = thread.intent
-        artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
-        meta = self._config.secrets.redact_json(dict(step.extracted.meta))
+        artifacts = list(dict.fromkeys([*result.extracted.refs, *result.result.artifacts]))
+        meta = self._config.secrets.redact_json(dict(result.extracted.meta))
         payload: dict[str, Any] = {
             "index": intent["index"],
             "role": intent["role"],
             # as it is read back: the prompts of a restarted daemon must be the same
             "meta": canonical.decode(canonical.encode(meta)),
-            "content": content.put(batch, step.result.output, artifacts),
-            "detail": step.result.detail.hash,
+            "content": content.put(batch, result.result.output, artifacts),
+            "detail": result.result.detail.hash,
             "agent": self._config.put_step_agent(batch, intent["role"]),
             "start": record["start"],
             **threads.links(self._history.hashes),
             "compact": record["compact"],
             "childThreads": calls.child_ends(self._store, thread) if intent["calls"] else [],
             "attempts": list(record["attempts"]),
-            "extraction": step.extraction,
-            "workspace": None if step.workspace is None else step.workspace.tree,
-            "changes": put_work(batch, step.changes).hash if step.changes else None,
+            "extraction": result.extraction,
+            "workspace": None if result.workspace is None else result.workspace.tree,
+            "changes": put_work(batch, result.changes).hash if result.changes else None,
             "startedAt": intent["since"],
             "completedAt": now_ms(),
         }
-        if step.workspace is not None and step.workspace.times is not None:
-            payload[TIMES] = step.workspace.times
+        if result.workspace is not None and result.workspace.times is not None:
+            payload[TIMES] = result.workspace.times
         # The schema of a step in a store of an older casfs lacks some of these.
         if "paused" in intent and "paused" in self._config.step_fields:
             payload["paused"] = intent["paused"]
         if "prompt" in self._config.step_fields:
-            payload["prompt"] = self._prompt(intent["role"], step)
-        if step.containment and "containment" in self._config.step_fields:
-            payload["containment"] = step.containment
-        if step.cached is not None:
-            payload["cached"] = dict(step.cached)
+            payload["prompt"] = self._prompt(intent["role"], result)
+        if result.containment and "containment" in self._config.step_fields:
+            payload["containment"] = result.containment
+        if result.cached is not None:
+            payload["cached"] = dict(result.cached)
         return payload
 
-    def _prompt(self, role: str, step: StepResult) -> dict[str, Any]:
+    def _prompt(self, role: str, result: StepResult) -> dict[str, Any]:
         """The digest of the prompt, and the nodes of its parts that the chain does not have."""
         record = self._head.thread.record
-        prompt = step.prompt
+        prompt = result.prompt
         digest = self._prompts.digest(role, prompt)
         fields: dict[str, Any] = {"hash": digest.hash, "size": digest.size_bytes}
         # Only what this prompt had: after a correction the record still has the answer.

@@ -70,18 +70,22 @@ class StepRunner:
         pending = self._thread.pending
         # Before anything is decided: a program of a killed daemon may still change the workspace.
         await blocking(partial(end_orphans, self._thread))
+        # `begun` is false in the intent of a fork within a step: it has what an attempt of the
+        # other thread left, but no attempt of its own.
         if pending is None or pending.get("begun") is False:
             decision = await self._decide(self._history.steps)
             attempt = 1
         else:
-            once = self._config.flow.roles[pending["role"]].suspends_unknown
-            thread = self._thread
-            lost = await blocking(partial(call_stack.lost_attempts, self._store, thread, once))
-            if lost is not None:
-                await self._suspend(Suspension(lost, UNKNOWN))
+            suspends_unknown = self._config.flow.roles[pending["role"]].suspends_unknown
+            lost_reason = partial(
+                call_stack.lost_reason, self._store, self._thread, suspends_unknown
+            )
+            reason = await blocking(lost_reason)
+            if reason is not None:
+                await self._suspend(Suspension(reason, UNKNOWN))
                 return None
             decision = Next(pending["role"], pending.get("rule"))
-            # A pause ended no attempt: it goes on under its number.
+            # `goesOn` is true after a pause, which ended no attempt: it goes on under its number.
             goes_on = bool(pending.get("goesOn"))
             attempt = pending["attempt"] if goes_on else pending["attempt"] + 1
         done = len(self._history.steps)
@@ -154,6 +158,7 @@ class StepRunner:
                 self._store,
                 current,
                 summary=summary.content,
+                # Never a conflict: this run alone adds steps, one after the other.
                 head=current.hash,
                 tokens=summary.tokens,
             )
@@ -184,7 +189,9 @@ class StepRunner:
         fields = {"thread": self._thread.id, "index": intent["index"], "action": action.hash}
         if hit is None:
             self._log("miss", **fields, reason=explain_miss(self._store, action))
-        elif hit.cached is not None:
+        else:
+            # None only in the result of an attempt.
+            assert hit.cached is not None
             self._log("hit", **fields, savedMs=hit.cached["savedMs"])
         return hit
 
@@ -217,7 +224,9 @@ class StepRunner:
                 await self._wait(why, attempt, has_directory=before is not None)
                 return None
             except BudgetExceeded as why:
-                await self._suspend(Suspension(str(why), BUDGET, tokens=attempt.tokens))
+                details = [why.detail] if why.detail else []
+                suspended = Suspension(str(why), BUDGET, failed=details, tokens=attempt.tokens)
+                await self._suspend(suspended)
                 return None
             except AttemptFailed as why:
                 spending = spent(self._thread.record, attempt.tokens)
@@ -262,8 +271,8 @@ class StepRunner:
         role = self._thread.intent["role"]
         decision = moderator.unconditional(self._config.flow.rules, role)
         if decision is not None:
-            # Nothing to evaluate: the step is built by the thread that commits it, on one way out
-            # of the loop.
+            # Nothing to evaluate: the step is built by the thread that commits it, in one trip from
+            # the event loop to a worker thread.
             await self._committer.commit(build, decision)
         else:
             step = await blocking(build)

@@ -7,7 +7,6 @@ thread's workspace is freed before anything is written: it may be what fills the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from casfs.errors import Conflict
 from casfs.store.conflict_retry import retry_on_conflict
 from casfs.store.store import Store
 from casfs.system import daemon_socket
+from casfs.system.files import closing_fd
 from casfs.threads import threads
 from casfs.threads.state import says
 from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
@@ -57,12 +57,9 @@ def request(root: Path, id: ThreadId, op: str) -> None:
 def without_daemon(root: Path, id: ThreadId, action: Action) -> None:
     """Does an action where no daemon of the store runs. Raises Refused where one does."""
     lock = daemon_socket.lock(root)
-    try:
-        with Store.open(root) as store:
-            overlay_workspace.unmount_all(root)
-            retry_on_conflict(lambda: action(store, id, COPYING, ()))
-    finally:
-        os.close(lock)
+    with closing_fd(lock), Store.open(root) as store:
+        overlay_workspace.unmount_all(root)
+        retry_on_conflict(lambda: action(store, id, COPYING, ()))
 
 
 ACTIONS: Mapping[str, Action] = {"cancel": cancel, "suspend": suspend}

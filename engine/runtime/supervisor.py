@@ -105,8 +105,13 @@ class Supervisor:
 
     def lend(self, id: ThreadId, variables: Mapping[str, str] | None) -> None:
         """Gives variables to the agents of a thread, as long as this daemon runs."""
-        if set_ones := {name: value for name, value in (variables or {}).items() if value}:
+        lacked = self.lacked(variables or {})
+        if set_ones := {name: value for name, value in lacked.items() if value}:
             self._lent[id] = {**self._lent.get(id, {}), **set_ones}
+
+    def lacked(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Returns those of the variables that the daemon's environment lacks: no other is lent."""
+        return {name: value for name, value in variables.items() if not self._env.get(name)}
 
     def env_of(self, id: ThreadId) -> Mapping[str, str]:
         """Returns the environment of a thread's agents."""
@@ -160,7 +165,11 @@ class Supervisor:
     def end(self, id: ThreadId) -> None:
         """Cancels the task of a thread whose lease is over."""
         task = self._tasks.get(id)
-        if task and not (task.head and task.head.thread.status != RUNNING):  # not ended by itself
+        if task is None:
+            return
+        # The run has moved the head itself, and ends without us.
+        is_over = task.head is not None and task.head.thread.status != RUNNING
+        if not is_over:
             task.scope.cancel()
             task.stopped.set()
             if task.head:
@@ -170,23 +179,33 @@ class Supervisor:
         """Runs a child in its caller's task, or waits for another daemon that runs it, until it
         ends or is suspended."""
         while True:
-            while (other := self._tasks.get(child.id)) is not None:
-                if other in self._queue:  # it was resumed by itself; no caller waits for the queue
-                    self._queue.remove(other)
-                    other.dequeued.set()
-                await other.done.wait()
+            await self._wait_for_task(child.id)
             lease = await self.leases.take(child.id) if self.leases else None
             if lease or not self.leases:
-                self._begin(task := Task(child.id, lease=lease))
-                try:
-                    await self._run_in_scope(task)
-                finally:
-                    self._finish(task)
-                if task.scope.cancelled_caught:
-                    await task.stopped.wait()
+                await self._run_own(Task(child.id, lease=lease))
             thread = await blocking(partial(threads.get, self._store, child.id))
             if thread.status != RUNNING or not self.leases:
                 return thread
+
+    async def _wait_for_task(self, id: ThreadId) -> None:
+        """Waits until a child has no task of its own, as it has where it was resumed by itself."""
+        while (task := self._tasks.get(id)) is not None:
+            # No caller waits for the queue, which may wait for the places that callers hold.
+            if task in self._queue:
+                self._queue.remove(task)
+                task.dequeued.set()
+            await task.done.wait()
+
+    async def _run_own(self, task: Task) -> None:
+        """Runs a child inside its caller's task."""
+        self._begin(task)
+        try:
+            await self._run_in_scope(task)
+        finally:
+            self._finish(task)
+        # It was cancelled, and its head says so only once `stopped` is set.
+        if task.scope.cancelled_caught:
+            await task.stopped.wait()
 
     async def wait(self, id: ThreadId) -> Thread:
         """Waits until no task runs the thread, and none of a caller is about to; returns it.
@@ -206,9 +225,13 @@ class Supervisor:
 
     def _has_task(self, thread: Thread) -> bool:
         """Returns whether a task runs the thread, or a caller of it; on a shared store one will."""
+        if self.leases:
+            return True
+        if thread.id in self._tasks:
+            return True
         above = thread.record.get("parent")
-        if self.leases or thread.id in self._tasks or above is None:
-            return self.leases is not None or thread.id in self._tasks
+        if above is None:
+            return False
         name = threads.head_name(above)
         head = self._store.heads.get(name)
         return head is not None and self._has_task(threads.of_head(name, head))
@@ -259,6 +282,8 @@ class Supervisor:
             if task in self._queue:
                 await task.dequeued.wait()
             await self._run_contained(task)
+        # Cancelled by `end`, as its lease is over: its files here are nobody's. `stop` takes the
+        # lease from the task first; what it does then knows whether the files are needed.
         if task.head and task.lease and task.scope.cancelled_caught and task.stopped.is_set():
             with suppress(CasfsError):  # it may go on elsewhere
                 workspace = thread_workspace(

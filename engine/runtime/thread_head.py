@@ -36,13 +36,15 @@ PAUSE_S = 2.0  # before what needs a server that did not answer is tried again
 
 
 class ThreadHead:
-    """`thread`: as of the last move; `interrupted`: the detail of the pending step's program, where
-    that was interrupted; `guard`: of a shared store, raises Conflict once the lease is over;
-    `ends`: the errors that end a run and leave the thread as it is."""
+    """`thread`: as of the last move; `interrupted`: the detail that a cancelled program of the
+    pending step has left, to be recorded by whoever ends the attempt; `guard`: of a shared store,
+    raises Conflict once the lease is over; `lost_errors`: those that say that the head is not ours
+    any more. They end a run and leave the thread as it is."""
 
     def __init__(self, thread: Thread, guard: Guard | None = None) -> None:
         self.thread = thread
-        self.ends: tuple[type[CasfsError], ...] = (Conflict, *([Unreachable] if guard else []))
+        lost_errors = (Conflict, Unreachable) if guard else (Conflict,)
+        self.lost_errors: tuple[type[CasfsError], ...] = lost_errors
         self.is_shared = guard is not None
         self._guard = guard or (lambda: None)
         self.interrupted: str | None = None

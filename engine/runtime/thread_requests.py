@@ -114,13 +114,7 @@ class ThreadRequests:
         specs = names.for_roles(flow.roles, request.agents, request.every, defaults)
         extra_config = {TURN_TREES: True} if request.turn_trees else {}
         bound = names.bindings(specs, **extra_config)
-        if not request.allow_secret:
-            self._refuse_secrets(bound, request.name)
         state = self._workspace(request)
-        env = self._with_lent(agent_binding.variable_names(bound), request.lent)
-        # Now, and not at the step: a program that is missing would suspend the thread hours later.
-        root = None if state is None else state.full
-        role_agents.check_programs(self._store, flow, bound=bound, root=root, env=env)
         thread_request = ThreadRequest(
             flow.hash,
             request.input,
@@ -135,11 +129,16 @@ class ThreadRequests:
             ignored=request.ignored,
             allow_secret=request.allow_secret,
         )
+        # The summariser, too: its config may hold a secret, or name a variable.
+        agents = thread_request.all_agents
+        if not request.allow_secret:
+            self._refuse_secrets(agents, request.name)
+        env = self._with_lent(agent_binding.variable_names(agents), request.lent)
+        # Now, and not at the step: a program that is missing would suspend the thread hours later.
+        root = None if state is None else state.full
+        role_agents.check_programs(self._store, flow, bound=bound, root=root, env=env)
         store = agent_binding.redacting_store(
-            self._store,
-            thread_request.all_agents,
-            env=env,
-            allows_secrets=request.allow_secret,
+            self._store, agents, env=env, allows_secrets=request.allow_secret
         )
         return lifecycle.create(store, thread_request)
 
@@ -216,6 +215,7 @@ class ThreadRequests:
         leases = self._supervisor.leases
         if thread.status != RUNNING or self._supervisor.has_task(thread.id):
             return None
+        # From then on the daemon claims threads by itself, so none is held.
         if leases and leases.launched.is_set():
             return None
         above = thread.record.get("parent")
@@ -257,7 +257,7 @@ class ThreadRequests:
         lacking = sorted(name for name in names if not env.get(name) and name not in lent)
         if lacking:
             raise VariablesLacking(lacking)
-        return {**env, **lent}
+        return {**env, **self._supervisor.lacked(lent)}
 
 
 def _compact_policy(fields: dict[str, Any] | None, names: AgentNames) -> CompactPolicy | None:

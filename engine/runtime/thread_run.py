@@ -57,7 +57,7 @@ class ThreadRun:
         writer moved the head."""
         try:
             await self._run_steps()
-        except self.head.ends:
+        except self.head.lost_errors:
             # The thread may be another daemon's by now: neither its head nor its files are ours.
             raise
         except CasfsError as error:  # damage in the store, a full disk
@@ -87,8 +87,8 @@ class ThreadRun:
     def redact(self, text: str) -> None:
         """Redacts a text in all that is recorded from now on; of several lines also the long ones
         alone."""
-        long_lines = (line.strip() for line in text.splitlines() if len(line) >= MIN_LINE_CHARS)
-        self._redacted += [text, *long_lines]
+        lines = (line.strip() for line in text.splitlines())
+        self._redacted += [text, *(line for line in lines if len(line) >= MIN_LINE_CHARS)]
         if self._loaded is not None:
             self._loaded.config.secrets.add_private(self._redacted)
 

@@ -36,15 +36,15 @@ def finished_children(store: Store, thread: Thread) -> list[ThreadId]:
     ]
 
 
-def lost_attempts(store: Store, thread: Thread, once: bool) -> str | None:
+def lost_reason(store: Store, thread: Thread, suspends_unknown: bool) -> str | None:
     """Returns the reason to suspend a thread whose last attempts ended with the daemon; None where
-    another one may begin (`once`: not even a second one). A step with open children may have twice
-    as many: the step of a child is suspended first. So may one of a shared store, whose machines
-    end for reasons of their own."""
+    another one may begin (`suspends_unknown`: not even a second one). A step with open children may
+    have twice as many: the step of a child is suspended first. So may one of a shared store, whose
+    machines end for reasons of their own."""
     intent = thread.intent
     lost = record.lost_attempts(intent)
     limit = record.MAX_LOST_ATTEMPTS
-    if once:
+    if suspends_unknown:
         limit = 1
     elif isinstance(store.backend, Leasing) or open_children(store, thread):
         limit *= 2

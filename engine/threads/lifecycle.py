@@ -181,11 +181,12 @@ def remove(store: Store, thread: Thread) -> None:
         raise Conflict(f"{above} has a pending step that called {thread.id}; wait for it")
     heads = [(thread.name, thread.head)]
     # `fields`, not `record`: a broken thread can be removed, too.
-    key_name = _key_name(thread.fields.get("key") or "")
-    key_head = store.heads.get(key_name)
-    # After an undo of a removal the key may have stayed with a newer thread.
-    if key_head and key_head.record.get("thread") == thread.id:
-        heads.append((key_name, key_head))
+    if key := thread.fields.get("key"):
+        key_name = _key_name(key)
+        key_head = store.heads.get(key_name)
+        # After an undo of a removal the key may have stayed with a newer thread.
+        if key_head and key_head.record.get("thread") == thread.id:
+            heads.append((key_name, key_head))
     with store.batch() as batch:
         removals.remove(store, batch, heads)
 
@@ -212,22 +213,34 @@ def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) 
     if agent.name == "workflow" and key not in checked:
         checked.add(key)
         for call in config.get("calls", [config]):
-            flow = workflows.load(store, workflows.find_trusted(store, call["workflow"]))
+            flow = _called_workflow(store, call)
             agents = agent_binding.of_call(store, call["workflow"], call.get("agents", {}))
             check_roles(flow, agents)
             agent_binding.resolve(agents)
             for called in agents.values():
                 _check_calls(store, where, agent=called, checked=checked)
-        # Not at the top: most threads call none, and the parser of expressions takes long to load.
-        from engine.moderator import rules
-
-        schemas = {name: role.schema for name, role in flow.roles.items()}
-        faults = rules.result_errors(config.get("meta", "null"), schemas)
-        if faults and "calls" not in config:  # each of several has roles of its own
-            raise Invalid(f"{where}: config.meta: {faults[0]}")
+        # Each of several calls has roles of its own, so there the expression has no one schema.
+        if "calls" not in config:
+            _check_meta(store, where, config)
     for nested in loader.load(agent.name).nested_agents(config):
         binding = Binding(nested["name"], nested["config"], nested["version"])
         _check_calls(store, where, agent=binding, checked=checked)
+
+
+def _called_workflow(store: Store, call: Mapping[str, Any]) -> workflows.Workflow:
+    return workflows.load(store, workflows.find_trusted(store, call["workflow"]))
+
+
+def _check_meta(store: Store, where: str, config: Mapping[str, Any]) -> None:
+    """Raises Invalid for an expression of the meta that does not fit the called workflow."""
+    # Not at the top: most threads call none, and the parser of expressions takes long to load.
+    from engine.moderator import rules
+
+    flow = _called_workflow(store, config)
+    schemas = {name: role.schema for name, role in flow.roles.items()}
+    faults = rules.result_errors(config.get("meta", "null"), schemas)
+    if faults:
+        raise Invalid(f"{where}: config.meta: {faults[0]}")
 
 
 def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casfs.agents import HUMAN
 from casfs.errors import Conflict
@@ -28,6 +28,9 @@ from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import BUDGET, CALLER, FAILURE, ROUNDS, TIMEOUT, UNKNOWN
 from engine.threads.transitions import attempt_entry, move_head, paused_intent
 from engine.workflow import registry as workflows
+
+if TYPE_CHECKING:
+    from casfs.payloads import Intent
 
 
 @dataclass(frozen=True)
@@ -50,39 +53,56 @@ def suspend(store: Store, thread: Thread, why: Suspension) -> Thread:
     """Suspends a thread until `resume`. Children that still run are suspended too, except after
     FAILURE and TIMEOUT; of a failed step only the finished ones stay. Retries on conflict."""
 
-    def attempt() -> Thread:
-        intent = thread.pending
-        details = why.failed
+    def suspend_once() -> Thread:
         with store.batch() as batch:
-            # Before it suspends for a failure, a run cancels them.
+            # After a failure the run has already cancelled the children.
             if why.cause not in (FAILURE, TIMEOUT):
                 for child in call_stack.open_children(store, thread):
                     _pause(batch, child, thread)
-            if intent is not None and why.by_person:
-                intent = paused_intent(batch, intent, why.failed)
-                details = ()
-            elif intent is not None and why.cause in (FAILURE, TIMEOUT, UNKNOWN):
-                details = attempt_entry(batch, thread, how=f"failed: {why.reason}", details=details)
-                calls = call_stack.finished_children(store, thread)
-                # Nobody has ended the children of an attempt that ended with the daemon: an equal
-                # call of the next attempt goes on with them.
-                if why.cause == UNKNOWN:
-                    calls = intent["calls"]
-                intent = record.changed(record.without_turns(intent), calls=calls)
-            if intent is not None and why.state is not None:
-                # A state has no field for what it lacks: one of the state before would count as
-                # its own.
-                other_fields = {key: field for key, field in intent.items() if key not in FIELDS}
-                intent = record.changed(other_fields, **record.state_fields(why.state))
+            intent = thread.pending
+            entries = why.failed
+            if intent is not None:
+                intent, entries = _suspended_intent(store, batch, thread, why)
             changes: dict[str, Any] = {"status": SUSPENDED, "cause": why.cause, "intent": intent}
             changes |= {"reason": record.truncate_reason(why.reason), "question": why.question}
-            changes["attempts"] = record.add_attempts(thread.record, details)
+            changes["attempts"] = record.add_attempts(thread.record, entries)
             changes["spent"] = record.spent(thread.record, why.tokens)
             return move_head(batch, thread, thread.hash, **changes, answer=None)
 
     # For the children, which may move meanwhile and are read anew. Where the thread itself has
     # moved, each try is in conflict, and the caller learns it.
-    return retry_on_conflict(attempt)
+    return retry_on_conflict(suspend_once)
+
+
+def _suspended_intent(
+    store: Store, batch: Batch, thread: Thread, why: Suspension
+) -> tuple[Intent, Sequence[str]]:
+    """Returns the pending step of a thread as its suspension leaves it, and the new entries for
+    `attempts`."""
+    intent = thread.intent
+    entries = why.failed
+    # Neither ends the attempt, so what a program has left is no entry.
+    if why.by_person or (why.cause == BUDGET and why.failed):
+        intent = paused_intent(batch, intent, why.failed)
+        entries = ()
+    elif why.cause in (FAILURE, TIMEOUT, UNKNOWN):
+        how = f"failed: {why.reason}"
+        entries = attempt_entry(batch, thread, how=how, details=why.failed)
+        intent = _failed_intent(store, thread, why.cause)
+    if why.state is not None:
+        # `state_fields` omits None values, so old ones must be removed first.
+        other_fields = {key: field for key, field in intent.items() if key not in FIELDS}
+        intent = record.changed(other_fields, **record.state_fields(why.state))
+    return intent, entries
+
+
+def _failed_intent(store: Store, thread: Thread, cause: str) -> Intent:
+    """Returns the pending step after a failed attempt, whose turns are recorded elsewhere."""
+    intent = thread.intent
+    # Nobody has ended the children of an attempt that ended with the daemon: an equal call of the
+    # next attempt goes on with them.
+    calls = intent["calls"] if cause == UNKNOWN else call_stack.finished_children(store, thread)
+    return record.changed(record.without_turns(intent), calls=calls)
 
 
 def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:
@@ -160,7 +180,7 @@ def _resume(
     replaced: Collection[str],
 ) -> Thread:
     """Sets one thread running. `fields`: of its record; `replaced`: roles with another agent.
-    A failed step is run again with all that it called, unless another agent plays its role,
+    A failed step is run again and its calls are made anew, unless another agent plays its role,
     which begins with nothing of what that one kept."""
     intent = thread.pending
     cause = thread.record.get("cause")

@@ -1,5 +1,6 @@
-"""The transitions of an existing thread: every move of its head is in this module and in
-`engine.threads.suspension`; `engine.threads.lifecycle` creates threads, by the same rules.
+"""The transitions of an existing thread. Every move of its head by the engine is in this module or
+in `engine.threads.suspension`, but for two, by the same rules: `lifecycle.call` moves the caller's
+as it creates the child, and `trust.trust` that of a thread from elsewhere.
 
 Each function is one transaction: nodes and the head that leads to them are published together,
 so a thread is at any instant exactly what its head says. A head that another writer has moved is
@@ -98,6 +99,8 @@ def retry(
         intent = record.new_intent(role, index, number, calls=calls, lost=lost, last=last)
         attempts = record.add_attempts(thread.record, entry)
         spent = record.spent(thread.record, tokens)
+        # An answer is to the question of one attempt, and the next may ask another; a hint is for
+        # the step, however many attempts it takes.
         changes = {"intent": intent, "attempts": attempts, "spent": spent, "answer": None}
         return move_head(batch, thread, thread.hash, **changes)
 
@@ -205,12 +208,7 @@ def _advance(
     if isinstance(decision, RuleFailed):
         reason = record.truncate_reason(decision.reason)
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
-    # Only an attempt at the same step inherits from the pending intent: a further one, the first
-    # of a fork, or one that goes on after a pause, under the same number.
-    last = thread.pending
-    if last and attempt == 1:
-        is_same_step = last.get("begun") is False or last.get("goesOn")
-        last = last if is_same_step else None
+    last = _inherited_intent(thread, attempt)
     calls = last["calls"] if last else ()
     lost = record.lost_attempts(last) if last else 0
     role = decision.role
@@ -227,6 +225,17 @@ def _advance(
     return move_head(batch, thread, hash, **changes)
 
 
+def _inherited_intent(thread: Thread, attempt: int) -> Intent | None:
+    """Returns the pending intent where the next attempt, with this number, inherits from it."""
+    # Only an attempt at the same step does: a further one, the first of a fork, or one that goes on
+    # after a pause, under the same number.
+    last = thread.pending
+    if last and attempt == 1:
+        is_same_step = last.get("begun") is False or last.get("goesOn")
+        return last if is_same_step else None
+    return last
+
+
 def attempt_entry(
     batch: Batch, thread: Thread, how: str, details: Sequence[str] = (), is_told: bool = True
 ) -> list[str]:
@@ -239,9 +248,11 @@ def attempt_entry(
     turns = record.all_turns(intent)
     if not (turns or details or is_told):
         return []
-    # A session lists its turns, but not how the attempt ended: it needs the text beside it.
-    if details and not turns and not _has_session(batch, details):
-        return list(details)
+    if details and not turns:
+        # All details but a react-session tell how the attempt ended.
+        tells_end = not _has_session(batch, details)
+        if tells_end:
+            return list(details)
     text = f"attempt {intent['attempt']} of {intent['role']} {record.truncate_reason(how)}"
     return [content.put(batch, text, [*turns, *details])]
 

@@ -135,6 +135,10 @@ class Operations:
         (above / ".venv").mkdir(exist_ok=True)
         (above / ".venv/pyvenv.cfg").touch()
 
+    def move_environment_in(self, above: Path, _: Path, file: Path, name: str) -> None:
+        (above / ".venv").mkdir(exist_ok=True)
+        file.rename(above / ".venv/pyvenv.cfg")
+
     def spoil_environment(self, above: Path, _: Path, __: Path, name: str) -> None:
         (above / ".venv/pyvenv.cfg").unlink()
 

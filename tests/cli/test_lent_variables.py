@@ -68,3 +68,38 @@ def test_a_program_that_is_served_lends_nothing(
         )
         daemon_socket.request(cli.root, "wait", id=made["id"])
     assert cli("cat", f"{made['id']}:len").out == b"0\n"
+
+
+def test_a_summariser_is_lent_them_too(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = tmp_path / "lengths"
+    script = f"printf %s ${NAME} | wc -c >>{lengths}"
+    writer = f"command:{json.dumps(says({'summary': 'all'}, script) | {'secrets': [NAME]})}"
+    with Store.open(cli.root) as store:
+        workflows.add(store, loop(3))
+    monkeypatch.delenv(NAME, raising=False)
+    with daemon(cli.root):
+        monkeypatch.setenv(NAME, VALUE)
+        start = ("thread", "start", loop(3)["name"], "--input", "x", "--wait")
+        agent = f"a=command:{json.dumps(says({}))}"
+        cli(*start, "--agent", agent, "--compact-above", "1", "--compact-by", writer)
+    assert {int(line) for line in lengths.read_text().split()} == {len(VALUE)}
+
+
+def test_no_variable_of_the_daemon_is_replaced(
+    cli: Cli, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads(agent.removeprefix("a=command:"))
+    monkeypatch.setenv(NAME, VALUE)
+    with daemon(cli.root):
+        started = daemon_socket.request(
+            cli.root,
+            "start",
+            workflow="sample",
+            input="x",
+            agents={"a": {"name": "command", "config": config}},
+            lent={NAME: "another-value"},
+        )
+        daemon_socket.request(cli.root, "wait", id=started["id"])
+    assert cli("cat", f"{started['id']}:len").out == b"%d\n" % len(VALUE)

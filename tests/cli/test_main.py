@@ -21,7 +21,6 @@ from tests.support.engine import (
     Cli,
     spawn,
 )
-from tests.support.programs import needs
 
 # -- help and start-up -----------------------------------------------------------------------
 
@@ -81,7 +80,6 @@ def test_the_helps_of_verbs_are_not_cut(bare: Cli) -> None:
         assert "...\n" not in bare(name, "--help").text.partition("Commands:")[2]
 
 
-@needs("groff")
 def test_help_is_a_command(bare: Cli) -> None:
     assert bare("help").text == bare("--help").text
     assert bare("help", "checkpoint", "list").text == bare("checkpoint", "list", "--help").text
@@ -182,6 +180,16 @@ def test_nor_is_one_that_has_closed_before_the_help(option: str) -> None:
     done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_full_disk_is_one_error(option: str) -> None:
+    # Unbuffered, Python has nothing left to write at its exit.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    argv = [sys.executable, "-m", "casfs", option]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert (done.returncode, done.stderr) == (1, "casfs: No space left on device\n")
 
 
 # -- bad input -------------------------------------------------------------------------------

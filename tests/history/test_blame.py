@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from casfs.checkpoints import create
+from casfs.checkpoints import create, revisions
 from casfs.digest import TreeHash
+from casfs.errors import NotFound
 from casfs.history import details
 from casfs.history.blame import blame, removal
 from casfs.history.log import log
-from casfs.history.versions import find
+from casfs.history.versions import at, find
 from casfs.store.store import Store
 from tests.history.oracle import start
 from tests.support.helpers import put_tree
@@ -84,6 +85,27 @@ def test_a_thread_goes_on_with_the_step_that_has_its_first_tree(store: Store) ->
     new.step("planner", "text", startedAt=1 << 42)
     assert by(store, f"{CHILD}:f") == [f"{old.id}@0", f"{old.id}@1", f"{CHILD}@1"]
     assert by(store, f"{old.tree}:f") == [f"{old.id}@0", f"{old.id}@1"], "a tree by its hash"
+
+
+def test_steps_of_the_same_millisecond_do_not_hide_one_another(store: Store) -> None:
+    old = start(store, "0000000000000000000000000A", put_tree(store, {"f": b"one\n"}))
+    step(old, {"f": b"one\ntwo\n"})
+    for number in range(8):
+        # It began with that tree, so it has not made it.
+        other = start(store, f"0000000000000000000000001{number}", old.tree)
+        step(other, {"f": b"one\ntwo\n"})
+    assert by(store, f"{old.tree}:f") == [f"{old.id}@0", f"{old.id}@1"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_checkpoint_that_is_removed_meanwhile(store: Store, count: int) -> None:
+    for number in range(count):
+        name = put_checkpoint(store, {"f": b"%d" % number}, at=number)
+    revision = revisions.resolve(store, "work")
+    with store.batch() as batch:
+        batch.swap(name, store.heads.get(name), None)  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="was removed meanwhile"):
+        at(store, revision)
 
 
 def test_only_directories_on_the_path_are_read(

@@ -12,7 +12,7 @@ from casfs.backend import tiers
 from casfs.backend.derived import note_use, open_stream, start_gc, total_stored
 from casfs.backend.protocols import FILE_MIN_BYTES, HeadName
 from casfs.digest import CHUNK, Digest
-from casfs.errors import Conflict, CorruptBlob, NotFound, Refused
+from casfs.errors import Conflict, CorruptBlob, NotFound
 from casfs.maintenance import cold, fsck, gc
 from casfs.store.store import Store
 from casfs.trees import tarball
@@ -234,11 +234,6 @@ def test_warming(disk_store: Store, blobs: list[bytes]) -> None:
 def test_one_at_a_time(disk_store: Store) -> None:
     with start_gc(disk_store.backend), pytest.raises(Conflict, match="casfs pack"):
         cold.pack(disk_store, older_than=1)
-
-
-def test_a_store_in_memory_has_no_packs(store: Store) -> None:
-    with pytest.raises(Refused, match="no cold packs"):
-        cold.pack(store, older_than=1)
 
 
 def opened_content(store: Store, hash: str) -> bytes:

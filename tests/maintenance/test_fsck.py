@@ -57,12 +57,7 @@ def test_a_sound_store_has_no_faults(victim: Victim) -> None:
     assert not (victim.root / "quarantine").exists()
 
 
-def test_a_sound_store_in_memory_has_no_faults(store: Store) -> None:
-    ended(store, "one")
-    assert fsck.check(store).faults == []
-
-
-def test_damage_in_memory_is_found(store: Store) -> None:
+def test_a_quarantined_node_is_missing(store: Store) -> None:
     thread = ended(store, "one")
     repairable(store.blobs).quarantine(thread.steps[0])
     fault = only(fsck.check(store))

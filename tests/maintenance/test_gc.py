@@ -34,13 +34,6 @@ from tests.support.thread_example import make_thread
 LONG_BYTES = 3000  # bytes
 
 
-@pytest.fixture(params=["disk", "memory"])
-def any_store(request: pytest.FixtureRequest) -> Store:
-    store = request.getfixturevalue("disk_store" if request.param == "disk" else "store")
-    assert isinstance(store, Store)
-    return store
-
-
 def reachable(store: Store) -> set[str]:
     return set(
         graph.walk(store, [hash for _, head in store.heads.list() for hash in targets(head)])
@@ -57,8 +50,8 @@ def cached(store: Store, name: str, data: bytes, used_at: int, **record: object)
 # -- what is kept -------------------------------------------------------------------------
 
 
-def test_everything_that_a_root_reaches_survives(any_store: Store) -> None:
-    store = any_store
+def test_everything_that_a_root_reaches_survives(disk_store: Store) -> None:
+    store = disk_store
     thread = ended(store, "one", "two")
     failed = content(store, "a try that failed", store.put(LARGE + b"attempt").hash)
     fork(thread, SECOND, thread.steps[0], status="running", attempts=[failed])
@@ -94,188 +87,181 @@ def test_files_of_garbage_go_with_their_rows(disk_store: Store) -> None:
     assert result.freed.bytes == len(LARGE) + 1
 
 
-def test_garbage_goes_after_the_grace_period_and_not_before(any_store: Store) -> None:
-    hash = any_store.put(b"garbage").hash
-    collect(any_store)
-    age(any_store, GRACE_S - 10)
-    collect(any_store)
-    assert hash in blobs(any_store)
-    age(any_store, 20)
-    collect(any_store)
-    assert hash not in blobs(any_store)
+def test_garbage_goes_after_the_grace_period_and_not_before(disk_store: Store) -> None:
+    hash = disk_store.put(b"garbage").hash
+    collect(disk_store)
+    age(disk_store, GRACE_S - 10)
+    collect(disk_store)
+    assert hash in blobs(disk_store)
+    age(disk_store, 20)
+    collect(disk_store)
+    assert hash not in blobs(disk_store)
 
 
-def test_the_grace_period_is_the_callers(any_store: Store) -> None:
-    hash = any_store.put(b"garbage").hash
-    age(any_store, 100)
-    collect(any_store, grace=110)
-    assert hash in blobs(any_store)
-    collect(any_store, grace=90)
-    assert hash not in blobs(any_store)
+def test_the_grace_period_is_the_callers(disk_store: Store) -> None:
+    hash = disk_store.put(b"garbage").hash
+    age(disk_store, 100)
+    collect(disk_store, grace=110)
+    assert hash in blobs(disk_store)
+    collect(disk_store, grace=90)
+    assert hash not in blobs(disk_store)
 
 
-def test_a_negative_grace_period_is_refused(any_store: Store) -> None:
-    hash = any_store.put(b"just put").hash
+def test_a_negative_grace_period_is_refused(disk_store: Store) -> None:
+    hash = disk_store.put(b"just put").hash
     with pytest.raises(Invalid):
-        collect(any_store, grace=-100)
+        collect(disk_store, grace=-100)
     with pytest.raises(Invalid):
-        collect(any_store, keep=-1)
-    assert hash in blobs(any_store)
+        collect(disk_store, keep=-1)
+    assert hash in blobs(disk_store)
 
 
-def test_what_a_young_blob_refers_to_is_young(any_store: Store) -> None:
-    blob = any_store.put(LARGE).hash
-    inner = content(any_store, "inner", blob)
-    middle = content(any_store, "middle", inner)
-    top = content(any_store, "top", middle)
-    age(any_store)
-    if any_store.root is None:
-        any_store.backend.blobs.touched[top] = int(time.time())  # type: ignore[attr-defined]  # the memory store's
-    else:
-        sql(
-            any_store,
-            "UPDATE blobs SET touched = ? WHERE hash = ?",
-            int(time.time()),
-            bytes.fromhex(top),
-        )
-    collect(any_store)
-    assert {blob, inner, middle, top} <= blobs(any_store)
-    age(any_store)
-    collect(any_store)
-    assert not {blob, inner, middle, top} & blobs(any_store)
+def test_what_a_young_blob_refers_to_is_young(disk_store: Store) -> None:
+    blob = disk_store.put(LARGE).hash
+    inner = content(disk_store, "inner", blob)
+    middle = content(disk_store, "middle", inner)
+    top = content(disk_store, "top", middle)
+    age(disk_store)
+    touch = "UPDATE blobs SET touched = ? WHERE hash = ?"
+    sql(disk_store, touch, int(time.time()), bytes.fromhex(top))
+    collect(disk_store)
+    assert {blob, inner, middle, top} <= blobs(disk_store)
+    age(disk_store)
+    collect(disk_store)
+    assert not {blob, inner, middle, top} & blobs(disk_store)
 
 
-def test_putting_a_blob_again_renews_it(any_store: Store) -> None:
-    again, small = any_store.put(LARGE).hash, any_store.put(b"small").hash
-    node, other = content(any_store, "node"), any_store.put(b"other").hash
-    age(any_store)
-    any_store.put(LARGE)
-    any_store.put(b"small")
-    content(any_store, "node")
-    collect(any_store)
-    assert {again, small, node} <= blobs(any_store)
-    assert other not in blobs(any_store)
+def test_putting_a_blob_again_renews_it(disk_store: Store) -> None:
+    again, small = disk_store.put(LARGE).hash, disk_store.put(b"small").hash
+    node, other = content(disk_store, "node"), disk_store.put(b"other").hash
+    age(disk_store)
+    disk_store.put(LARGE)
+    disk_store.put(b"small")
+    content(disk_store, "node")
+    collect(disk_store)
+    assert {again, small, node} <= blobs(disk_store)
+    assert other not in blobs(disk_store)
 
 
-def test_a_new_node_renews_what_it_refers_to(any_store: Store) -> None:
-    blob = any_store.put(LARGE).hash
-    age(any_store)
-    content(any_store, "new", blob)
-    collect(any_store)
-    assert blob in blobs(any_store)
+def test_a_new_node_renews_what_it_refers_to(disk_store: Store) -> None:
+    blob = disk_store.put(LARGE).hash
+    age(disk_store)
+    content(disk_store, "new", blob)
+    collect(disk_store)
+    assert blob in blobs(disk_store)
 
 
-def test_a_dropped_thread_is_garbage(any_store: Store) -> None:
-    thread = ended(any_store, "one", "two")
-    any_store.backend.publish([], [Swap(thread.name, thread.head, None)])
-    age(any_store)
-    collect(any_store)
-    assert not {thread.start, *thread.steps} & blobs(any_store)
-    assert thread.workflow in blobs(any_store)
+def test_a_dropped_thread_is_garbage(disk_store: Store) -> None:
+    thread = ended(disk_store, "one", "two")
+    disk_store.backend.publish([], [Swap(thread.name, thread.head, None)])
+    age(disk_store)
+    collect(disk_store)
+    assert not {thread.start, *thread.steps} & blobs(disk_store)
+    assert thread.workflow in blobs(disk_store)
 
 
-def test_a_closed_thread_survives_two_runs(any_store: Store) -> None:
-    ended(any_store, "one")
-    age(any_store)
-    collect(any_store)
-    before = blobs(any_store)
-    assert collect(any_store).freed.blobs == 0
-    assert blobs(any_store) == before
+def test_a_closed_thread_survives_two_runs(disk_store: Store) -> None:
+    ended(disk_store, "one")
+    age(disk_store)
+    collect(disk_store)
+    before = blobs(disk_store)
+    assert collect(disk_store).freed.blobs == 0
+    assert blobs(disk_store) == before
 
 
 # -- dry run ------------------------------------------------------------------------------
 
 
-def test_a_dry_run_changes_nothing_and_says_what_the_real_one_does(any_store: Store) -> None:
-    make_thread(any_store)
+def test_a_dry_run_changes_nothing_and_says_what_the_real_one_does(disk_store: Store) -> None:
+    make_thread(disk_store)
     for number in range(5):
-        cached(any_store, f"actions/{number}", bytes([number]) * LONG_BYTES, number)
-    any_store.put(b"garbage")
-    content(any_store, "more", any_store.put(LARGE).hash)
-    age(any_store)
-    before, heads = blobs(any_store), list(any_store.heads.list())
-    limits = Limits(max_bytes=total_stored(any_store.blobs).bytes - 2 * LONG_BYTES - len(LARGE))
-    dry = collect(any_store, limits=limits, dry_run=True)
-    assert (blobs(any_store), list(any_store.heads.list())) == (before, heads)
-    real = collect(any_store, limits=limits)
+        cached(disk_store, f"actions/{number}", bytes([number]) * LONG_BYTES, number)
+    disk_store.put(b"garbage")
+    content(disk_store, "more", disk_store.put(LARGE).hash)
+    age(disk_store)
+    before, heads = blobs(disk_store), list(disk_store.heads.list())
+    limits = Limits(max_bytes=total_stored(disk_store.blobs).bytes - 2 * LONG_BYTES - len(LARGE))
+    dry = collect(disk_store, limits=limits, dry_run=True)
+    assert (blobs(disk_store), list(disk_store.heads.list())) == (before, heads)
+    real = collect(disk_store, limits=limits)
     assert dry == real
     assert real.evicted
-    gone = before - blobs(any_store)
+    gone = before - blobs(disk_store)
     assert (len(gone), len(before) - len(gone)) == (real.freed.blobs, real.kept.blobs)
-    assert total_stored(any_store.blobs) == real.kept
+    assert total_stored(disk_store.blobs) == real.kept
 
 
 # -- why ----------------------------------------------------------------------------------
 
 
-def test_why_gives_the_path_from_a_root(any_store: Store) -> None:
-    blob = any_store.put(LARGE).hash
-    thread = make_thread(any_store)
+def test_why_gives_the_path_from_a_root(disk_store: Store) -> None:
+    blob = disk_store.put(LARGE).hash
+    thread = make_thread(disk_store)
     thread.step("planner", "one")
     step = thread.step("planner", "with an artifact", artifacts=[blob])
     thread.end()
-    path = why(any_store, blob)
+    path = why(disk_store, blob)
     assert path is not None
-    said = any_store.node(step).payload["content"]
+    said = disk_store.node(step).payload["content"]
     assert path == [thread.name, thread.head.hash, step, said, blob]
     for above, below in pairwise(path[1:]):
-        assert below in graph.refs(any_store, above)
+        assert below in graph.refs(disk_store, above)
 
 
-def test_why_of_a_root_itself_and_of_a_hash_in_a_record(any_store: Store) -> None:
-    blob = any_store.put(b"an attempt").hash
-    set_head(any_store, "threads/T", any_store.put(b"head").hash, attempts=[{"deep": [blob]}])
-    assert why(any_store, blob) == ["threads/T", blob]
+def test_why_of_a_root_itself_and_of_a_hash_in_a_record(disk_store: Store) -> None:
+    blob = disk_store.put(b"an attempt").hash
+    set_head(disk_store, "threads/T", disk_store.put(b"head").hash, attempts=[{"deep": [blob]}])
+    assert why(disk_store, blob) == ["threads/T", blob]
 
 
-def test_why_of_garbage_is_none(any_store: Store) -> None:
-    make_thread(any_store)
-    assert why(any_store, any_store.put(b"garbage").hash) is None
-    assert why(any_store, ABSENT) is None
+def test_why_of_garbage_is_none(disk_store: Store) -> None:
+    make_thread(disk_store)
+    assert why(disk_store, disk_store.put(b"garbage").hash) is None
+    assert why(disk_store, ABSENT) is None
 
 
 # -- cache --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefix", gc.CACHE_PREFIXES)
-def test_cache_is_kept_while_no_limit_asks_for_it(any_store: Store, prefix: str) -> None:
-    hash = cached(any_store, f"{prefix}one", LARGE, 1)
-    age(any_store)
-    assert collect(any_store).evicted == []
-    assert hash in blobs(any_store)
+def test_cache_is_kept_while_no_limit_asks_for_it(disk_store: Store, prefix: str) -> None:
+    hash = cached(disk_store, f"{prefix}one", LARGE, 1)
+    age(disk_store)
+    assert collect(disk_store).evicted == []
+    assert hash in blobs(disk_store)
 
 
-def test_the_least_recently_used_goes_first(any_store: Store) -> None:
+def test_the_least_recently_used_goes_first(disk_store: Store) -> None:
     used = {"actions/a": 30, "plugins/b/1": 10, "plugins/c": 40, "actions/d": 20, "plugins/e": 50}
-    made = {name: cached(any_store, name, name.encode() * 300, at) for name, at in used.items()}
-    age(any_store)
-    total = total_stored(any_store.blobs).bytes
+    made = {name: cached(disk_store, name, name.encode() * 300, at) for name, at in used.items()}
+    age(disk_store)
+    total = total_stored(disk_store.blobs).bytes
     sizes = {name: len(name) * 300 for name in used}
-    result = collect(any_store, limits=Limits(total - sizes["plugins/b/1"] - 1))
+    result = collect(disk_store, limits=Limits(total - sizes["plugins/b/1"] - 1))
     assert sorted(result.evicted) == ["actions/d", "plugins/b/1"]
-    assert {name for name in used if any_store.heads.get(name) is None} == set(result.evicted)
-    assert {name for name in used if made[name] not in blobs(any_store)} == set(result.evicted)
+    assert {name for name in used if disk_store.heads.get(name) is None} == set(result.evicted)
+    assert {name for name in used if made[name] not in blobs(disk_store)} == set(result.evicted)
     assert result.kept.bytes <= total - sizes["plugins/b/1"] - 1
 
 
-def test_a_limit_that_is_met_evicts_nothing(any_store: Store) -> None:
+def test_a_limit_that_is_met_evicts_nothing(disk_store: Store) -> None:
     for number in range(3):
-        cached(any_store, f"actions/{number}", bytes([number]) * LONG_BYTES, number)
-    age(any_store)
-    total = total_stored(any_store.blobs)
-    assert collect(any_store, limits=Limits(total.bytes, total.files)).evicted == []
+        cached(disk_store, f"actions/{number}", bytes([number]) * LONG_BYTES, number)
+    age(disk_store)
+    total = total_stored(disk_store.blobs)
+    assert collect(disk_store, limits=Limits(total.bytes, total.files)).evicted == []
 
 
-def test_a_limit_never_takes_more_than_cache(any_store: Store) -> None:
-    thread = ended(any_store, "one")
-    put_checkpoint(any_store, {"file": LARGE})
-    before = reachable(any_store)
-    cached(any_store, "actions/a", LARGE + b"!", 1)
-    age(any_store)
-    result = collect(any_store, limits=Limits(0, 0))
+def test_a_limit_never_takes_more_than_cache(disk_store: Store) -> None:
+    thread = ended(disk_store, "one")
+    put_checkpoint(disk_store, {"file": LARGE})
+    before = reachable(disk_store)
+    cached(disk_store, "actions/a", LARGE + b"!", 1)
+    age(disk_store)
+    result = collect(disk_store, limits=Limits(0, 0))
     assert result.evicted == ["actions/a"]
-    assert blobs(any_store) == before
-    assert any_store.heads.get(thread.name) == thread.head
+    assert blobs(disk_store) == before
+    assert disk_store.heads.get(thread.name) == thread.head
 
 
 def test_a_limit_on_files(disk_store: Store) -> None:
@@ -289,53 +275,53 @@ def test_a_limit_on_files(disk_store: Store) -> None:
     assert (result.kept.files, result.freed.files) == (2, 4)
 
 
-def test_what_a_kept_head_shares_survives(any_store: Store) -> None:
-    shared = any_store.put(LARGE).hash
-    old, new = content(any_store, "old", shared), content(any_store, "new", shared)
-    set_head(any_store, "actions/old", old, createdAt=1)
-    set_head(any_store, "actions/new", new, createdAt=2)
-    age(any_store)
-    kept = total_stored(any_store.blobs).bytes - 10
-    assert collect(any_store, limits=Limits(kept)).evicted == ["actions/old"]
-    assert {shared, new} <= blobs(any_store)
-    assert old not in blobs(any_store)
+def test_what_a_kept_head_shares_survives(disk_store: Store) -> None:
+    shared = disk_store.put(LARGE).hash
+    old, new = content(disk_store, "old", shared), content(disk_store, "new", shared)
+    set_head(disk_store, "actions/old", old, createdAt=1)
+    set_head(disk_store, "actions/new", new, createdAt=2)
+    age(disk_store)
+    kept = total_stored(disk_store.blobs).bytes - 10
+    assert collect(disk_store, limits=Limits(kept)).evicted == ["actions/old"]
+    assert {shared, new} <= blobs(disk_store)
+    assert old not in blobs(disk_store)
 
 
-def test_young_cache_loses_its_name_but_not_its_bytes(any_store: Store) -> None:
-    hash = cached(any_store, "actions/a", LARGE, 1)
-    assert collect(any_store, limits=Limits(0)).evicted == ["actions/a"]
-    assert hash in blobs(any_store)
-    age(any_store)
-    collect(any_store)
-    assert hash not in blobs(any_store)
+def test_young_cache_loses_its_name_but_not_its_bytes(disk_store: Store) -> None:
+    hash = cached(disk_store, "actions/a", LARGE, 1)
+    assert collect(disk_store, limits=Limits(0)).evicted == ["actions/a"]
+    assert hash in blobs(disk_store)
+    age(disk_store)
+    collect(disk_store)
+    assert hash not in blobs(disk_store)
 
 
-def test_a_cache_head_that_is_used_meanwhile_stays_whole(any_store: Store) -> None:
+def test_a_cache_head_that_is_used_meanwhile_stays_whole(disk_store: Store) -> None:
     """Somebody has a hit on it after gc chose it and before gc drops it."""
-    output = content(any_store, "output", any_store.put(LARGE).hash)
-    hash = cached(any_store, "actions/a", b"result", 1, output=output)
-    age(any_store)
+    output = content(disk_store, "output", disk_store.put(LARGE).hash)
+    hash = cached(disk_store, "actions/a", b"result", 1, output=output)
+    age(disk_store)
 
     def use(blobs_done: int, bytes_done: int) -> None:
-        set_head(any_store, "actions/a", hash, createdAt=2, output=output)
+        set_head(disk_store, "actions/a", hash, createdAt=2, output=output)
 
-    result = collect(any_store, limits=Limits(0), progress=use)
+    result = collect(disk_store, limits=Limits(0), progress=use)
     assert result.evicted == []
-    assert {hash, output, *graph.walk(any_store, [output])} <= blobs(any_store)
-    assert result.kept.blobs == len(blobs(any_store))
+    assert {hash, output, *graph.walk(disk_store, [output])} <= blobs(disk_store)
+    assert result.kept.blobs == len(blobs(disk_store))
 
 
-def test_old_checkpoints_are_cache_only_when_a_limit_is_exceeded(any_store: Store) -> None:
-    heads = [put_checkpoint(any_store, {"f": bytes([n]) * LONG_BYTES}, at=n) for n in range(4)]
-    other = put_checkpoint(any_store, {"f": b"other" * 999}, "another", at=1)
-    age(any_store)
-    total = total_stored(any_store.blobs).bytes
-    assert collect(any_store, keep=2).evicted == []
-    assert collect(any_store, keep=2, limits=Limits(total)).evicted == []
-    assert collect(any_store, limits=Limits(0)).evicted == []
-    assert collect(any_store, keep=2, limits=Limits(total - 1)).evicted == heads[:1]
-    assert collect(any_store, keep=2, limits=Limits(0)).evicted == [heads[1]]
-    assert [name for name, _ in any_store.heads.list("checkpoints/")] == [other, *heads[2:]]
+def test_old_checkpoints_are_cache_only_when_a_limit_is_exceeded(disk_store: Store) -> None:
+    heads = [put_checkpoint(disk_store, {"f": bytes([n]) * LONG_BYTES}, at=n) for n in range(4)]
+    other = put_checkpoint(disk_store, {"f": b"other" * 999}, "another", at=1)
+    age(disk_store)
+    total = total_stored(disk_store.blobs).bytes
+    assert collect(disk_store, keep=2).evicted == []
+    assert collect(disk_store, keep=2, limits=Limits(total)).evicted == []
+    assert collect(disk_store, limits=Limits(0)).evicted == []
+    assert collect(disk_store, keep=2, limits=Limits(total - 1)).evicted == heads[:1]
+    assert collect(disk_store, keep=2, limits=Limits(0)).evicted == [heads[1]]
+    assert [name for name, _ in disk_store.heads.list("checkpoints/")] == [other, *heads[2:]]
 
 
 # -- damage and company -------------------------------------------------------------------
@@ -360,49 +346,49 @@ def test_a_broken_node_stops_a_run_before_anything_is_deleted(disk_store: Store)
         assert store.heads.get("actions/a") is not None
 
 
-def test_a_missing_node_stops_a_run_before_anything_is_deleted(any_store: Store) -> None:
+def test_a_missing_node_stops_a_run_before_anything_is_deleted(disk_store: Store) -> None:
     """Else all that only it refers to would be lost, though the node itself may come back."""
-    step, garbage = planted(any_store)
-    repairable(any_store.blobs).quarantine(step)
-    before = blobs(any_store)
+    step, garbage = planted(disk_store)
+    repairable(disk_store.blobs).quarantine(step)
+    before = blobs(disk_store)
     with pytest.raises(Corrupt, match=step):
-        collect(any_store)
-    assert blobs(any_store) == before
+        collect(disk_store)
+    assert blobs(disk_store) == before
     assert garbage in before
 
 
-def test_a_head_to_nothing_stops_a_run(any_store: Store) -> None:
-    thread = ended(any_store, "one")
-    age(any_store)
-    repairable(any_store.blobs).quarantine(thread.head.hash)
+def test_a_head_to_nothing_stops_a_run(disk_store: Store) -> None:
+    thread = ended(disk_store, "one")
+    age(disk_store)
+    repairable(disk_store.blobs).quarantine(thread.head.hash)
     with pytest.raises(Corrupt, match=thread.head.hash):
-        collect(any_store)
-    assert set(thread.steps) <= blobs(any_store)
+        collect(disk_store)
+    assert set(thread.steps) <= blobs(disk_store)
 
 
-def test_a_message_that_looks_like_a_hash_is_no_root(any_store: Store) -> None:
-    put_checkpoint(any_store, {"f": b"x"}, message=ABSENT)
-    age(any_store)
-    assert collect(any_store).freed.blobs == 0
+def test_a_message_that_looks_like_a_hash_is_no_root(disk_store: Store) -> None:
+    put_checkpoint(disk_store, {"f": b"x"}, message=ABSENT)
+    age(disk_store)
+    assert collect(disk_store).freed.blobs == 0
 
 
-def test_after_a_failed_run_the_next_one_works(any_store: Store) -> None:
-    step, garbage = planted(any_store)
-    blob = any_store.blobs.get(step)
-    repairable(any_store.blobs).quarantine(step)
+def test_after_a_failed_run_the_next_one_works(disk_store: Store) -> None:
+    step, garbage = planted(disk_store)
+    blob = disk_store.blobs.get(step)
+    repairable(disk_store.blobs).quarantine(step)
     with pytest.raises(Corrupt):
-        collect(any_store)
-    with any_store.batch() as batch:
+        collect(disk_store)
+    with disk_store.batch() as batch:
         batch.put_encoded(blob.data)
-    collect(any_store)
-    assert garbage not in blobs(any_store)
-    assert step in blobs(any_store)
+    collect(disk_store)
+    assert garbage not in blobs(disk_store)
+    assert step in blobs(disk_store)
 
 
-def test_two_runs_at_once_conflict(any_store: Store) -> None:
-    with start_gc(any_store.backend), pytest.raises(Conflict, match="another gc"):
-        collect(any_store)
-    collect(any_store)
+def test_two_runs_at_once_conflict(disk_store: Store) -> None:
+    with start_gc(disk_store.backend), pytest.raises(Conflict, match="another gc"):
+        collect(disk_store)
+    collect(disk_store)
 
 
 def test_two_runs_of_two_openings_conflict(disk_store: Store) -> None:
@@ -414,29 +400,29 @@ def test_two_runs_of_two_openings_conflict(disk_store: Store) -> None:
         collect(other)
 
 
-def test_what_is_put_while_a_run_marks_survives(any_store: Store) -> None:
+def test_what_is_put_while_a_run_marks_survives(disk_store: Store) -> None:
     """A dedup hit, and a new node, on what gc has already decided against."""
-    old, other = any_store.put(LARGE).hash, any_store.put(b"other").hash
-    doomed = any_store.put(b"doomed").hash
-    age(any_store)
+    old, other = disk_store.put(LARGE).hash, disk_store.put(b"other").hash
+    doomed = disk_store.put(b"doomed").hash
+    age(disk_store)
     made: list[str] = []
 
     def meanwhile(blobs_done: int, bytes_done: int) -> None:
         if not made:
-            made.append(content(any_store, "new", old))
-            any_store.put(b"other")
+            made.append(content(disk_store, "new", old))
+            disk_store.put(b"other")
 
-    collect(any_store, progress=meanwhile)
-    assert {old, other, *made} <= blobs(any_store)
-    assert doomed not in blobs(any_store)
+    collect(disk_store, progress=meanwhile)
+    assert {old, other, *made} <= blobs(disk_store)
+    assert doomed not in blobs(disk_store)
 
 
-def test_progress_is_told_and_grows(any_store: Store) -> None:
+def test_progress_is_told_and_grows(disk_store: Store) -> None:
     counts: list[int] = []
-    age(any_store, OLD)
-    collect(any_store, progress=lambda blobs, bytes: counts.append(blobs))
+    age(disk_store, OLD)
+    collect(disk_store, progress=lambda blobs, bytes: counts.append(blobs))
     assert counts == sorted(counts)
-    assert counts[-1] == total_stored(any_store.blobs).blobs
+    assert counts[-1] == total_stored(disk_store.blobs).blobs
 
 
 def test_a_file_that_a_crash_left_is_removed(disk_store: Store, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import Heads, Swap
-from casfs.errors import Failed
 from casfs.maintenance import search as search_module
 from casfs.maintenance.gc import collect
 from casfs.maintenance.search import Hit, Index
@@ -392,11 +391,6 @@ def test_a_damaged_node_is_left_out(disk_store: Store, find: Find) -> None:
     bad, good = content(disk_store, "bad words"), content(disk_store, "good words")
     sql(disk_store, "UPDATE blobs SET data = x'00' WHERE hash = ?", bytes.fromhex(bad))
     assert [hit.hash for hit in find("words")] == [good]
-
-
-def test_a_store_in_memory_has_no_index(store: Store) -> None:
-    with pytest.raises(Failed, match="memory"):
-        Index(store)
 
 
 def _search(root: Path, start: object, found: object) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import io
 import sqlite3
 import subprocess
@@ -264,6 +265,23 @@ def test_what_is_no_prefix_is_refused(any_store: Store, text: str) -> None:
 def test_what_is_not_there_is_not_found(any_store: Store, text: str) -> None:
     with pytest.raises(NotFound, match=text):
         any_store.expand(text)
+
+
+def test_a_store_in_memory_is_there_as_long_as_a_view_of_it() -> None:
+    view = Store.memory().local_writes()
+    root = view.root
+    gc.collect()
+    hash = view.put(b"x").hash
+    assert view.get(hash) == b"x"
+    del view
+    gc.collect()
+    assert not root.exists()
+
+
+def test_a_store_in_memory_goes_when_it_is_closed() -> None:
+    with Store.memory() as store:
+        assert store.root.stat().st_mode & 0o777 == 0o700
+    assert not store.root.exists()
 
 
 def test_an_ambiguous_prefix_is_a_conflict(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from casfs.backend.derived import repairable, version_of
-from casfs.backend.protocols import Head, HeadName
+from casfs.backend.protocols import META, Head, HeadName
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store import write_batch as batch_module
@@ -372,3 +373,12 @@ def test_what_is_required_and_not_there_is_left_out_of_the_commit(store: Store) 
         assert not batch.require(ABSENT)
         digest = batch.put(b"x")
     assert store.get(digest.hash) == b"x"
+
+
+def test_a_node_that_is_not_canonical_is_not_kept(store: Store) -> None:
+    """Also where the caller goes on after the error, and commits the rest."""
+    schema = {"$id": "odd", "type": "object"}
+    data = json.dumps({"type": META, "payload": schema}).encode()
+    with store.batch() as batch, pytest.raises(Invalid, match="not canonical"):
+        batch.put_encoded(data)
+    assert store.blobs.info([Digest.of(data).hash]) == {}

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from casfs.digest import TreeHash
+from casfs.digest import TimesHash, TreeHash
 from casfs.store import local_trees
 from casfs.store.local_trees import LocalTree
 from casfs.store.nodes.directory import File, Subdirectory
@@ -155,3 +155,14 @@ def test_what_stays_private_takes_no_path_of_the_work(store: Store) -> None:
     state = recorded_state.with_local_of(store, work, known)
     whole = {"d": b"a file now", "new": b"", "e": {".env": b"k"}, ".env": b"k"}
     assert (state.tree, state.full) == (work.tree, put_tree(store, whole))
+
+
+def test_times_of_other_private_files_are_dropped(store: Store) -> None:
+    """They are of the tree that the state had of its own."""
+    known = divided(store, put_tree(store, {".env": b"k"}), {".env"})
+    work, full = put_tree(store, {"x": b""}), put_tree(store, {"x": b"", ".key": b"k"})
+    lists: dict[str, list[str]] = {"files": [], "directories": [], "symlinks": []}
+    times = TimesHash(store.put_node("times", {"own": None, "newest": None, **lists}).hash)
+    state = recorded_state.with_local_of(store, RecordedState(work, full, local_times=times), known)
+    assert state.full == put_tree(store, {"x": b"", ".env": b"k"})
+    assert state.local_times is None

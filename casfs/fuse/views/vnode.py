@@ -143,8 +143,9 @@ class Directory(Vnode):
     invalidated = False
     _mtime_ns = Y2000_NS
 
-    # By name, since a directory may have both: the id of a checkpoint stays its, `latest` moves.
     def binds(self, name: bytes) -> bool:
+        """Returns whether a name leads to the same inode for ever. By name, since one directory may
+        have both: a checkpoint's id is always the same checkpoint, `latest` is not."""
         return self.fixed
 
     def attr(self) -> Attr:

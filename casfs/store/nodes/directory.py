@@ -229,15 +229,14 @@ def _text(key: str, value: bytes) -> dict[str, Any]:
 def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
     if key in item:
         return str(item[key]).encode("utf-8")
-    # One text for each name, or equal directories have two hashes: base64 is only for what is not
-    # UTF-8, so here the error is what must come. Several texts stand for the same bytes, as unused
-    # bits at the end are ignored; only the one that `_text` writes is right.
+    text = item[f"{key}_base64"]
     try:
-        value = binascii.a2b_base64(item[f"{key}_base64"], strict_mode=True)
-        value.decode("utf-8")
-    except UnicodeDecodeError:
-        if binascii.b2a_base64(value, newline=False).decode("ascii") == item[f"{key}_base64"]:
-            return value
+        value = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:  # not ASCII, or not base64
-        pass
-    raise Invalid(f"{where}.{key}_base64: not the base64 of bytes that are not UTF-8")
+        value = b""  # refused below, as it is UTF-8
+    # One text for each name, or equal directories have two hashes: base64 is only for what is not
+    # UTF-8. Several texts stand for the same bytes, as unused bits at the end are ignored; only the
+    # one that `_text` writes is right.
+    if _text(key, value) != {f"{key}_base64": text}:
+        raise Invalid(f"{where}.{key}_base64: not the base64 of bytes that are not UTF-8")
+    return value

@@ -147,7 +147,7 @@ class HeadKind:
     # Both when a record is first checked: most processes meet few kinds, and the library of
     # schemas takes longer to import than all that a short command does.
     @cached_property
-    def record(self) -> Schema:
+    def record_schema(self) -> Schema:
         from casfs.store.nodes.schema import Schema
 
         return Schema(self.document)
@@ -158,10 +158,11 @@ class HeadKind:
 
     def check(self, record: dict[str, Any]) -> None:
         """Raises Invalid where a record breaks the schema."""
-        # Where another part of the process has imported the library, it is the faster of the two.
-        # Else it is asked only where the shape sees a fault: it may be wrong there, and says where.
+        # The shape is asked first: a cheap check without the library, which may report a false
+        # fault. Where it sees one, the library decides, and names the place. Where another part of
+        # the process has imported the library, that is the faster of the two.
         if "jsonschema_rs" in sys.modules or not self.shape(record):
-            self.record.check(record)
+            self.record_schema.check(record)
 
 
 KINDS = (
@@ -320,4 +321,4 @@ def refs(name: str, head: Head) -> list[Ref]:
     if kind is None:
         return []
     record = dict(head.record)
-    return kind.record.refs(record)
+    return kind.record_schema.refs(record)

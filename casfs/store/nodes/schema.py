@@ -88,7 +88,7 @@ class Schema:
             self._library = jsonschema_rs
             # The library knows no `cas_ref`: to it the 64 characters are a pattern.
             self._registry = jsonschema_rs.Registry([(ROOT, assert_refs(root))])
-            self._validator = self._compile_linear(new)
+            self._validator, self._patterns = self._compile_linear(new)
         except ValueError as error:
             message = line(str(error))
             raise Invalid(f"not a usable schema: {message}") from None
@@ -119,23 +119,25 @@ class Schema:
 
     # -- compiling --------------------------------------------------------------------
 
-    def _compile_linear(self, new: bool) -> Any:
-        self._patterns: Any = self._library.RegexOptions()
+    def _compile_linear(self, new: bool) -> tuple[Any, Any]:
+        """Returns the validator, and the engine that its patterns need. Raises ValueError: patterns
+        of `new` schemas must match in linear time."""
+        linear = self._library.RegexOptions()
         with suppress(ValueError):
-            return self._compile("")
+            return self._compile("", linear), linear
         # A stored schema may be older than this rule, and its nodes must stay readable. A new one
         # is compiled as well: a pattern that neither engine takes gets the library's message.
-        self._patterns = self._library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
-        validator = self._compile("")
+        backtracking = self._library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
+        validator = self._compile("", backtracking)
         if new:
             raise ValueError("a pattern has look-around, back-references or too many repetitions")
-        return validator
+        return validator, backtracking
 
-    def _compile(self, pointer: str) -> Any:
+    def _compile(self, pointer: str, patterns: Any) -> Any:
         # By reference, not the subschema itself: `$ref`s inside it lead from the document's root.
         reference = {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"}
         return self._library.validator_for(
-            reference, registry=self._registry, pattern_options=self._patterns
+            reference, registry=self._registry, pattern_options=patterns
         )
 
     def _matcher(self, text: str) -> Callable[[str], bool]:
@@ -189,7 +191,7 @@ class Schema:
             for index, branch in enumerate(schema.get(keyword, [])):
                 branch_pointer = f"{pointer}/{keyword}/{index}"
                 if collect := self._collector(branch, branch_pointer):
-                    is_valid = self._compile(branch_pointer).is_valid
+                    is_valid = self._compile(branch_pointer, self._patterns).is_valid
                     parts.append(collect_if(is_valid, collect))
         if "if" in schema:
             # Refs of the condition itself count where it holds, as those of `then` do.
@@ -198,7 +200,7 @@ class Schema:
             then = in_turn(only_set([condition, consequence]))
             other = self._collector(schema.get("else"), f"{pointer}/else")
             if then or other:
-                is_valid = self._compile(f"{pointer}/if").is_valid
+                is_valid = self._compile(f"{pointer}/if", self._patterns).is_valid
                 parts.append(collect_if(is_valid, then, other))
         return parts
 
@@ -232,7 +234,7 @@ class Schema:
             parts.append(collect_array(first, remaining))
         if collect := self._collector(schema.get("contains"), f"{pointer}/contains"):
             # `contains` applies to each item, and holds of some: refs of those count.
-            is_valid = self._compile(f"{pointer}/contains").is_valid
+            is_valid = self._compile(f"{pointer}/contains", self._patterns).is_valid
             match = collect_if(is_valid, collect)
             parts.append(collect_array([], match))
         return parts

@@ -14,6 +14,7 @@ from itertools import count
 
 from casfs.digest import hash_stream
 from casfs.store.nodes.directory import Entry, File, Symlink
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 
 ASIDE = b".casfs-aside"  # behind the name of what was moved out of the way
@@ -112,11 +113,9 @@ def entered(fd: int, name: bytes) -> Iterator[int]:
     except PermissionError:
         _open_to_owner(fd, name)
         inner = os.open(name, DIR_FLAGS, dir_fd=fd)
-    try:
+    with closing_fd(inner):
         grant_owner_access(inner)
         yield inner
-    finally:
-        os.close(inner)
 
 
 def grant_owner_access(fd: int) -> None:
@@ -128,7 +127,5 @@ def grant_owner_access(fd: int) -> None:
 def _open_to_owner(fd: int, name: bytes) -> None:
     """chmod of a directory that cannot be opened, without following a link."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-    try:
+    with closing_fd(handle):
         os.chmod(f"/proc/self/fd/{handle}", OWNER_ACCESS)
-    finally:
-        os.close(handle)

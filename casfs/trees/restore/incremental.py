@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from casfs.digest import TreeHash
 from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store.store import Store
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
@@ -221,12 +222,10 @@ class IncrementalRestore:
         with self._renamed(fd, name):
             os.mkdir(self._temp, host_entries.OWNER_ACCESS, dir_fd=fd)
             inner = os.open(self._temp, DIR_FLAGS, dir_fd=fd)
-            try:
+            with closing_fd(inner):
                 write_tree(
                     self._store, DatedTree(to.digest.hash), fd=inner, progress=self._progress
                 )
-            finally:
-                os.close(inner)
         for below, entry in tree.walk(self._store, to.digest.hash, path + b"/"):
             if not isinstance(entry, Subdirectory):
                 self._written[below] = None
@@ -331,12 +330,10 @@ class IncrementalRestore:
         if file < 0:
             self._place(fd, name, to)
             return
-        try:
+        with closing_fd(file):
             os.fchmod(file, self._mode(to))
             if to.properties is not None and to.properties.mtime is not None:
                 os.utime(file, ns=utime_ns(to.properties.mtime))
-        finally:
-            os.close(file)
         self._progress.wrote(0)
 
 

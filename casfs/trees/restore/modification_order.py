@@ -22,6 +22,7 @@ from itertools import groupby, pairwise
 from casfs.errors import NotFound
 from casfs.store.nodes.directory import Entry, Subdirectory
 from casfs.store.store import Store
+from casfs.system.files import closing_fd
 from casfs.system.paths import open_directory
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
@@ -111,10 +112,8 @@ def set_time(fd: int, path: Path, when: int) -> None:
     """Sets the time of the file or link at `path` in the directory `fd`, in ns."""
     *above, name = path.split(b"/")
     inner = open_directory(fd, above)
-    try:
+    with closing_fd(inner):
         os.utime(name, ns=(when, when), dir_fd=inner, follow_symlinks=False)
-    finally:
-        os.close(inner)
 
 
 def has_own_time(entry: Entry) -> bool:

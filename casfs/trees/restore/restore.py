@@ -33,6 +33,7 @@ from casfs.errors import Failed
 from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
 from casfs.system import locks, rmtree
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
@@ -259,6 +260,8 @@ class _Restore:
         return self._edited(root, dict.fromkeys(self.result.failed), like=None)
 
     def _edited(self, root: TreeHash | None, changes: Changes, like: TreeHash | None) -> TreeHash:
+        """Puts a tree with these changes. `like`: a directory that `root` does not have gets the
+        properties that it has in this tree."""
         with self._store.batch() as batch:
             # A directory whose only entry is left out, as it is unreadable, is there all the same.
             digest = edit.with_entries(
@@ -272,7 +275,8 @@ class _Restore:
         current = contents.tracked
         local: list[bytes] = []
         if current is not None and current != self._goal:
-            # A path above a selected one is replaced, too, where a directory is to take its place.
+            # A restore of the whole tree is of every path anyway (`_is_selected`). Of single paths,
+            # one above a selected one is replaced, too, where a directory is to take its place.
             differences = tree.diff(self._store, current, self._goal) if self._paths else ()
             replaced = {change.path for change in differences}
             for path in local_changes(self._store, current, [self._root, *contents.olds]):
@@ -286,8 +290,9 @@ class _Restore:
 
     def _is_selected(self, path: bytes) -> bool:
         """Whether the restore is of this path, or of one above it."""
-        above = (path + b"/").startswith
-        return not self._paths or any(above(selected + b"/") for selected in self._paths)
+        if not self._paths:
+            return True
+        return any((path + b"/").startswith(selected + b"/") for selected in self._paths)
 
     def _find_untracked(self) -> None:
         """Adds the untracked entries that this restore deletes to what it goes from, and looks at
@@ -299,12 +304,15 @@ class _Restore:
         blocked = self._blocked(current)
         is_forced = self._options.on_local_changes is not None
         overwrites = is_forced and bool(blocked or self.result.local)
+        # Nothing untracked is deleted, and nothing is lost that is to be recorded.
         if not self._options.delete_untracked and not overwrites:
             self._target.refuse_blocked(blocked, forced=False)
             return
         report = SnapshotReport()
         # In the view first: a dry run, and what is refused below, must store nothing.
         whole = self._record_whole(self._store, report)
+        # All untracked entries are deleted, or, by force, those in blocked directories. Else local
+        # changes alone are overwritten, and untracked entries stay.
         if self._options.delete_untracked:
             current = whole.full
             self.result.excluded = sorted(exclusion.path for exclusion in report.excluded)
@@ -333,10 +341,8 @@ class _Restore:
             return False
         finally:
             os.close(top)
-        try:
+        with closing_fd(fd):
             return any(tracked.untracked(self._store, fd, [root]))
-        finally:
-            os.close(fd)
 
     def _record_before(self) -> None:
         """Has the caller record the directory where something is lost, unless that is refused."""
@@ -356,7 +362,8 @@ class _Restore:
     def _record_whole(self, store: Store, report: SnapshotReport | None = None) -> RecordedState:
         """Stores the whole directory as it is now, by the rules of a checkpoint."""
         held = self._target.known_state()
-        # By the first state it is decided what is private: so that which is known to be there.
+        # `record` decides by the first state what is private, so the one known to be there comes
+        # first.
         states = [self._state] if held is None else [held, self._state]
         for root in self._known_roots():
             is_held = held is not None and root == held.full
@@ -377,7 +384,7 @@ class _Restore:
         staging.mkdir(0o700)
         try:
             fd = os.open(staging, DIR_FLAGS)
-            try:
+            with closing_fd(fd):
                 # Before the rename: killed right after it, the directory is known all the same.
                 self._save_state(fd)
                 write_tree(self._store, self._dated_goal(), fd=fd, progress=self._progress)
@@ -386,8 +393,6 @@ class _Restore:
                 staging.rename(path)  # takes the place of an empty directory
                 # Again: another restore deletes states of directories that are not there yet.
                 self._save_state(fd)
-            finally:
-                os.close(fd)
         except BaseException:
             # The first error is told, and the next restore deletes what is left.
             with suppress(Failed):
@@ -398,7 +403,7 @@ class _Restore:
         """Changes the directory in place: what differs, or all, where it is empty and must stay."""
         contents = self._contents
         fd = self._target.open()
-        try:
+        with closing_fd(fd):
             host_entries.grant_owner_access(fd)
             self._mark_under_way(fd)
             temp = self._target.staging.encode()
@@ -418,8 +423,6 @@ class _Restore:
             # that was empty the other paths are only missing, which is no local change.
             if not self._paths or contents.current is None:
                 self._save_state(fd)
-        finally:
-            os.close(fd)
         self.result.old = contents.olds[0] if contents.olds else None
         self.result.outcome = task.outcome
 
@@ -428,13 +431,14 @@ class _Restore:
         olds = self._contents.olds
         states = list(dict.fromkeys([*olds, self._root]))
         if not self._paths:
-            self._target.save_state(fd, states)
+            self._target.save_state(fd, states, by_restore=True)
         elif olds:  # else nothing is known of the other paths
             self._target.save_partial_state(fd, states)
 
     def _unfinished(self) -> Roots:
-        """Returns the trees between which a restore was interrupted. It may have left a temporary
-        entry in a directory that is as in the goal by now: where these differ, it is looked for."""
+        """Returns the trees between which a restore was interrupted."""
+        # Passed beside the current tree: a directory that differs between these is entered even if
+        # it equals the goal, to delete temporary entries.
         olds = self._contents.olds
         if len(olds) <= 1:
             return []

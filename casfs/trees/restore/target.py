@@ -11,7 +11,7 @@ from casfs.digest import TreeHash
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store.store import Store
 from casfs.system import rmtree
-from casfs.system.files import os_errors
+from casfs.system.files import closing_fd, os_errors
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable, real_path
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
@@ -67,25 +67,24 @@ class Target:
                 raise Refused(f"{target} is not a directory")
             if not parents and not target.parent.exists():
                 raise NotFound(f"no directory {target.parent}; use --parents to make it")
-        if self._store.root is not None:
-            store = Path(os.path.realpath(self._store.root))
-            # The kernel gave the path of an open one: resolved again, a swapped link could lead on.
-            real_target = real_path(target) if self._opened is None else target
-            holds_store = real_target in store.parents
-            if real_target == store or (delete_untracked and holds_store):
-                raise Refused(f"{target} holds the store itself; restore into another directory")
-            # Workspaces are in there; all else is the store's own, where gc may delete it.
-            is_inside = store in real_target.parents
-            above = {*real_target.parents}
-            if is_inside and above.isdisjoint(store / folder for folder in WORKSPACES):
-                raise Refused(f"{target} is in the store {store}; restore into another directory")
-            if holds_store:
-                inside = os.fsencode(store.relative_to(real_target))
-                if tree.find(self._store, root, inside) is not None:
-                    raise Refused(
-                        f"{target}: the tree has files at {printable(inside)}, where the store"
-                        " itself is; restore into another directory"
-                    )
+        store = Path(os.path.realpath(self._store.root))
+        # The kernel gave the path of an open one: resolved again, a swapped link could lead on.
+        real_target = real_path(target) if self._opened is None else target
+        holds_store = real_target in store.parents
+        if real_target == store or (delete_untracked and holds_store):
+            raise Refused(f"{target} holds the store itself; restore into another directory")
+        # Workspaces are in there; all else is the store's own, where gc may delete it.
+        is_inside = store in real_target.parents
+        above = {*real_target.parents}
+        if is_inside and above.isdisjoint(store / folder for folder in WORKSPACES):
+            raise Refused(f"{target} is in the store {store}; restore into another directory")
+        if holds_store:
+            inside = os.fsencode(store.relative_to(real_target))
+            if tree.find(self._store, root, inside) is not None:
+                raise Refused(
+                    f"{target}: the tree has files at {printable(inside)}, where the store"
+                    " itself is; restore into another directory"
+                )
 
     def delete_staging(self) -> None:
         """Delete the staging directory that a killed full restore left beside the target."""
@@ -142,24 +141,33 @@ class Target:
         return os.access(self.path.parent, os.W_OK | os.X_OK)
 
     def possible_trees(self, base: TreeHash | None, new: TreeHash, *, is_needed: bool) -> Roots:
-        """Returns the trees that the directory may hold. Where `new` is what it held before an
-        apply, that is also what the apply made. Raises Refused when they are unknown, and
-        `is_needed`."""
+        """Returns the trees that the directory may hold: `base`, else what is known of it. Where
+        `new` is what it held before an apply, that is also what the apply made. Raises Refused when
+        they are unknown, and `is_needed`."""
         state = self._current_state(self._states)
-        roots = list(state.roots) if state is not None else []
-        # What an apply wrote is known, so that to undo it needs neither --base nor --force.
-        undo = self._current_state(self._undo)
-        if undo is not None and undo.roots[0] == new:
-            roots += undo.roots[1:]
+        recorded = list(state.roots) if state is not None else []
         if base is not None:
             # The caller's tree stands above the record, but not what a killed restore wrote since.
-            unfinished = roots if len(roots) > 1 else []
+            unfinished = recorded if len(recorded) > 1 else []
             return list(dict.fromkeys([base, *unfinished]))
+        roots = [*recorded, *self._applied(new)]
         if not roots and is_needed:
             raise Refused(
                 f"{self.path}: not empty and not restored by casfs before;"
                 " use --base TREE, or an empty directory"
             )
+        return self._stored(roots)
+
+    def _applied(self, before: TreeHash) -> Roots:
+        """Returns what an apply made of the tree `before`, if one has been here."""
+        # It is known, so that to undo an apply needs neither --base nor --force.
+        undo = self._current_state(self._undo)
+        if undo is None or undo.roots[0] != before:
+            return []
+        return list(undo.roots[1:])
+
+    def _stored(self, roots: Roots) -> Roots:
+        """Returns those that the store has. Raises Refused where it has none."""
         # The state keeps no tree from gc. What came from one that is gone is a local change.
         kept: Roots = []
         for root in roots:
@@ -205,14 +213,13 @@ class Target:
         by_restore: bool = False,
     ) -> None:
         """Save which trees the directory `fd`, which is or becomes this one, may hold; `name` and
-        `work`: as in RestoreState; `by_restore`: a restore has made it."""
+        `work`: as in RestoreState; `by_restore`: a restore has made it, or begins to."""
         new = self._new_state(os.fstat(fd), roots)
         before = self._current_state(self._states)
-        # A state with a name is of a checkpoint: a directory that a restore has made stays one when
-        # it is recorded, any other does not become one.
+        # A directory that a restore has made stays one when it is recorded as a checkpoint, any
+        # other does not become one.
         was_restored = before is not None and before.is_restored
-        is_restored = by_restore or not name or was_restored
-        state = replace(new, name=name, work=work, is_restored=is_restored)
+        state = replace(new, name=name, work=work, is_restored=by_restore or was_restored)
         # One root is a hint, which may be lost. Several are all that tells of a killed restore.
         self._states.save(state, durable=len(roots) > 1)
 
@@ -223,14 +230,15 @@ class Target:
         # The record is of no use where the caller named another tree, or gc took the recorded one.
         if before is None or before.roots[0] != roots[0]:
             before = self._new_state(os.fstat(fd), roots[:1])
-        is_partial = before.state is not None
-        state = replace(before, roots=tuple(roots), is_partial=is_partial)
+        # None while a restore of all of it is under way, or was interrupted.
+        was_complete = before.state is not None
+        state = replace(before, roots=tuple(roots), is_partial=was_complete)
         self._states.save(state, durable=True)
 
     def save_undo(self, before: TreeHash, merged: TreeHash) -> None:
         """Save that an apply turned the tree `before` into one with the paths of `merged`."""
         # Beside the restore state, which stays: an apply is no restore.
-        state = self._new_state(os.stat(self.path), [before, merged])
+        state = self._new_state(os.stat(self.here), [before, merged])
         self._undo.save(state)
 
     def _new_state(self, status: os.stat_result, roots: Roots) -> RestoreState:
@@ -245,18 +253,16 @@ class Target:
             self._undo.forget(self.path)
 
 
-def record_state(store: Store, directory: Path, state: RecordedState, name: str = "") -> None:
+def record_state(store: Store, directory: Path, state: RecordedState, name: str) -> None:
     """Note that `directory` holds `state`, recorded as the checkpoint `name`, as it does after a
     restore. Raises Failed."""
     work = state.tree if state.local else None
     with os_errors(f"cannot note what {directory} holds"):
         # Unlike a target, it may be named by a link: the state is of the directory it leads to.
         fd = os.open(directory, DIR_FLAGS & ~os.O_NOFOLLOW)
-        try:
+        with closing_fd(fd):
             target = Target(store, directory, fd)
             target.save_state(fd, [state.full], name, work=work)
-        finally:
-            os.close(fd)
 
 
 def listed(paths: Sequence[bytes]) -> str:

@@ -27,7 +27,7 @@ from casfs.digest import CHUNK
 from casfs.errors import CorruptBlob
 from casfs.store.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store.store import Store
-from casfs.system.files import data_extents, write_all
+from casfs.system.files import closing_fd, data_extents, write_all
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
@@ -203,7 +203,7 @@ def write_file(
     """Create the file `name` in `fd`, which must not exist; returns its size. `content`: as
     `Blobs.get_many` returned it."""
     out = os.open(name, NEW_FILE, 0o600, dir_fd=fd)
-    try:
+    with closing_fd(out):
         if content is not None:
             write_all(out, content)
             size = len(content)
@@ -213,8 +213,6 @@ def write_file(
         os.fchmod(out, mode)
         if entry.properties is not None and entry.properties.mtime is not None:
             os.utime(out, ns=utime_ns(entry.properties.mtime))
-    finally:
-        os.close(out)
     return size
 
 

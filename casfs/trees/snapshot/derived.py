@@ -15,6 +15,7 @@ import stat
 from collections.abc import Container
 from typing import NamedTuple
 
+from casfs.system.files import closing_fd
 from casfs.system.paths import FILE_FLAGS, open_directory
 from casfs.trees.snapshot.gitignore import Patterns
 
@@ -101,11 +102,9 @@ def _read_gitignore(directory: bytes, root: int) -> tuple[Patterns | None, bool]
         fd = open_directory(root, filter(None, directory.split(b"/")))
     except OSError:
         return None, False
-    try:
+    with closing_fd(fd):
         text = _read_start(fd, b".gitignore", MAX_GITIGNORE_BYTES)
         return Patterns(text, strict=False) if text else None, _exists(fd, b".git")
-    finally:
-        os.close(fd)
 
 
 def _first(wanted: tuple[bytes, ...], names: Container[bytes]) -> str | None:

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 from casfs.digest import hash_bytes
 from casfs.errors import Failed, Invalid
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_beneath, shown_path
 from casfs.trees.snapshot.derived import GIT, DerivedDirectories, Surroundings
 from casfs.trees.snapshot.gitignore import Patterns
@@ -172,10 +173,8 @@ def _open(root: Path) -> int:
         if error.errno != errno.ELOOP:
             raise
     top = os.open(root, DIR_FLAGS & ~os.O_NOFOLLOW)
-    try:
+    with closing_fd(top):
         return open_beneath(top, IGNORE_FILE.encode(), FILE_FLAGS & ~os.O_NOFOLLOW)
-    finally:
-        os.close(top)
 
 
 def check_size(name: str, size: int) -> None:

@@ -15,6 +15,7 @@ from casfs.digest import Digest, TreeDigest, TreeHash
 from casfs.store.nodes.directory import File, Subdirectory
 from casfs.store.nodes.times import TimesRef
 from casfs.store.store import Store
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, recorded_state, tree
 from casfs.trees.dated import DatedTree
@@ -136,15 +137,13 @@ class _Memory:
                 digest = entry.digest
                 printed = stat_cache.DIRECTORY
                 inner = os.open(name, DIR_FLAGS, dir_fd=fd)
-                try:
+                with closing_fd(inner):
                     size_below = entry.digest.size_bytes
                     inner_path = path + b"/" + name
                     times = self.directory(
                         inner, inner_path, root=directory.subtree(entry), size=size_below
                     )
                     below.append(times)
-                finally:
-                    os.close(inner)
             elif isinstance(entry, File):
                 digest = Digest(entry.digest.hash, seen.st_size)
                 if (path + b"/" + name)[1:] in self._private:
@@ -169,7 +168,5 @@ def _clock_ns(fd: int) -> int:
         probe = os.open(".", UNNAMED_FILE, 0o600, dir_fd=fd)
     except OSError:  # not on every file system
         return time.time_ns() - stat_cache.RACY_WINDOW_NS
-    try:
+    with closing_fd(probe):
         return os.fstat(probe).st_ctime_ns
-    finally:
-        os.close(probe)

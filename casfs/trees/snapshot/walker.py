@@ -28,6 +28,7 @@ from casfs.errors import Failed, Invalid, Refused
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import interruption
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, open_top, printable, shown_path
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import (
@@ -47,6 +48,8 @@ from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 AnyStat = Stat | os.stat_result
 Subdirectories = list[tuple[bytes, AnyStat]]
 GIT_NAME = b".git"
+# In which git keeps objects, and copies of files. By their names alone, in a bare repository, too.
+# Where another directory has such a name, its files are work only after `Batch.settle`: no harm.
 GIT_DIRECTORIES = re.compile(rb"/(?:objects|rr-cache|lfs|rebase-[^/]*)\Z")
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 
@@ -87,12 +90,10 @@ def survey(
 ) -> None:
     """Reports what a snapshot would record; reads and stores no file. Raises as `snapshot`."""
     fd = open_top(root, follow=True)
-    try:
+    with closing_fd(fd):
         batch = store.batch()
         task = Snapshot(batch, root, rules, report, options=options, cache=None, root_fd=fd)
         task.survey()
-    finally:
-        os.close(fd)
 
 
 class StaleCache(Exception):
@@ -170,13 +171,15 @@ class Snapshot:
 
     def _scan(self, fd: int, path: bytes, own: AnyStat) -> ScannedDirectory | None:
         """Scans a directory and all below it; returns None for one that is left out. Takes over
-        `fd`; `path` is relative to the root, and empty for it."""
+        `fd`. `path`: below the root, with a leading slash; empty for the root."""
         row = None if self._cache is None else self._cache.get(path)
         above = self._may_be_local
         report = self._report
         own_path = path[1:]
         is_local = above or own_path in report.derived or own_path in report.private
-        # Git's objects hold what a thread's agents committed, and perhaps copies of private files.
+        # New files of such a directory keep the mark of local blobs until `Batch.settle` says what
+        # is work; all others are work at once, unless the scanner finds something. Git's objects
+        # hold what a thread's agents committed, and perhaps copies of private files.
         self._may_be_local = is_local or GIT_DIRECTORIES.search(path) is not None
         scanned = ScannedDirectory(
             path, own, cached=row, entries={}, may_be_local=self._may_be_local
@@ -213,6 +216,8 @@ class Snapshot:
     ) -> Subdirectories | None:
         """The fast path: returns the subdirectories of a directory whose every entry has the
         stat in `row`, without a `ScannedEntry` for each. None for any other directory."""
+        # With it a row has the stat of the directory itself. One that was racy is RACY there, and
+        # would equal another: it proves nothing.
         if self._options.preserve:
             return None
         packed_stats: dict[bytes, bytes] = {}
@@ -247,12 +252,16 @@ class Snapshot:
         stats += own_fingerprint(scanned.stat, self._options, self._racy_after)
         if row.names != b"\0".join(names) or row.stats != b"".join(stats):
             return None
-        scanned.unchanged = True  # a row has no fifos and the like
+        # A row has no fifos and the like. So this directory, which has the same names, has none
+        # either: nothing to warn of, and what is neither directory nor link is a file.
+        scanned.unchanged = True
         scanned.links = links
         for name, hits in row.split_hits().items():
             path = scanned.path + b"/" + name
             self._report.findings[path[1:]] = hits
-        if packed_stats.get(GIT_NAME, stat_cache.DIRECTORY) != stat_cache.DIRECTORY:
+        # Of a linked work tree or a submodule.
+        has_git_file = GIT_NAME in packed_stats and GIT_NAME not in below
+        if has_git_file:
             self._report.git_files.append((scanned.path + b"/" + GIT_NAME)[1:])
         self._count(len(packed_stats) - len(below) - len(links), size)
         for name, seen in odd:

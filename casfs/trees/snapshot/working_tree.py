@@ -125,17 +125,15 @@ def divide(
     reported. Raises Invalid for a damaged git index."""
     base = earlier.base
     thread = earlier.thread
+    # From here to `settle` all is stored with the mark of local blobs: whatever ends this early
+    # shows nothing of it. Committed, the tree can be read; no head leads to it yet.
     batch.begin_local()
-    batch.commit()  # the tree can be read from here on; no head leads to it yet
-    before: tree.Entries = {}
+    batch.commit()
+    base_private: tree.Entries = {}
     if base is not None and (is_partial or thread is not None):
-        before = _private_before(store, base)
+        base_private = _private_before(store, base)
     if is_partial:
-        _report_unchanged(store, full.tree, before=before, report=report)
-    # Of a checkpoint git says anew what is private; in a thread an agent's `git add` must not.
-    sticky = {} if thread is None else before
-    if earlier.known is not None:
-        sticky = sticky | _private_before(store, earlier.known)
+        _report_unchanged(store, full.tree, before=base_private, report=report)
     settings = policy.load(store)
     rules = IgnoreRules(work=settings.work)
     # Before `settle`: a file whose only findings are allowed is not private for them.
@@ -143,40 +141,72 @@ def divide(
     tracked = TrackedFiles(directory, above=True) if thread is None else thread.tracked
     # Without git a file that was recorded as work, with this content, stays work.
     is_known_work = partial(_is_known_work, store, base, full.tree)
-    reasons, by_content = classes.settle(
-        report, tracked, rules, private_before=sticky, is_known_work=is_known_work
+    reasons, private_by_content = classes.settle(
+        report,
+        tracked,
+        rules,
+        private_before=_stays_private(store, earlier, base_private),
+        is_known_work=is_known_work,
     )
-    objects: Mapping[bytes, Entry | None] = {}
-    # An agent may have committed or stashed a private file, so the new git objects are read.
-    if thread is not None and base is not None:
-        from casfs.trees.snapshot import git_classes  # 5 ms; no other command needs it
-
-        private_objects = git_classes.kept_objects(
-            store, batch, base, full.tree, rules=thread, local=reasons, before=before
-        )
-        report.git_commits |= private_objects.commits
-        objects = private_objects.entries
-    # A person's repository is not read, but what git keeps of a private file stays here like it.
-    elif report.local:
-        from casfs.trees.git.objects_of_files import objects_of_files
-
-        objects = dict.fromkeys(objects_of_files(store, full.tree, report.local))
+    git_objects = _git_objects(store, batch, full.tree, earlier, report, base_private)
     local_paths = [*reasons]
     replaced: dict[bytes, Entry] = {}
-    for path, entry in objects.items():
+    for path, entry in git_objects.items():
         if entry is None:
             local_paths.append(path)
         else:
             replaced[path] = entry
     base_tree = None if base is None else base.tree
     state = recorded_state.divide(
-        store, batch, full, local_paths, base=base_tree, kept=by_content, replaced=replaced
+        store, batch, full, local_paths, base=base_tree, kept=private_by_content, replaced=replaced
     )
     batch.commit()
     # Takes effect with the commit that moves the caller's head: whatever ends this before leaves
-    # all of it hidden.
+    # all of it hidden. `work` is a pair of hashes, tree and times, of which the latter may be None.
     batch.settle(filter(None, state.work))
     return state
+
+
+def _stays_private(store: Store, earlier: Earlier, base_private: tree.Entries) -> tree.Entries:
+    """Returns what stays private although git may track it by now."""
+    # Of a checkpoint git says anew what is private; in a thread an agent's `git add` must not.
+    entries = {} if earlier.thread is None else base_private
+    if earlier.known is not None:
+        entries = entries | _private_before(store, earlier.known)
+    return entries
+
+
+def _git_objects(
+    store: Store,
+    batch: Batch,
+    full: TreeHash,
+    earlier: Earlier,
+    report: SnapshotReport,
+    base_private: tree.Entries,
+) -> Mapping[bytes, Entry | None]:
+    """Returns, by path, the files of git's objects that are not in the work as they are. None: it
+    stays local; else what the work has in its place. `report`: settled."""
+    # An agent may have committed or stashed a private file, so the new git objects are read.
+    if earlier.thread is not None and earlier.base is not None:
+        from casfs.trees.snapshot import git_classes  # 5 ms; no other command needs it
+
+        private_objects = git_classes.kept_objects(
+            store,
+            batch,
+            earlier.base,
+            full,
+            rules=earlier.thread,
+            local=report.derived | report.local,
+            before=base_private,
+        )
+        report.git_commits |= private_objects.commits
+        return private_objects.entries
+    # A person's repository is not read, but what git keeps of a private file stays here like it.
+    if report.local:
+        from casfs.trees.git.objects_of_files import objects_of_files
+
+        return dict.fromkeys(objects_of_files(store, full, report.local))
+    return {}
 
 
 def _private_before(store: Store, base: RecordedState) -> dict[bytes, Entry]:
@@ -189,8 +219,9 @@ def _private_before(store: Store, base: RecordedState) -> dict[bytes, Entry]:
 
 
 def _is_known_work(store: Store, base: RecordedState | None, full: TreeHash, path: bytes) -> bool:
-    """Whether a file is in the work of `base` with the content that it has in the tree `full`, and
-    is not hidden: then it is not kept here by what it holds."""
+    """Whether the file at a path was recorded as work with the content that it has now: in the work
+    of `base` it is as in the tree `full`, and it has no mark of local blobs. Such a file stays work
+    though the scanner finds a secret in it."""
     if base is None:
         return False
     known = tree.find(store, base.tree, path)
@@ -238,6 +269,7 @@ def snapshot_paths(
         cache.rows.clear()
     with store.batch() as batch:
         root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
-    # What is new of it stays local, as nothing has decided what is work.
+    # What is new of it stays local: `Snapshot.take` has begun the batch so, and nothing has settled
+    # what is work.
     cache.save()
     return root.dated

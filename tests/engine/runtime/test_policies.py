@@ -199,11 +199,19 @@ async def test_a_spent_budget_suspends_and_is_allowed_anew(
 
 
 async def test_running_time_is_a_budget_too(disk_store: Store) -> None:
-    agent = command(shell("sleep 600"))
-    made = start(disk_store, ONE, agent, budget=Budget(wall_ms=200))
+    agent = command(shell("echo so far; sleep 600"))
+    made = start(disk_store, ONE, agent, budget=Budget(wall_ms=1000))
     suspended = await carry_on(disk_store, made)
     assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, record.BUDGET)
-    assert suspended.record["spent"]["wallMs"] >= 200
+    assert suspended.record["spent"]["wallMs"] >= 1000
+    assert suspended.record["attempts"] == [], "no attempt has failed"
+    paused = disk_store.node(suspended.intent["paused"], "content").payload
+    (detail,) = paused["artifacts"]
+    assert (
+        disk_store.get(disk_store.node(detail, "command-detail").payload["stdout"]) == b"so far\n"
+    )
+    again = suspension.resume(disk_store, suspended)
+    assert again.intent["paused"] == suspended.intent["paused"]
 
 
 # -- a person -----------------------------------------------------------------------------

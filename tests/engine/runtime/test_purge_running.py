@@ -14,10 +14,11 @@ from tests.support import readings
 from tests.support.engine import Cli, daemon, loop, says, until
 
 LINES = "first line of a long text\n}\nand another one of them"
+INDENTED = "first line of a long text\n                    }\n                    \nthe last one"
 WORDS = "a passphrase of a person, in words"
 
 
-@pytest.mark.parametrize("text", [WORDS, LINES])
+@pytest.mark.parametrize("text", [WORDS, LINES, INDENTED])
 def test_its_output_has_it_no_more(cli: Cli, tmp_path: Path, text: str) -> None:
     (tmp_path / "text").write_text(text)
     begun, done = tmp_path / "begun", tmp_path / "done"

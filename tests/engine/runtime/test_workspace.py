@@ -20,6 +20,7 @@ from engine.runtime.workspace import Workspace, sweep
 from engine.threads import suspension, transitions
 from engine.threads.suspension import Suspension
 from tests.support.engine import ONE, begin, daemon, says
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
@@ -175,10 +176,11 @@ def test_nothing_to_sweep(store: Store, disk_store: Store) -> None:
 
 
 def test_write_protected_directories_are_removed_and_links_not_followed(
-    store: Store, disk_store: Store, state: RecordedState, runtime_dir: Path
+    disk_store: Store, state: RecordedState, runtime_dir: Path
 ) -> None:
     """Root is stopped by no mode, so root does this as somebody else, in a child process; he
     has a store of his own."""
+    own = init_store(runtime_dir / "store")
     workspace = Workspace(disk_store, runtime_dir / "workspaces" / "T")
     workspace.reset(state)
     outside = runtime_dir / "outside"
@@ -193,7 +195,8 @@ def test_write_protected_directories_are_removed_and_links_not_followed(
     for path, mode in ((deep, 0o000), (deep.parent, 0o500), (workspace.path, 0o500)):
         path.chmod(mode)
     outside.chmod(0o500)
-    _as_nobody(Workspace(store, workspace.path), everything)
+    _as_nobody(Workspace(own, workspace.path), everything)
+    own.close()
     assert beside(workspace) == []
     assert (outside / "file").stat().st_mode & 0o777 == 0o400
     assert outside.stat().st_mode & 0o777 == 0o500

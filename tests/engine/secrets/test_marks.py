@@ -201,8 +201,9 @@ def test_a_secret_in_a_definition_is_refused(cli: Cli, tmp_path: Path) -> None:
         workflows.add(store, ONE)
     token = {"--agent": f"a=command:echo {GITHUB}", "--name": "n"}
     named = {"--agent": "a=command:true", "--name": GITHUB}
+    summariser = {"--compact-above": "9", "--compact-by": f"command:echo {GITHUB}"}
     with daemon(cli.root):
-        for options in (token, named):
+        for options in (token, named, {"--agent": "a=command:true", **summariser}):
             words = [word for option in options.items() for word in option]
             refused = cli("thread", "start", "sample", "--input", "x", *words, code=4)
             assert "what looks like a secret (github-token), and would be recorded" in refused.err

@@ -129,6 +129,7 @@ def test_the_agents_version_is_resolved_at_the_start(store: Store, thread: Threa
         ({"a": COMMAND, "b": Binding("nobody")}, NotFound, "no agent or profile 'nobody'"),
         ({"a": COMMAND, "b": Binding("command", {})}, Invalid, "config.argv is required"),
         ({"a": COMMAND, "b": Binding("command", COMMAND.config, ">99")}, Refused, ">99"),
+        ({"a": COMMAND, "b": Binding("workflow", {"calls": []})}, Invalid, "--agent b: .*calls"),
     ],
 )
 def test_nothing_is_stored_of_a_thread_that_cannot_start(

@@ -14,8 +14,9 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied
 from casfs.trees.restore.incremental import IncrementalRestore
-from casfs.trees.restore.restore import restore
+from casfs.trees.restore.restore import RestoreOptions, restore
 from tests.support.helpers import Program, put_tree, read_tree, write_tree
+from tests.support.restores import restore_tree
 from tests.trees.restore.test_restore import named
 
 OLD = {"a": b"1\n2\n3\n4\n5\n", "gone": b"g", "d": {"x": b"x", "y": b"y"}, "run": b"#!"}
@@ -131,6 +132,24 @@ def test_the_tree_before_is_undo_also_where_the_directory_was_not_tracked(
     (place / "later").write_bytes(b"mine")
     restore(disk_store, before[0], place)
     assert read_tree(place) == named({**HERE, "later": b"mine"})
+
+
+def test_a_given_base_stands_above_what_was_restored_before(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    """Also after an apply: that it is known is no sign of a killed restore."""
+    place = tmp_path / "place"
+    restore_tree(disk_store, put_tree(disk_store, {**HERE, "mine": b"restored"}), place)
+    (place / "mine").write_bytes(b"m")
+    before: list[RecordedState] = []
+    apply(disk_store, place, on_change=before.append)
+    after = put_tree(disk_store, read_tree(place))
+    (place / "mine").write_bytes(b"restored")
+    with pytest.raises(Refused, match="local changes would be overwritten: mine;"):
+        restore(disk_store, before[0], place, RestoreOptions(base=after))
+    (place / "mine").write_bytes(b"m")
+    restore(disk_store, before[0], place, RestoreOptions(base=after))
+    assert read_tree(place) == named(HERE)
 
 
 def test_conflicts_that_are_not_resolved_are_refused(disk_store: Store, place: Path) -> None:

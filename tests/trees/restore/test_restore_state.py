@@ -84,11 +84,13 @@ def test_what_is_not_known_is_refused(disk_store: Store, tmp_path: Path, kind: s
     assert read_tree(place) == before
 
 
-def test_a_store_in_memory_needs_from(store: Store, tmp_path: Path) -> None:
+def test_a_directory_of_another_store_needs_a_base(
+    store: Store, disk_store: Store, tmp_path: Path
+) -> None:
     root = put_tree(store, {"f": b"1"})
     restore_tree(store, root, tmp_path / "w")
     with pytest.raises(Refused, match="--base"):
-        restore_tree(store, root, tmp_path / "w")
+        restore_tree(disk_store, put_tree(disk_store, {"f": b"1"}), tmp_path / "w")
 
 
 def test_from_that_is_no_tree(store: Store, tmp_path: Path) -> None:
