@@ -178,9 +178,10 @@ class Purgeable(Protocol):
     # substitute through gc, and is what travels to other stores.
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
         """Puts a mark in place of the bytes of each blob, in its row, and in the same transaction
-        moves the heads, of which some are its tombstones. Size and type stay; reads give the
-        substitute, or raise Purged; a put of the same bytes stores nothing. A blob that is not
-        stored gets a row with such a mark; one that was purged gets a new substitute.
+        moves the heads, among them the tombstones, which record the purge. Size and type stay;
+        reads give the substitute, another blob, or raise Purged; a put of the same bytes stores
+        nothing. A blob that is not stored gets a row with such a mark; one that was purged gets a
+        new substitute.
         Returns False where copies may remain in the database's log, as readers are using it.
         Raises NotFound (the substitute), Invalid for a node without a substitute of its type,
         Conflict."""
@@ -192,7 +193,8 @@ class Purgeable(Protocol):
 
     def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:
         """Erases what deleted blobs have left behind. The database is written anew where `is_found`
-        is true of one of its files; all packs are freed of it in any case. Returns as `purge`."""
+        is true of the bytes of one of its files; packs drop their deleted members in any case.
+        Returns as `purge`."""
 
 
 class Tiers(Protocol):
@@ -304,8 +306,8 @@ class Leases(Protocol):
     ) -> list[Lease]:
         """Takes up to `limit` threads that run and have no valid lease, and moves their heads; the
         oldest first, of those that `wanted` chooses. `held`: all leases that this daemon knows to
-        have; None: whatever it has. A lease of this owner that is not in `held` comes from a claim
-        whose answer was lost, and may be claimed again."""
+        have: any other of its own comes from a claim whose answer was lost, and may be claimed
+        again. With None none is."""
 
     def renew(self, held: Collection[HeadName]) -> Renewal:
         """Extends all leases by `ttl_s` from now, in one statement."""

@@ -20,9 +20,8 @@ the protocols of `casfs.backend.capabilities` as well; callers test for it with 
 mostly inside the derived functions. Only garbage collection and fsck's repair are refused
 where a backend lacks theirs.
 
-Implementations: `casfs.backend.memory` (required part, collection, repair) and
-`casfs.backend.disk` (everything). Each passes the conformance
-suites in `tests/contracts/`.
+Implementations: `casfs.backend.disk`, and `casfs.backend.postgres` for a store that machines
+share. Each passes the conformance suites in `tests/contracts/`.
 """
 
 from __future__ import annotations
@@ -104,7 +103,8 @@ class Head:
         self.hash = hash
         self.record = record
 
-    # A backend puts the text of a row here, so a swap compares with just what is stored.
+    # A backend that reads a row sets this to the stored text: a swap then compares with just that,
+    # not with our encoding of it.
     @cached_property
     def text(self) -> str:
         """The record as canonical JSON, encoded once and then compared. Raises Invalid."""

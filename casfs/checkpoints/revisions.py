@@ -63,7 +63,7 @@ class Revision:
 
     @property
     def root(self) -> TreeHash:
-        """The work."""
+        """The tree of the work: what is shown and shared, without private files."""
         return self.state.tree
 
 
@@ -205,6 +205,7 @@ def _resolve(store: Store, text: str) -> Revision:
 def _candidates(store: Store, text: str, name: str, selector: str | None) -> _Candidates:
     """Returns all that a text may mean whose NAME is no checkpoint's."""
     matching_threads = _threads(store, name)
+    # A thread that has the name is the only match, or the first: its name is unique.
     is_thread_name = bool(matching_threads) and matching_threads[0].fields.get("name") == name
     # A selector follows a thread only: after a checkpoint's name it was found above.
     if selector is not None or is_thread_name:
@@ -244,7 +245,7 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
     if selector is None or selector in NEWEST:
         index = threads.length(store, thread)
     elif selector.startswith("{"):
-        index = _step_at(store, thread, selector[1:-1])
+        index = _index_at_time(store, thread, selector[1:-1])
     elif step_match := STEP.fullmatch(selector):
         index = int(step_match[1])
         if step_match[2]:
@@ -326,7 +327,7 @@ def _pending_turns(store: Store, thread: Thread, pending: Mapping[str, Any]) -> 
     return []
 
 
-def _step_at(store: Store, thread: Thread, time: str) -> int:
+def _index_at_time(store: Store, thread: Thread, time: str) -> int:
     """Returns the index of the last step at that time, 0 where there was none yet."""
     local_now = datetime.now().astimezone()
     moment_ms = moments.parse(time, local_now).timestamp() * 1000

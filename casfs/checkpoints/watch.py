@@ -139,6 +139,7 @@ class Watch:
                 look = self._look()
                 # A change during the look may be half in it: look again when that rests.
                 self._drain()
+                self._failures = 0
                 if self._changes and not is_late:
                     return False
                 created = self._put(look, self.spec.name, self.spec.message, skip=True)
@@ -149,7 +150,6 @@ class Watch:
                 self._pending = bool(self._changes)
                 # So that it is late again only after another MAX_SETTLE_S.
                 self._first_change = time.monotonic()
-                self._failures = 0
                 self.spec.error = None
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
@@ -391,7 +391,7 @@ class Watch:
             self._excluded = report.excluded
         # Only now: a row must not name a node that the batch has not committed.
         self._cache.save()
-        self._cache.advance()
+        self._cache.advance()  # the next look compares with these rows
         for path in snapshot.gone:
             self._unfollow(path)
         for path, reason in report.excluded:

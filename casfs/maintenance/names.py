@@ -99,7 +99,7 @@ def _called_threads(store: Store, name: HeadName) -> Iterator[tuple[HeadName, He
     """Yields the heads of the threads that a thread called, and of those that these called."""
     below: dict[str, list[threads.Thread]] = {}
     if name.startswith(threads.HEADS):
-        for thread in threads.called(store):
+        for thread in threads.with_caller(store):
             below.setdefault(thread.fields["parent"], []).append(thread)
     waiting = [name[len(threads.HEADS) :]]
     while waiting:

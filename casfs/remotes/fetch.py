@@ -99,7 +99,7 @@ class Missing:
         has given up since; or `all`."""
         # The file of a pack that was given up goes after a grace period. What was still reached in
         # it is in another pack, where `locate` finds it.
-        live_packs = self._remote.state.since(LIVE).keys()
+        live_packs = self._remote.state.since_when(LIVE).keys()
         remote_blobs = [*derived.in_remote(self._store.blobs, self._remote.name)]
         gone = [self.purged[hash] for hash, _ in remote_blobs if hash in self.purged]
         self._tombstones.update((tombstone.hash, tombstone) for tombstone in gone)
@@ -215,7 +215,8 @@ class Missing:
             create_mirror(root, name, size=size, index=self._index(pack))
 
     def _prefetch(self, packs: list[str]) -> None:
-        """Fetches the first frames of packs that were not read yet, at the same time."""
+        """Fetches the first frames of packs that were not read yet, at the same time. A pack of
+        nodes has few frames; what is fetched is kept in its mirror, a sparse copy."""
         new = {*packs} - self._mirrored
         requests = [partial(self._first, name) for name in sorted(new)]
         # Waits for all requests, and raises the first error; they return nothing.
@@ -309,8 +310,8 @@ class Missing:
 
     def store_nodes(self) -> None:
         """Stores the nodes in the order of their packs, in which references come first; what a gc
-        has moved out of that order waits for the next round, as does what refers to a purged node:
-        that gets its mark when its substitute is stored. Raises Corrupt."""
+        has moved out of that order waits for the next round. A node that refers to a purged one
+        waits, too: the purged one gets its mark once its substitute is stored. Raises Corrupt."""
         self._mark_purged()
         waiting: list[Place] = []
         for name in self._packs:  # the oldest first

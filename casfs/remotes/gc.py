@@ -153,7 +153,7 @@ def _expired(remote: Remote, live: set[str]) -> list[str]:
     """Returns the packs that were orphaned long enough ago."""
     storage_time = remote.storage.now()
     expired = []
-    for name, number in remote.state.since(ORPHANED).items():
+    for name, number in remote.state.since_when(ORPHANED).items():
         entry = remote.storage.head(log.key(number))
         if name not in live and entry is not None and entry.modified <= storage_time - GRACE:
             expired.append(name)

@@ -135,7 +135,7 @@ def _fill(
     store: Store, remote: Remote, wanted: dict[HeadName, Head],
     plan: Plan, packs: list[Pack], entry: Entry,
 ) -> None:  # fmt: skip
-    if not plan.live <= remote.state.since(LIVE).keys():
+    if not plan.live <= remote.state.since_when(LIVE).keys():
         raise _Lost
     if purged.of_remote(remote).keys() != plan.purged_there:
         raise _Lost  # what a pack here may hold was purged there since

@@ -52,7 +52,7 @@ def make(store: Store, remote: Remote, roots: list[str], *, with_local: bool) ->
     """Walks from the roots, and stops at what the remote has. `with_local` it goes through nodes
     that are there, as they may have come without what their local refs lead to; directories have
     no such refs."""
-    plan = Plan({*remote.state.since(LIVE)}, purged_there={*purged.of_remote(remote)})
+    plan = Plan({*remote.state.since_when(LIVE)}, purged_there={*purged.of_remote(remote)})
     walk = _Walk(store, remote, plan=plan, with_local=with_local)
     walk.follow(roots)
     while True:  # a substitute may reach other purged contents
@@ -157,7 +157,7 @@ def _reuse(remote: Remote, plan: Plan) -> None:
 
 def drop_lost_packs(remote: Remote) -> None:
     """Forgets packs of an interrupted push that did not arrive, or may be deleted soon."""
-    for name, since in remote.state.since(PENDING).items():
+    for name, since in remote.state.since_when(PENDING).items():
         metadata = remote.storage.head(pack_key(name))
         is_there = metadata is not None and metadata.size == remote.state.pack(name).size
         if since < time.time() - PENDING_S or not is_there:

@@ -156,7 +156,7 @@ class State:
         """Returns a pack that is known to be one."""
         return Pack(*self._read(f"SELECT {COLUMNS} FROM packs WHERE name = ?", name)[0])
 
-    def since(self, state: str) -> dict[str, int]:
+    def since_when(self, state: str) -> dict[str, int]:
         """Returns since when packs are in this state, by name."""
         return dict(self._read("SELECT name, since FROM packs WHERE state = ?", state))
 

@@ -128,7 +128,7 @@ class Store:
         would make one. Changes nothing. Raises Refused where `root` is a store of its own or of
         another database, and as `casfs.backend.postgres.create`."""
         with _os_errors(root):
-            _format(root, SHARED_FORMAT)
+            _checked_format(root, SHARED_FORMAT)
         old = config.shared(root)
         if old is not None and old.url != wanted.url:
             raise Refused(
@@ -143,7 +143,7 @@ class Store:
         """Returns the format of the store that `init` would find, None where it would make one.
         Changes nothing. Raises Failed, Refused, as `init` does."""
         with _os_errors(root):
-            return _format(root)
+            return _checked_format(root)
 
     @classmethod
     def open(cls, root: Path) -> Self:
@@ -176,7 +176,7 @@ class Store:
         except BaseException:
             shutil.rmtree(root, ignore_errors=True)
             raise
-        # With the backend, which views of the store have, too.
+        # Bound to the backend, since a view may outlive this object and has the backend, too.
         store._remove = weakref.finalize(store.backend, shutil.rmtree, root, ignore_errors=True)
         return store
 
@@ -214,13 +214,12 @@ class Store:
         return view
 
     def local_writes(self) -> Store:
-        """Returns the store with batches whose new blobs stay local, and which make nothing work:
-        for trees that are made of private files."""
+        """Returns the store with batches whose new blobs get the mark of local ones, and which take
+        it from none: for trees that are made of private files."""
         view = Store(self.backend, self.root)
         view.blobs = self.blobs
         view.registry = self.registry
-        # Unlike those of `shown`: this view hides nothing. Both, since what is purged clears the
-        # cache.
+        # Unlike those of `shown`: this view hides nothing. The cache goes with what clears it.
         view.cache = self.cache
         view.purged = self.purged
         view._writes_local = True
@@ -404,12 +403,12 @@ def _write_format(root: Path, format: str = FORMAT) -> None:
 def _make_root(root: Path, format: str = FORMAT) -> None:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Before the mode: a directory that is refused stays as it is.
-    _format(root, format)
+    _checked_format(root, format)
     # `mkdir` left an existing directory's mode.
     root.chmod(0o700)
 
 
-def _format(root: Path, format: str = FORMAT) -> str | None:
+def _checked_format(root: Path, format: str = FORMAT) -> str | None:
     """Returns the format of the store at `root`, None where there is none. Raises Refused where
     `init` would not make or update one."""
     # `init` makes store.db first and the format last: with the former alone, it was interrupted,

@@ -3,7 +3,8 @@
 This is the only way to write. Every node is checked when it is added: its payload against
 its schema, the rules that a schema cannot state (`casfs.store.nodes.node.CHECKS`), and closure:
 each reference, the type included, must be in the store or in this batch, so nothing meets a
-dangling one; only a local ref of a foreign node may be one. Memory is bounded: staged blobs
+dangling one; only a ref that its schema marks as local, of a node that another store made
+(`put_encoded`), may be one. Memory is bounded: staged blobs
 are published in parts once there are many, heads move only at the end. On an exception no
 head moves, and the parts published so far are garbage for gc. A batch is not thread-safe.
 
@@ -97,8 +98,8 @@ class Batch:
         is_work: bool = False,
     ) -> None:
         """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
-        neither where this batch `knows` it, or gets it later. `is_work`: it is, whatever `settle`
-        will say."""
+        neither where this batch `knows` it, or gets it later. `is_work`: it is work from now on,
+        whatever `settle` will name."""
         # A local batch marks only new blobs, so only a new one has to be exempted by `_work`.
         if is_work and info is None:
             self._work.add(digest.hash)
@@ -129,9 +130,9 @@ class Batch:
         self._is_local = True
 
     def settle(self, work: Iterable[str]) -> None:
-        """Ends `begin_local`, once all is committed: these and what they reach are work with the
-        next commit, as `publication` then takes the mark from all that is required and from what is
-        marked below it. All other blobs stay local."""
+        """Ends `begin_local`, once all is committed. With the next commit these and what they reach
+        are work: `publication` takes the mark from all that is required, and from what is marked
+        below it. All other blobs stay local."""
         self._is_local = False
         self._require.update(work)
 
@@ -147,14 +148,15 @@ class Batch:
         return marked
 
     def _refuse_local(self, hashes: set[str]) -> None:
-        """Raises Invalid where a node from elsewhere refers to what is local here, as to what is
-        not here: it would make that work."""
+        """Raises Invalid where a node from elsewhere refers to what is local here: accepted, the
+        node would make that work. The error is that of a missing blob, so that who sent the node
+        does not learn that we have it."""
         if not hashes:
             return
         # What this batch requires becomes work by it in any case.
         hidden = self.blobs.local_among(hashes) - self._require
         if hidden:
-            # In the words of `check_types`: others would tell that we have it.
+            # In the words of `check_types`, for that reason.
             raise Invalid(f"refers to {min(hidden)}, which is not in this store; put it first")
 
     def _refs_of(self, hash: str) -> Collection[str]:
@@ -380,7 +382,9 @@ class Batch:
         """Returns what is to be published: by default all of a small batch, for a group."""
         blobs = self._staged if new is None else new
         moves = self._swaps if swaps is None else swaps
-        # `local` get the mark, or keep it. Anything else that is staged or required loses it.
+        # `local` get the mark, or keep it. Anything else that is staged or required loses it. So a
+        # local batch marks all that is new, and takes no mark; another one takes the mark of all
+        # that it stages or requires and of what they reach, but of nothing that only a head names.
         # A record may name blobs that no node of this batch refers to; those that it named before
         # are kept alive by the head as it is.
         head_targets = set[str]().union(*map(protocols.new_targets, moves))
@@ -395,7 +399,7 @@ class Batch:
             require = (self._require | head_targets | below) - blobs.keys()
             # A head makes nothing work: that of a local tree leads to what is local. So what only a
             # head names keeps the mark that it has.
-            local = head_targets - self._require - blobs.keys()
+            local = head_targets - self._require - below - blobs.keys()
         staged = list(blobs.values())
         return protocols.Publication(staged, moves, require=require, local=local)
 
@@ -422,7 +426,8 @@ class Batch:
         self._held_bytes = 0
 
     def _not_stored(self) -> dict[str, Staged]:
-        """Returns the staged blobs that the store lacks (or has untyped); all of a few rows."""
+        """Returns the staged blobs that the store lacks (or has untyped); where they are few and
+        rows, all, without a look at the store."""
         new = dict(self._staged)
         if len(new) < LOOKUP_MIN_BLOBS:
             are_rows = all(staged.is_row for staged in new.values())
@@ -432,8 +437,8 @@ class Batch:
         unchecked = [hash for hash, staged in new.items() if staged.member is None]
         for hash, info in self.blobs.info(unchecked).items():
             is_enough = info.type is not None or self._staged[hash].type is None
-            # Of a remote or awaited blob it is published: that brings the content here. Of a purged
-            # one it would store nothing.
+            # A remote or awaited blob is published: that brings its content here. A purged one is
+            # not: that would store nothing.
             if is_enough and (info.is_here or info.purged):
                 self._known_types[hash] = info.type
                 self._require.add(hash)

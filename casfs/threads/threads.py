@@ -196,7 +196,7 @@ def with_field(store: Store, field: str, values: Collection[str]) -> Iterator[Th
     return (thread for thread in newest_first(store, texts) if thread.fields.get(field) in values)
 
 
-def called(store: Store) -> Iterator[Thread]:
+def with_caller(store: Store) -> Iterator[Thread]:
     """Yields the threads that another one called, newest first."""
     # With the quote of the value: the parent of others is null.
     return (thread for thread in newest_first(store, ['"parent":"']) if thread.fields.get("parent"))
@@ -332,6 +332,8 @@ def _nearer(step: Mapping[str, Any], back: int) -> NodeHash:
     # Only some steps leap far, and an index tells how far: so no step is read to choose.
     def reached(hop: int) -> int:
         """Returns how far two moves lead: this hop, and the longest one from there."""
+        # Every step this far in has as many links as this one; `leap` (below) tells how far the
+        # step after the first move jumps.
         far = leap(step["index"] - hop)
         second_hop = far if len(near) < far <= back - hop else len(near)
         return hop + second_hop

@@ -1,9 +1,9 @@
 """Recorded states: what a directory held at a moment, as two trees.
 
 `tree` is the work: what is shown, compared, applied and shared. `local` is the whole directory as
-it is here: the work with private files and, of a thread, derived directories. It only makes the
-work run here, so nothing but the store that recorded it has it, and no node names it: it is the
-local tree of the node (`casfs.store.local_trees`).
+it is here: the work with private files and, of a thread, derived directories. What it has beside
+the work serves to run the work on this machine. So only the store that recorded it has it, and no
+node names it: it is the local tree of the node (`casfs.store.local_trees`).
 
 Beside each stand its times. No comparison and no key of a cache has them: equal work is equal
 whenever it was made.
@@ -126,10 +126,11 @@ def divide(
     `kept`, a file that became private, the work keeps the version in the tree `base`: it was not
     deleted, and what applies the work elsewhere must not delete it there. `replaced`: files that
     the work has in place of others."""
-    # None takes a path out of the work. A replacement below a private directory is dropped: it
-    # would re-create that directory in the work.
+    # None takes a path out of the work.
     topmost = _topmost([*local_paths, *replaced])
     changes: dict[bytes, Entry | None] = dict.fromkeys(topmost)
+    # A replacement below a private directory is dropped, as it is not topmost: it would re-create
+    # that directory in the work.
     changes |= {path: entry for path, entry in replaced.items() if path in changes}
     if not changes:
         return RecordedState.of_tree(full)
@@ -169,7 +170,7 @@ def with_private(store: Store, state: RecordedState) -> TreeHash:
 
 
 def with_local_of(store: Store, state: RecordedState, known: RecordedState | None) -> RecordedState:
-    """Returns the state of what a directory that holds `known` becomes by the work of `state`: its
+    """Returns the state of a directory that held `known` once it holds the work of `state`: its
     private and derived files stay, where the work has nothing at their paths."""
     if known is None or known.local is None:
         return state
@@ -224,7 +225,7 @@ class Totals(NamedTuple):
 
 
 def local_totals(store: Store, state: RecordedState) -> Totals:
-    """Counts what is in the local tree only."""
+    """Counts by how much the whole directory exceeds the work."""
     entries = files = size = 0
     for path, top in local_paths(store, state.tree, state.full):
         below = tree.walk(store, top.digest.hash) if isinstance(top, Subdirectory) else ()

@@ -80,7 +80,7 @@ def open(
         store, path, state=state, strategy=strategy, origin=origin, read_only=read_only, mode=mode
     )
     # Locked before it has a head: else a gc in another process would sweep a read-only one.
-    with _not_swept(new):
+    with _locked_if_read_only(new):
         # Before the directory and the mount: `close` finds by the head what a crash leaves behind.
         registry.swap(store, new.id, old=None, new=new.head)
         try:
@@ -131,7 +131,7 @@ def _reopen(
     # `is_unused` compares with the boot and the process namespace of the last mount.
     values = {**workspace.record, "system": registry.system()}
     again = replace(workspace, head=Head(workspace.root, values))
-    with _not_swept(workspace):
+    with _locked_if_read_only(workspace):
         registry.swap(store, workspace.id, old=workspace.head, new=again.head)
         _populate(store, again, trees=trees, verify=verify)
     return again
@@ -147,8 +147,9 @@ def _is_disconnected(workspace: Workspace) -> bool:
 
 
 @contextmanager
-def _not_swept(workspace: Workspace) -> Iterator[None]:
-    """Keeps `sweep` from a read-only workspace that is not mounted yet."""
+def _locked_if_read_only(workspace: Workspace) -> Iterator[None]:
+    """Locks a read-only workspace: `sweep` leaves alone what another process has locked, as one
+    that is not mounted yet."""
     lock = registry.lock(workspace, inherited=False) if workspace.record["readOnly"] else -1
     try:
         yield
@@ -207,7 +208,7 @@ def sweep(store: Store) -> list[Workspace]:
     for workspace in registry.listing(store, read_only=True):
         if workspace.is_unused:
             # Refused where another process just opens or closes it; a Conflict is one, too.
-            with suppress(Refused), _not_swept(workspace):
+            with suppress(Refused), _locked_if_read_only(workspace):
                 # Again, under the lock: it may have been mounted before we had it, or closed, and
                 # the folder be another workspace's by now.
                 head = store.heads.get(registry.head_name(workspace.id))
@@ -279,7 +280,8 @@ def create_upper(store: Store, base: DatedTree, upper: Path) -> None:
 
 
 def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bool = False) -> None:
-    """Mount the tree, or restore it. What each command mounts for itself is tried."""
+    """Mount the tree, or restore it. What each command mounts in a namespace of its own is only
+    tried here."""
     strategy = workspace.strategy
     if strategy.mount is not None:
         lowers = strategies.lower_locator(store, strategy, trees, verify=verify)

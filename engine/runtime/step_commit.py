@@ -71,13 +71,13 @@ class StepCommitter:
 
     async def record(self, result: StepResult) -> None:
         """Adds to a result the tree that the agent left and its changes; cancels children that the
-        agent did not wait for. A cancelled task gives it up."""
+        agent did not wait for. Where the task is cancelled, nothing is added."""
         before = self._history.state
         if self._head.thread.intent["calls"]:
             await blocking(self._cancel_children)
         # Without either the thread has no directory.
         if before is not None or result.workspace is not None:
-            await self._head.retrying(partial(self._record, before, result))
+            await self._head.while_unreachable(partial(self._record, before, result))
 
     def _cancel_children(self) -> None:
         calls.cancel_children(self._store, self._head.thread, self._services.workspaces)

@@ -218,7 +218,7 @@ class StepRunner:
             try:
                 if before is not None:
                     reset = partial(self._loaded.workspace.reset, before)
-                    await self._head.retrying(reset)
+                    await self._head.while_unreachable(reset)
                 return await attempt()
             except Waiting as why:
                 await self._wait(why, attempt, has_directory=before is not None)

@@ -89,7 +89,8 @@ class Supervisor:
     def status(self) -> dict[str, Any]:
         """Returns the limit and the ids of the threads: `running` count against the limit, `called`
         run inside their callers, `queued` are in the order in which they will run."""
-        running = {task.id for task in self._running}  # one may end as it is resumed
+        # A set: a thread that is resumed may have two tasks for a moment, one of which ends.
+        running = {task.id for task in self._running}
         queued = [task.id for task in self._queue]
         called = self._tasks.keys() - running - {*queued}
         return {
@@ -180,6 +181,7 @@ class Supervisor:
         ends or is suspended."""
         while True:
             await self._wait_for_task(child.id)
+            # `take` waits until the lease is ours, or the thread has changed.
             lease = await self.leases.take(child.id) if self.leases else None
             if lease or not self.leases:
                 await self._run_own(Task(child.id, lease=lease))
@@ -218,12 +220,12 @@ class Supervisor:
             if thread.status != RUNNING:
                 return thread
             # a thread that is being stopped has no task any more before its head says so
-            if not self._stops and not await blocking(partial(self._has_task, thread)):
+            if not self._stops and not await blocking(partial(self._will_go_on, thread)):
                 return thread
             with trio.move_on_after(CHECK_S if self.leases else math.inf):
                 await changed.wait()
 
-    def _has_task(self, thread: Thread) -> bool:
+    def _will_go_on(self, thread: Thread) -> bool:
         """Returns whether a task runs the thread, or a caller of it; on a shared store one will."""
         if self.leases:
             return True
@@ -234,7 +236,7 @@ class Supervisor:
             return False
         name = threads.head_name(above)
         head = self._store.heads.get(name)
-        return head is not None and self._has_task(threads.of_head(name, head))
+        return head is not None and self._will_go_on(threads.of_head(name, head))
 
     def redact(self, text: str) -> int:
         """Redacts a text that is purged in all that running threads record from now on; returns

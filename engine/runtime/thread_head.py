@@ -75,7 +75,7 @@ class ThreadHead:
         finally:
             self._lock.release()
 
-    async def retrying(self, call: Callable[[], T]) -> T:
+    async def while_unreachable(self, call: Callable[[], T]) -> T:
         """Runs a blocking call; on a shared store again while a server does not answer."""
         while True:
             try:

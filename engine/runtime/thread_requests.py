@@ -194,7 +194,7 @@ class ThreadRequests:
         names = variable_names(self._store, thread) | agent_binding.variable_names(replacements)
         env = self._with_lent(names, request.lent, self._supervisor.env_of(request.id))
         if request.input is None and request.hint is None and not replacements:
-            held = self._held(thread)
+            held = self._not_launched(thread)
             if held is not None:
                 return held
         store = redacting_store(self._store, thread, env)
@@ -209,20 +209,20 @@ class ThreadRequests:
             agents=replacements,
         )
 
-    def _held(self, thread: Thread) -> Thread | None:
+    def _not_launched(self, thread: Thread) -> Thread | None:
         """Returns the outermost running caller of a thread that should run and that no task runs:
         the daemon was started with --hold. None for any other."""
         leases = self._supervisor.leases
         if thread.status != RUNNING or self._supervisor.has_task(thread.id):
             return None
-        # From then on the daemon claims threads by itself, so none is held.
+        # Once that is set the daemon claims threads by itself, and none waits.
         if leases and leases.launched.is_set():
             return None
         above = thread.record.get("parent")
         if above is None or self._store.heads.get(threads.head_name(above)) is None:
             return thread
         caller = threads.get(self._store, above)
-        return self._held(caller) if caller.status == RUNNING else thread
+        return self._not_launched(caller) if caller.status == RUNNING else thread
 
     def _replacements(
         self, thread: Thread, agents: dict[str, AgentSpec] | None, every: AgentSpec | None

@@ -93,6 +93,7 @@ class ThreadRun:
             self._loaded.config.secrets.add_private(self._redacted)
 
     async def _suspend(self, reason: str) -> None:
+        # Those of the loaded thread redact its secrets, which a reason may hold.
         source = self._services if self._loaded is None else self._loaded
         why = Suspension(reason)
         await suspend(self.head, source.store, source.log, self._services.workspaces, why=why)

@@ -219,7 +219,8 @@ def _check_calls(store: Store, where: str, agent: Binding, checked: set[bytes]) 
             agent_binding.resolve(agents)
             for called in agents.values():
                 _check_calls(store, where, agent=called, checked=checked)
-        # Each of several calls has roles of its own, so there the expression has no one schema.
+        # `meta` is an expression over the called thread's last step. Of several calls each has
+        # roles of its own, so there is no one schema to check it by.
         if "calls" not in config:
             _check_meta(store, where, config)
     for nested in loader.load(agent.name).nested_agents(config):

@@ -81,7 +81,8 @@ def _suspended_intent(
     `attempts`."""
     intent = thread.intent
     entries = why.failed
-    # Neither ends the attempt, so what a program has left is no entry.
+    # A pause by a person does not end the attempt, nor does a spent budget that has a detail: it
+    # goes on later, so what its program has left is no entry.
     if why.by_person or (why.cause == BUDGET and why.failed):
         intent = paused_intent(batch, intent, why.failed)
         entries = ()
@@ -193,7 +194,8 @@ def _resume(
             kept = {key: field for key, field in intent.items() if key not in record.KEPT}
             intent = record.changed(kept)
         is_repeated = cause in (FAILURE, TIMEOUT) and not is_replaced
-        # For these causes the suspension has recorded what the attempt left.
+        # For these causes the suspension has recorded what the attempt left. Any other attempt goes
+        # on, and what it left is paused with it.
         if cause not in (FAILURE, TIMEOUT, UNKNOWN):
             intent = paused_intent(batch, intent)
         # The same agent would fail again with the same results of its calls; another one, such as

@@ -73,8 +73,8 @@ def finish_step(
         changes["hint"] = None
     done = payload["index"]
     exceeded = budget.exceeded(spent)
-    # A spent budget ends nothing that the rules end, and at the step limit that limit counts: it
-    # may end the thread (`onLimit`), which a suspension would prevent.
+    # A spent budget suspends the thread only where another step would follow. At the step limit
+    # `_advance` decides, as that may end the thread (`onLimit`).
     if exceeded is not None and isinstance(decision, Next) and done < rounds:
         changes |= {"status": SUSPENDED, "cause": BUDGET, "reason": exceeded}
         changes |= {"intent": None, "attempts": []}
@@ -163,7 +163,7 @@ def _cancel(
     details = list(interrupted)
     if thread.pending and (paused := thread.pending.get("paused")):
         details.insert(0, paused)
-    entry = attempt_entry(batch, thread, how="was cancelled", details=details, is_told=False)
+    entry = attempt_entry(batch, thread, how="was cancelled", details=details, even_if_empty=False)
     attempts = record.add_attempts(thread.record, entry)
     return _end(batch, thread, last=last, end=end, status=CANCELLED, attempts=attempts)
 
@@ -218,8 +218,8 @@ def _advance(
     attempts: list[str] = []
     if last:
         # Where a person resumed it, the suspension has recorded how the attempt ended.
-        is_told = not last.get("resumed")
-        entry = attempt_entry(batch, thread, "was interrupted", is_told=is_told)
+        even_if_empty = not last.get("resumed")
+        entry = attempt_entry(batch, thread, "was interrupted", even_if_empty=even_if_empty)
         attempts = record.add_attempts(thread.record, entry)
     changes |= {"intent": intent, "attempts": attempts, "question": None}
     return move_head(batch, thread, hash, **changes)
@@ -228,7 +228,8 @@ def _advance(
 def _inherited_intent(thread: Thread, attempt: int) -> Intent | None:
     """Returns the pending intent where the next attempt, with this number, inherits from it."""
     # Only an attempt at the same step does: a further one, the first of a fork, or one that goes on
-    # after a pause, under the same number.
+    # after a pause, under the same number. After `finish_step` the pending one is that of the
+    # finished step, and this number is 1.
     last = thread.pending
     if last and attempt == 1:
         is_same_step = last.get("begun") is False or last.get("goesOn")
@@ -237,16 +238,16 @@ def _inherited_intent(thread: Thread, attempt: int) -> Intent | None:
 
 
 def attempt_entry(
-    batch: Batch, thread: Thread, how: str, details: Sequence[str] = (), is_told: bool = True
+    batch: Batch, thread: Thread, how: str, details: Sequence[str] = (), even_if_empty: bool = True
 ) -> list[str]:
     """Puts what an attempt that is over left, as one entry for `attempts`: how it ended, with its
-    recorded turns and `details`. A detail alone that says itself how it ended is the entry. Without
-    turns and details there is an entry only if `is_told`."""
+    recorded turns and `details`. Without turns, details that say themselves how it ended are the
+    entries. Without both there is an entry only if `even_if_empty`."""
     intent = thread.pending
     if not intent:
         return []
     turns = record.all_turns(intent)
-    if not (turns or details or is_told):
+    if not (turns or details or even_if_empty):
         return []
     if details and not turns:
         # All details but a react-session tell how the attempt ended.

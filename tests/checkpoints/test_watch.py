@@ -500,3 +500,29 @@ def test_a_full_disk_and_a_file_system_below(tmp_path: Path) -> None:
             watch.close()
     finally:
         mounts.unmount(tmp_path / "small")
+
+
+def test_a_look_that_succeeds_ends_the_retries(
+    place: tuple[Store, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a change came during it: the next look waits until that rests."""
+    store, top = place
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    try:
+        watch.step()
+        watch._failures = 3
+        watch._failed_at = time.monotonic() - 10_000
+        watch._mark_everything()
+        watch.spec.settle = 60.0
+        look = watch._look
+
+        def look_and_change() -> Any:
+            seen = look()
+            (top / "meanwhile").touch()
+            return seen
+
+        monkeypatch.setattr(watch, "_look", look_and_change)
+        assert watch.step() is False
+        assert watch.due_in() > 30
+    finally:
+        watch.close()

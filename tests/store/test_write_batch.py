@@ -382,3 +382,15 @@ def test_a_node_that_is_not_canonical_is_not_kept(store: Store) -> None:
     with store.batch() as batch, pytest.raises(Invalid, match="not canonical"):
         batch.put_encoded(data)
     assert store.blobs.info([Digest.of(data).hash]) == {}
+
+
+def test_what_new_work_reaches_is_work_though_a_head_names_it_too(store: Store) -> None:
+    with store.batch() as batch:
+        batch.begin_local()
+        below = batch.put(b"below").hash
+        node = batch.put_node("content", {"text": "", "artifacts": [below]}).hash
+        batch.commit()
+        assert store.blobs.local_among([node, below]) == {node, below}
+        batch.settle([node])
+        batch.swap(HeadName("others/a"), None, Head(node, {"names": below}))
+    assert store.blobs.local_among([node, below]) == set()

@@ -189,7 +189,7 @@ def step_name(store: Store, caller: str | None, state: BlobHash | None) -> str |
 def _calls(store: Store, thread: Thread) -> list[dict[str, Any]]:
     """Returns the tree of callees, oldest first."""
     below: dict[str, list[Thread]] = {}
-    for callee in [*threads.called(store)][::-1]:
+    for callee in [*threads.with_caller(store)][::-1]:
         below.setdefault(callee.fields["parent"], []).append(callee)
 
     def tree_of(id: str) -> list[dict[str, Any]]:

@@ -134,8 +134,8 @@ class Link(Vnode):
 
 
 class Directory(Vnode):
-    """`ready`: False if a new listing may take long to begin; then call `prepare`, in any thread,
-    after the request for it."""
+    """`ready`: False if a new listing may take long to begin; then call `prepare` before it, in any
+    thread, once the directory is opened."""
 
     __slots__ = ()
     ready = True

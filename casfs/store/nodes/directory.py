@@ -233,7 +233,7 @@ def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
     try:
         value = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:  # not ASCII, or not base64
-        value = b""  # refused below, as it is UTF-8
+        value = b""  # refused below: `_text` writes it, as all UTF-8, without base64
     # One text for each name, or equal directories have two hashes: base64 is only for what is not
     # UTF-8. Several texts stand for the same bytes, as unused bits at the end are ignored; only the
     # one that `_text` writes is right.

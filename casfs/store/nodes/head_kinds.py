@@ -73,6 +73,7 @@ REFS = _list(_ref())
 IDS = _list(_id())
 SPENT = _object({"tokens": _count(), "wallMs": _count()})
 FORK = _object({"thread": _text(), "step": _count()})
+# The pending step of a thread; `casfs.threads.threads` says what its members are.
 INTENT = _object(
     {"role": {**_text(), "minLength": 1}, "index": _count(1)},
     attempt=_count(1),
@@ -281,8 +282,8 @@ def fault(name: str, head: Head) -> str | None:
 
 
 def record_fault(name: str, head: Head) -> str | None:
-    """As `fault`, of the record alone."""
-    # For threads and checkpoints, which are shown as broken under whatever name they have.
+    """As `fault`, of the record alone: threads and checkpoints are shown as broken under whatever
+    name they have."""
     if isinstance(head, DamagedHead):
         return "its row does not decode"
     kind = kind_of(name)

@@ -159,7 +159,7 @@ class _Restore:
         self._real_store = store
         self._state = state
         self._root = state.full
-        self._goal = state.full  # what is written: without what stays as it is
+        self._goal = state.full  # what the directory shall hold, as far as this restore changes it
         self._paths: list[bytes] = []  # empty: the whole tree
         self._target = target
         self._options = options
@@ -272,14 +272,14 @@ class _Restore:
     def _find_local_changes(self) -> None:
         """Finds the local changes that this restore would overwrite."""
         contents = self._contents
-        current = contents.tracked
+        tracked_tree = contents.tracked
         local: list[bytes] = []
-        if current is not None and current != self._goal:
-            # A restore of the whole tree is of every path anyway (`_is_selected`). Of single paths,
-            # one above a selected one is replaced, too, where a directory is to take its place.
-            differences = tree.diff(self._store, current, self._goal) if self._paths else ()
+        if tracked_tree is not None and tracked_tree != self._goal:
+            # A restore of the whole tree is of every path anyway (`_is_selected`). Of single paths
+            # one above may be lost, too: where `a/b` is selected, a file `a` that is here.
+            differences = tree.diff(self._store, tracked_tree, self._goal) if self._paths else ()
             replaced = {change.path for change in differences}
-            for path in local_changes(self._store, current, [self._root, *contents.olds]):
+            for path in local_changes(self._store, tracked_tree, [self._root, *contents.olds]):
                 if path in replaced or self._is_selected(path):
                     local.append(path)
         # The look left these out, so no comparison of trees shows that they are overwritten.
@@ -295,8 +295,9 @@ class _Restore:
         return any((path + b"/").startswith(selected + b"/") for selected in self._paths)
 
     def _find_untracked(self) -> None:
-        """Adds the untracked entries that this restore deletes to what it goes from, and looks at
-        the whole directory where that is to be recorded. Raises Refused where one is in the way."""
+        """Adds the untracked entries that this restore deletes to `contents.current`, and sets
+        `contents.whole` where the directory is to be recorded before. Raises Refused where one is
+        in the way."""
         contents = self._contents
         current = contents.tracked
         if current is None:
@@ -407,14 +408,14 @@ class _Restore:
             host_entries.grant_owner_access(fd)
             self._mark_under_way(fd)
             temp = self._target.staging.encode()
-            mode = self._top_mode()
+            mode = self._allowed_mode_bits()
             task = IncrementalRestore(
                 self._store, temp, self._progress, top_mode=mode, newest=contents.newest
             )
             task.directory(fd, b"", [contents.current, *self._unfinished()], self._goal)
-            # Recorded times would be older than what was built there from other versions.
             if contents.current is None:
                 task.date_as_recorded(fd, self._dated_goal())
+            # The recorded times would be older than what was built there from other versions.
             else:
                 task.date(fd, self._dated_goal())
             # One that came meanwhile: the restore is not complete, and its state says so.
@@ -444,7 +445,7 @@ class _Restore:
             return []
         return [old and self._without_failed(old) for old in olds]
 
-    def _top_mode(self) -> int:
+    def _allowed_mode_bits(self) -> int:
         """Returns the permissions that the target may have: no more than those that the user gave
         it since the last restore."""
         current = self._contents.current
@@ -453,6 +454,7 @@ class _Restore:
         mode = tree.directory_mode(self._store, current)
         olds = [old for old in self._contents.olds if old is not None]
         known_modes = [tree.directory_mode(self._store, old) for old in olds]
+        # A mode that a restore gave it is no wish of the user.
         return ALL_BITS if mode in known_modes else mode | SPECIAL_BITS
 
     def _keep_private(self, fd: int) -> None:

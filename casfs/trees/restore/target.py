@@ -142,12 +142,13 @@ class Target:
 
     def possible_trees(self, base: TreeHash | None, new: TreeHash, *, is_needed: bool) -> Roots:
         """Returns the trees that the directory may hold: `base`, else what is known of it. Where
-        `new` is what it held before an apply, that is also what the apply made. Raises Refused when
-        they are unknown, and `is_needed`."""
+        `new` is the tree before an apply, which is undone then, also those that the apply made.
+        Raises Refused when they are unknown, and `is_needed`."""
         state = self._current_state(self._states)
         recorded = list(state.roots) if state is not None else []
         if base is not None:
-            # The caller's tree stands above the record, but not what a killed restore wrote since.
+            # The caller's tree stands above the record, but not what a killed restore wrote since:
+            # several roots are recorded while one runs (`save_state`).
             unfinished = recorded if len(recorded) > 1 else []
             return list(dict.fromkeys([base, *unfinished]))
         roots = [*recorded, *self._applied(new)]

@@ -176,6 +176,7 @@ class Snapshot:
         above = self._may_be_local
         report = self._report
         own_path = path[1:]
+        # The listing of the directory above has put it into these.
         is_local = above or own_path in report.derived or own_path in report.private
         # New files of such a directory keep the mark of local blobs until `Batch.settle` says what
         # is work; all others are work at once, unless the scanner finds something. Git's objects
@@ -216,8 +217,8 @@ class Snapshot:
     ) -> Subdirectories | None:
         """The fast path: returns the subdirectories of a directory whose every entry has the
         stat in `row`, without a `ScannedEntry` for each. None for any other directory."""
-        # With it a row has the stat of the directory itself. One that was racy is RACY there, and
-        # would equal another: it proves nothing.
+        # With `preserve` a row has the stat of the directory itself, too. A racy one is RACY there
+        # and equals any other racy one, so that it proves nothing.
         if self._options.preserve:
             return None
         packed_stats: dict[bytes, bytes] = {}
@@ -241,7 +242,7 @@ class Snapshot:
                 odd.append((name, seen))
             if kind == stat.S_IFDIR:
                 below[name] = seen
-                # Whether it is as it was its own row says.
+                # Its own row says whether it has changed; here only its name counts.
                 packed_stats[name] = stat_cache.DIRECTORY
             else:
                 # Not `fingerprint`: an old stat that is equal was not racy when it was remembered.

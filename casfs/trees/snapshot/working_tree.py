@@ -73,9 +73,9 @@ def record(
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What is known of a directory before a snapshot. `base`: what it held; `known`: what it holds
-    by a restore; `thread`: of the workspace of one: what was private in those two stays so, as an
-    agent may have had git track it."""
+    """What is known of a directory before a snapshot. `base`: what it held; `known`: what a restore
+    made of it: what was private in that stays private. `thread`: of the workspace of one: what was
+    private in `base` stays so, too, as an agent may have had git track it."""
 
     base: RecordedState | None = None
     known: RecordedState | None = None
@@ -125,8 +125,8 @@ def divide(
     reported. Raises Invalid for a damaged git index."""
     base = earlier.base
     thread = earlier.thread
-    # From here to `settle` all is stored with the mark of local blobs: whatever ends this early
-    # shows nothing of it. Committed, the tree can be read; no head leads to it yet.
+    # From here to `Batch.settle` all is stored with the mark of local blobs: whatever ends this
+    # early shows nothing of it. Committed, the tree can be read; no head leads to it yet.
     batch.begin_local()
     batch.commit()
     base_private: tree.Entries = {}
@@ -136,7 +136,7 @@ def divide(
         _report_unchanged(store, full.tree, before=base_private, report=report)
     settings = policy.load(store)
     rules = IgnoreRules(work=settings.work)
-    # Before `settle`: a file whose only findings are allowed is not private for them.
+    # Before `classes.settle`: a file whose only findings are allowed is not private for them.
     _drop_allowed(report, settings.allowed_lines)
     tracked = TrackedFiles(directory, above=True) if thread is None else thread.tracked
     # Without git a file that was recorded as work, with this content, stays work.
@@ -171,6 +171,7 @@ def _stays_private(store: Store, earlier: Earlier, base_private: tree.Entries) -
     """Returns what stays private although git may track it by now."""
     # Of a checkpoint git says anew what is private; in a thread an agent's `git add` must not.
     entries = {} if earlier.thread is None else base_private
+    # What a restore has made here as private was private when it was recorded.
     if earlier.known is not None:
         entries = entries | _private_before(store, earlier.known)
     return entries
