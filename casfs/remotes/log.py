@@ -104,7 +104,7 @@ class Pack(NamedTuple):
     @classmethod
     def decode(cls, name: str, value: dict[str, Any]) -> Pack:
         data = None if value["index"] is None else base64.b64decode(value["index"])
-        return cls(name, value["kind"], value["size"], value["offset"], data)
+        return cls(name, value["kind"], value["size"], offset=value["offset"], data=data)
 
 
 def key(number: int) -> str:

@@ -18,22 +18,32 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 COPY_MAX_BYTES = 64 << 20  # of one copy_file_range
 
 
-@contextmanager
-def os_errors(text: str) -> Iterator[None]:
+# Classes, since a generator takes twice the calls, and a step or a checkpoint has many of these.
+class os_errors:  # noqa: N801  # used like a function
     """Turns an OSError into Failed: `text`, which says what cannot be done, and the reason."""
-    try:
-        yield
-    except OSError as error:
-        raise Failed(f"{text}: {error.strerror}") from error
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise Failed(f"{self._text}: {error.strerror}") from error
 
 
-@contextmanager
-def closing_fd(fd: int) -> Iterator[int]:
+class closing_fd:  # noqa: N801  # used like a function
     """Closes a descriptor at the end of the block."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
 
 def read_up_to(source: BinaryIO, count: int) -> bytes:

@@ -54,7 +54,11 @@ def fake_context(
     """
     store = Store.memory() if store is None else store
     default_prompt = Prompt(
-        f"You are the {role}.", task, (), "Report how it went.", {"type": "object"}
+        f"You are the {role}.",
+        task,
+        history=(),
+        ask="Report how it went.",
+        schema={"type": "object"},
     )
     agent = store.put_node("agent", {"package": role, "version": "", "config": {}})
     known = {"thread": "0" * 26, "step": 1, "run": "run", "agent": agent.hash, **fields}

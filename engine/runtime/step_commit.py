@@ -107,7 +107,8 @@ class StepCommitter:
         batch = self._store.batch()
         payload = self._payload(batch, result)
         tokens = result.tokens + spent
-        return UncommittedStep(batch, payload, result.workspace, result.result.output, tokens)
+        output = result.result.output
+        return UncommittedStep(batch, payload, result.workspace, output=output, tokens=tokens)
 
     async def commit(self, build: Callable[[], UncommittedStep], decision: Decision) -> None:
         """Publishes the step that `build` returns, the move of the head and the next pending step
@@ -123,7 +124,7 @@ class StepCommitter:
         hash = step.moved.hash
         # Not before the commit: the next step refers to the agent's node without putting it.
         self._config.recorded_agents[payload["role"]] = payload["agent"]
-        self._history.add(hash, payload, step.state, step.output, step.summary)
+        self._history.add(hash, payload, step.state, output=step.output, summary=step.summary)
 
     def _finish(self, step: UncommittedStep, current: Thread, decision: Decision) -> None:
         record = current.record

@@ -77,7 +77,6 @@ def test_it_shows_no_secret(tmp_path: Path) -> None:
         assert "hunter" not in json.dumps(call)
         assert "kind" not in call
     assert live_output.tools(tmp_path, TOKEN).calls == []
-    assert live_output.tools(None, TOKEN).calls == []
 
 
 def test_a_tool_of_react_is_shown_while_it_runs(cli: Cli, opened: Store) -> None:

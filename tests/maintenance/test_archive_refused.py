@@ -60,9 +60,8 @@ def test_any_flipped_byte_of_the_file(exported: Path, target: Store, tmp_path: P
         bad[at] ^= 1 << place.randrange(8)
         (tmp_path / "bad").write_bytes(bad)
         try:
-            archive._import_pass(
-                DryRunBackend(target.backend), tmp_path / "bad", lambda *_: None, False
-            )
+            dry_run = Store(DryRunBackend(target.backend), target.root)
+            archive._import_pass(dry_run, tmp_path / "bad", lambda *_: None, False)
         except CasfsError:
             refusals += 1
         assert state(target) == before

@@ -12,7 +12,7 @@ import pytest
 from casfs.backend.derived import find_missing, total_stored
 from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.digest import Digest
-from casfs.errors import Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
+from casfs.errors import Corrupt, CorruptBlob, Failed, Invalid, NotFound
 from casfs.maintenance.gc import Limits, collect
 from casfs.native import images
 from casfs.store.nodes import directory
@@ -234,13 +234,6 @@ def test_what_a_killed_process_left_is_no_image(disk_store: Store) -> None:
 
 
 # -- or not at all ------------------------------------------------------------------------
-
-
-def test_a_store_in_memory_has_none(store: Store) -> None:
-    root = put_tree(store, TREE)
-    with pytest.raises(Refused, match="memory"):
-        ensure_image(store, root)
-    assert collect(store).evicted == []
 
 
 def test_what_is_no_tree(disk_store: Store) -> None:

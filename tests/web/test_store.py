@@ -20,9 +20,7 @@ from tests.support.helpers import LARGE, put_tree
 from tests.support.web import Web, visible
 
 
-@pytest.mark.parametrize("kind", ["store", "disk_store"])
-def test_the_room_is_by_type(kind: str, request: pytest.FixtureRequest) -> None:
-    store: Store = request.getfixturevalue(kind)
+def test_the_room_is_by_type(store: Store) -> None:
     before = dict(rooms(store))
     put_tree(store, {"a": b"1234", "b": LARGE})
     found = dict(rooms(store))
@@ -30,7 +28,7 @@ def test_the_room_is_by_type(kind: str, request: pytest.FixtureRequest) -> None:
     assert (found[name].blobs, found[name].bytes) == (2, 4 + len(LARGE))
     assert found["directory"].blobs == 1
     assert found["schema"] == before["schema"]
-    assert found[name].files == (1 if kind == "disk_store" else 0)
+    assert found[name].files == 1
 
 
 def test_what_gc_would_free_stays(disk_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,10 +223,10 @@ class _Restore:
         report = SnapshotReport()
         # A full restore fills the stat cache with the nodes of the tree, though it gave no set-id
         # bits: so the cache cannot tell whether they are missing.
-        verify = self._options.verify or self._options.set_id
+        options.verify |= self._options.set_id
         path = self._target.here
         snapshot = tracked.snapshot_tracked(
-            self._store, path, roots=roots, options=options, report=report, verify=verify
+            self._store, path, roots=roots, options=options, report=report
         )
         self.result.failed |= report.unreadable
         self._contents.purged = sorted(report.purged)
@@ -238,7 +238,11 @@ class _Restore:
         return [root for root in roots if root is not None]
 
     def _snapshot_options(self, preserve: Sequence[str] = ()) -> SnapshotOptions:
-        return SnapshotOptions(preserve, leaves_out_unreadable=self._options.leaves_out_failed)
+        return SnapshotOptions(
+            preserve,
+            leaves_out_unreadable=self._options.leaves_out_failed,
+            verify=self._options.verify,
+        )
 
     def _select_paths(self) -> None:
         """Restricts the restore to the paths that were asked for: all else stays as it is."""
@@ -372,10 +376,7 @@ class _Restore:
                 states.append(RecordedState(root))
         path = self._target.here
         options = self._snapshot_options()
-        verify = self._options.verify
-        return working_tree.record(
-            store, path, known=states, report=report, options=options, verify=verify
-        )
+        return working_tree.record(store, path, known=states, report=report, options=options)
 
     def _restore_fully(self) -> None:
         """Builds the tree beside the target and renames it into place."""

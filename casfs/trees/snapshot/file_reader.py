@@ -20,7 +20,6 @@ from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, BlobInfo, 
 from casfs.digest import Digest
 from casfs.scanner import Finding, Scanner, ScanningReader
 from casfs.scanner.findings import BINARY_PROBE_BYTES, is_binary
-from casfs.system.files import closing_fd
 from casfs.system.paths import FILE_FLAGS
 from casfs.trees.git import object_files
 
@@ -161,7 +160,8 @@ class FileReader:
             raise
         except OSError as error:
             raise SourceUnreadable(error) from None
-        with closing_fd(file):
+        # Not `closing_fd`, which is three calls more for each file.
+        try:
             size = os.fstat(file).st_size
             marked = has_xattrs(file)
             if size > STREAM_MIN_BYTES:
@@ -173,6 +173,8 @@ class FileReader:
                 if not read.hits and data[:1] in FIRST_BYTES_OF_GIT:
                     read.hits = git_hits(data[:PROBE_BYTES])
             return read, data
+        finally:
+            os.close(file)
 
     def _stream(self, file: int, name: bytes, marked: bool) -> ReadFile:
         """Stages a large file, which is scanned as it is read."""

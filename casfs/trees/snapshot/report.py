@@ -130,7 +130,8 @@ class SnapshotReport:
 class SnapshotOptions:
     """`preserve`: "mtime", "mode"; `limit`: largest sum of file sizes, in bytes; `scanner`: looks
     for secrets in the files that are read; None: nothing does; `times`: they are recorded, too;
-    `leaves_out_unreadable`: what cannot be read is in the report, else it fails the snapshot."""
+    `leaves_out_unreadable`: what cannot be read is in the report, else it fails the snapshot;
+    `verify`: every file is read."""
 
     preserve: Collection[str] = ()
     limit: int | None = None
@@ -138,6 +139,7 @@ class SnapshotOptions:
     scanner: Scanner | None = None
     times: bool = True
     leaves_out_unreadable: bool = False
+    verify: bool = False
 
     @property
     def variant(self) -> str:

@@ -67,17 +67,16 @@ def snapshot_tracked(
     options: SnapshotOptions | None = None,
     *,
     report: SnapshotReport | None = None,
-    verify: bool = False,
 ) -> DatedTree:
     """Store the paths of the trees `roots` as they are in `directory`; returns the tree, which no
-    head keeps. `verify`: read every file. Raises as `casfs.trees.snapshot.working_tree.record`."""
+    head keeps. Raises as `casfs.trees.snapshot.working_tree.record`."""
     rules = TrackedPaths(store, roots)
     exclusions.exclude_stores(store, directory, rules=rules, report=SnapshotReport())
     # Scanned like any snapshot, so that the stat cache's rows serve both.
     options = options or SnapshotOptions()
     options.scanner = policy.load(store).scanner()
     return working_tree.snapshot_paths(
-        store, directory, rules=rules, options=options, report=report, verify=verify
+        store, directory, rules=rules, options=options, report=report
     )
 
 

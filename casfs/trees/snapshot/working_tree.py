@@ -40,12 +40,9 @@ def record(
     known: Collection[RecordedState],
     report: SnapshotReport | None = None,
     options: SnapshotOptions | None = None,
-    *,
-    verify: bool = False,
 ) -> RecordedState:
     """Stores what `directory` holds now, with every path of the states `known`, whose properties
-    are preserved. `verify`: read every file. Raises NotFound (the directory), Failed (an unreadable
-    file), Refused."""
+    are preserved. Raises NotFound (the directory), Failed (an unreadable file), Refused."""
     report = report or SnapshotReport()
     options = options or SnapshotOptions()
     # With the scanner of a checkpoint, so that the rows of its stat cache serve here, too.
@@ -67,7 +64,6 @@ def record(
             report=report,
             options=options,
             earlier=Earlier(base),
-            verify=verify,
         )
 
 
@@ -93,14 +89,12 @@ def snapshot(
     report: SnapshotReport,
     options: SnapshotOptions,
     earlier: Earlier = NOTHING_EARLIER,
-    *,
-    verify: bool = False,
 ) -> RecordedState:
     """Stores what `rules` leave of a directory. The batch is committed, but for the heads that it
     moves."""
     cache = stat_cache.load(store, directory, rules=rules, variant=options.variant)
     # Only its rows are dropped: what is read is to be remembered.
-    if verify:
+    if options.verify:
         cache.rows.clear()
     encoded = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
     full = encoded.dated
@@ -148,7 +142,9 @@ def divide(
         private_before=_stays_private(store, earlier, base_private),
         is_known_work=is_known_work,
     )
-    git_objects = _git_objects(store, batch, full.tree, earlier, report, base_private)
+    git_objects = _git_objects(
+        store, batch, full.tree, earlier, report=report, base_private=base_private
+    )
     local_paths = [*reasons]
     replaced: dict[bytes, Entry] = {}
     for path, entry in git_objects.items():
@@ -261,12 +257,11 @@ def snapshot_paths(
     options: SnapshotOptions,
     *,
     report: SnapshotReport | None = None,
-    verify: bool = False,
 ) -> DatedTree:
     """Stores what `rules` leave of a directory as one tree, whatever is work in it. It is only
     compared, and no head keeps it."""
     cache = stat_cache.load(store, directory, rules=rules, variant=options.variant)
-    if verify:
+    if options.verify:
         cache.rows.clear()
     with store.batch() as batch:
         root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)

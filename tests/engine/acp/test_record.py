@@ -77,14 +77,6 @@ async def test_what_it_had_us_do_is_recorded_without_its_secret(
         assert secret.encode() not in disk_store.get(hash)
 
 
-def test_the_members_of_a_line_that_is_too_long() -> None:
-    line = json_rpc.LongLine(b'{"jsonrpc":"2.0","method":"fs/write_text_file","params":{')
-    line.add(b'"content":"' + b"x" * 100_000 + b'"} , "id" : 7 }\n')
-    assert line.members() == {"jsonrpc": "2.0", "method": "fs/write_text_file", "id": 7}
-    line.add(b',"id":1' + b" " * json_rpc.MAX_KEPT_BYTES + b"x")  # was minutes of backtracking
-    assert line.members() == {"jsonrpc": "2.0", "method": "fs/write_text_file"}
-
-
 def test_a_message_begins_after_a_gap() -> None:
     texts = ChunkedText()
     chunks = [("a", None), ("b", "1"), ("c", None), ("d", "2"), ("e", "2"), ("f", "1")]

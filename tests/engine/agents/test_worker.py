@@ -192,7 +192,6 @@ HOSTILE = [
     '{"id": 99, "result": {}}',
     '{"method": "output", "id": 99, "params": {"detail": ["x", 1]}}',
     '{"method": "output", "id": 99, "params": null}',
-    '{"method": "failed", "id": 99, "params": {"error": "annotations", "message": "x"}}',
     '{"method": "interrupted", "id": 99, "params": 7}',
     '{"method": "turn", "id": [], "params": "x"}',
     '{"method": "started", "id": 99, "params": "x"}',
@@ -208,6 +207,7 @@ async def test_messages_that_are_not_valid_harm_nothing(disk_store: Store) -> No
     ("method", "params"),
     [
         ("failed", {"error": 3, "message": None, "detail": "../x"}),
+        ("failed", {"error": "annotations", "message": "x"}),
         ("failed", {"error": "AgentFailed", "message": "x", "detail": "../x"}),
         ("failed", {"error": "AgentFailed", "message": "x", "detail": {"a": 1}}),
         ("failed", {"error": "AgentFailed", "message": "x" * 50_000, "detail": "ab" * 32}),
