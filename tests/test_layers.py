@@ -230,3 +230,35 @@ def test_a_name_says_what_it_is(name: str) -> None:
             bound.add(node.id)
     vague = bound & VAGUE_NAMES
     assert vague - VAGUE_EXEMPT.get(name, set()) == set()
+
+
+MAX_PARAMETERS = 6  # without `self`; more travel together, as an object
+# The Python API takes its options by name; of the others no two take the same.
+MANY_PARAMETERS = {
+    "casfs.actions.key": {"request"},
+    "casfs.api.checkpoints": {"create"},
+    "casfs.api.threads": {"fork", "start"},
+    "casfs.api.trees": {"restore"},
+    "casfs.fuse.session": {"__init__"},
+    "casfs.native.erofs.writer": {"_inode"},
+    "casfs.trees.git.private_objects": {"__init__"},
+    "casfs.trees.restore.apply": {"apply"},
+    "casfs.trees.snapshot.ignore": {"of"},
+    "casfs.trees.snapshot.walker": {"__init__"},
+    "casfs.workspaces.lifecycle": {"open"},
+    "casfs.workspaces.overlay_snapshot": {"snapshot"},
+    "engine.processes.subprocesses": {"run"},
+    "engine.threads.transitions": {"finish_step"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_function_has_few_parameters(name: str) -> None:
+    many: set[str] = set()
+    for node in ast.walk(ast.parse(modules()[name].read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = node.args
+            names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            if len(names) > MAX_PARAMETERS + 1:
+                many.add(node.name)
+    assert many == MANY_PARAMETERS.get(name, set())
