@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from casfs.backend.derived import version_of
+from casfs.backend.derived import newest_move, version_of
 from casfs.backend.protocols import Backend, Move
 
 
 class JournalReader:
-    """Reads each move of the journal once. `lost`: moves are missing before those of the last
-    `new_moves`. Not thread-safe."""
+    """Reads each move of the journal once: those after the number `after`, by default those from
+    now on. `lost`: moves are missing before those of the last `new_moves`. Not thread-safe."""
 
-    def __init__(self, backend: Backend, after: int = 0) -> None:
-        self.seq = after
+    def __init__(self, backend: Backend, after: int | None = None) -> None:
+        self.seq = newest_move(backend.heads) if after is None else after
         self.lost = False
         self._backend = backend
         self._current_version = version_of(backend)

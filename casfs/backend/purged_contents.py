@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Mapping
 
-from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend
 from casfs.digest import BlobHash, Digest, is_hash
@@ -50,7 +49,7 @@ class PurgedContents:
 
     def _check(self) -> None:
         if self._journal is None:
-            journal = JournalReader(self._backend, newest_move(self._backend.heads))
+            journal = JournalReader(self._backend)
             self._load()
             self._journal = journal
         else:

@@ -101,7 +101,7 @@ def find(store: Store, text: str) -> Checkpoint:
     selector = parts["selector"]
     if not name:
         checkpoint = _newest(store) if selector in NEWEST else None
-    # A hash is no name, also where a head has it, and no id: it finds nothing here.
+    # A hash never stands for a checkpoint here, not even where a head has it as its name.
     elif is_hash(name) or not _is_name(store, name):
         checkpoint = _of_id(store, name) if selector is None else None
     elif selector is None or selector in NEWEST:

@@ -203,7 +203,7 @@ def _resolve(store: Store, text: str) -> Revision:
 
 
 def _candidates(store: Store, text: str, name: str, selector: str | None) -> _Candidates:
-    """Returns all that a text may mean whose NAME is no checkpoint's."""
+    """Returns all that a text may mean, where no checkpoint has its NAME."""
     matching_threads = _threads(store, name)
     # A thread that has the name is the only match, or the first: its name is unique.
     is_thread_name = bool(matching_threads) and matching_threads[0].fields.get("name") == name

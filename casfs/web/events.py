@@ -97,7 +97,7 @@ class Follower:
         self._watched = trio.Event()
         self._following = trio.Event()
         self._unwatched = threading.Event()
-        self._journal = JournalReader(store.backend)
+        self._journal = JournalReader(store.backend, after=0)
         self._daemon = False
         self._daemon_checked = -math.inf
 
@@ -153,7 +153,7 @@ class Follower:
         return encode(seq, self._daemon, _shown(past_moves))
 
     def _begin(self) -> None:
-        self._journal = JournalReader(self._store.backend, newest_move(self._store.heads))
+        self._journal = JournalReader(self._store.backend)
         self._daemon = self._daemon_runs()
 
     def _next_event(self) -> bytes:

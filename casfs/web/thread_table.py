@@ -13,7 +13,6 @@ from typing import Any
 
 import trio
 
-from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError
@@ -67,7 +66,7 @@ class ThreadTable:
         self._loaded = False
         self._tasks = LruCache(MAX_TASKS)
         store.purged.add_cache(self._tasks)
-        self._journal = JournalReader(store.backend, newest_move(store.heads))
+        self._journal = JournalReader(store.backend)
         self._lock = threading.Lock()
 
     def rows(self) -> list[Row]:

@@ -279,7 +279,7 @@ def begin(token: str, *tables: Mapping[str, Any]) -> Confinement:
     """Begins an attempt: its processes are started with that token, within the limits of the
     tables. Raises Invalid, Refused."""
     confinement = Confinement(token, merge(_defaults, *tables))
-    # Before it is registered: nobody finishes the confinement of an attempt that was refused.
+    # Before it is registered: an attempt that was refused never closes its confinement.
     confinement.check()
     _confinements[token] = confinement
     return confinement

@@ -179,7 +179,7 @@ class StepRunner:
                 return None
             following = await self._commit(result)
             if cached is None:
-                # After the commit, and still locked: whoever waits for it finds it.
+                # After the commit, and still locked: an equal step that waits then finds it.
                 await blocking(partial(self._save, action, result.duration_ms))
             return following
 
@@ -319,7 +319,7 @@ async def suspend(
 ) -> None:
     """Suspends the thread of a run, and logs it."""
     if why.cause in (FAILURE, TIMEOUT):
-        # The next attempt calls them anew: what still runs would be nobody's.
+        # The next attempt calls them anew: what still runs would have no caller.
         await blocking(partial(calls.cancel_children, store, head.thread, workspaces))
 
     def transition(current: Thread) -> Thread:

@@ -284,7 +284,7 @@ class Supervisor:
             if task in self._queue:
                 await task.dequeued.wait()
             await self._run_contained(task)
-        # Cancelled by `end`, as its lease is over: its files here are nobody's. `stop` takes the
+        # Cancelled by `end`, as its lease is over: its files here are not needed. `stop` takes the
         # lease from the task first; what it does then knows whether the files are needed.
         if task.head and task.lease and task.scope.cancelled_caught and task.stopped.is_set():
             with suppress(CasfsError):  # it may go on elsewhere

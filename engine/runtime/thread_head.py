@@ -37,7 +37,7 @@ PAUSE_S = 2.0  # before what needs a server that did not answer is tried again
 
 class ThreadHead:
     """`thread`: as of the last move; `interrupted`: the detail that a cancelled program of the
-    pending step has left, to be recorded by whoever ends the attempt; `guard`: of a shared store,
+    pending step has left, to be recorded with the end of the attempt; `guard`: of a shared store,
     raises Conflict once the lease is over; `lost_errors`: those that say that the head is not ours
     any more. They end a run and leave the thread as it is."""
 

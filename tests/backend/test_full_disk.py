@@ -123,7 +123,7 @@ def test_readers_in_several_threads(small: Path) -> None:
 def test_a_reader_that_follows_the_journal(small: Path) -> None:
     root = filled(small)
     with Store.open(root) as store:
-        journal = JournalReader(store.backend)
+        journal = JournalReader(store.backend, after=0)
         assert [move.name for move in journal.new_moves() if move.name.startswith("checkpoints/p")]
         assert journal.new_moves() == []
 

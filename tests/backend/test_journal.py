@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, MOVES_PER_READ, Move
 from casfs.errors import Failed
@@ -15,7 +14,7 @@ from tests.support.helpers import move
 
 
 def test_a_follower_gives_each_move_once(store: Store) -> None:
-    follower = JournalReader(store.backend, newest_move(store.heads))
+    follower = JournalReader(store.backend)
     assert follower.new_moves() == []
     move(store, "a", 3)
     assert [found.name for found in follower.new_moves()] == ["a"] * 3
@@ -30,7 +29,7 @@ def test_a_follower_gives_each_move_once(store: Store) -> None:
 def test_a_read_that_fails_takes_nothing(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follower = JournalReader(disk_store.backend, newest_move(disk_store.heads))
+    follower = JournalReader(disk_store.backend)
     move(disk_store, "a", MOVES_PER_READ + 5)
     read, begin = disk_store.heads.moves, follower.seq
 
@@ -48,7 +47,7 @@ def test_a_read_that_fails_takes_nothing(
 
 
 def test_a_follower_knows_when_it_was_too_slow(store: Store) -> None:
-    follower = JournalReader(store.backend, newest_move(store.heads))
+    follower = JournalReader(store.backend)
     move(store, "a", JOURNAL_MIN_MOVES + 2000)
     assert len(follower.new_moves()) >= JOURNAL_MIN_MOVES
     assert follower.lost

@@ -46,7 +46,7 @@ class ChangeTimes:
     """Thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
-        self._journal = JournalReader(backend)
+        self._journal = JournalReader(backend, after=0)
         self._newest: dict[str, ChangeTime] = {}  # in the order of their moves
         self._floor = ChangeTime(0, Y2000_NS // MILLISECOND)
         self._lock = threading.Lock()

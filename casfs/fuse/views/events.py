@@ -14,7 +14,6 @@ import json
 import threading
 import time
 
-from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend, Move
 from casfs.fuse.views.change_times import ChangeTime
@@ -28,7 +27,7 @@ class EventLog:
     """The content of the file, one object for a mount. It begins after the newest move."""
 
     def __init__(self, backend: Backend) -> None:
-        self._journal = JournalReader(backend, newest_move(backend.heads))
+        self._journal = JournalReader(backend)
         self._dropped_bytes = 0
         self._tail = bytearray()
         self._mtime_ns = time.time_ns()

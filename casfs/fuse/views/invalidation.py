@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend
 from casfs.backend.purged_contents import PURGED
@@ -21,7 +20,7 @@ EVERYTHING: Dentry = ((), b"")  # all that the kernel knows: a content was purge
 
 def invalidated_dentries(backend: Backend) -> Callable[[], list[Dentry]]:
     """Returns a function that returns the dentries removed since its last call."""
-    journal = JournalReader(backend, newest_move(backend.heads))
+    journal = JournalReader(backend)
 
     def removed() -> list[Dentry]:
         moves = journal.new_moves()

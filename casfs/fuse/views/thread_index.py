@@ -22,7 +22,6 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from functools import partial
 
-from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Head
 from casfs.fuse.views.directories import LiveDirectory, VnodeFactory
@@ -49,7 +48,7 @@ class ThreadIndex:
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
-        self._journal = JournalReader(reader.store.backend, newest_move(reader.store.backend.heads))
+        self._journal = JournalReader(reader.store.backend)
         self._active: dict[str, bytes] = {}
         self._days: dict[int, bytearray] = {}  # sorted entries, by days since 1970
         self._loaded = False

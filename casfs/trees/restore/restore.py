@@ -455,7 +455,7 @@ class _Restore:
         mode = tree.directory_mode(self._store, current)
         olds = [old for old in self._contents.olds if old is not None]
         known_modes = [tree.directory_mode(self._store, old) for old in olds]
-        # A mode that a restore gave it is no wish of the user.
+        # A mode that a restore gave it is not one that the user chose.
         return ALL_BITS if mode in known_modes else mode | SPECIAL_BITS
 
     def _keep_private(self, fd: int) -> None:
