@@ -39,6 +39,8 @@ class Intent(TypedDict):
     begun: NotRequired[bool]
     lost: NotRequired[int]
     rule: NotRequired[int]
+    prompt: NotRequired[NodeHash]
+    promptId: NotRequired[str]
 
 
 class ThreadRecord(TypedDict):
@@ -71,6 +73,7 @@ class ThreadRecord(TypedDict):
     ignored: NotRequired[str | None]
     rounds: NotRequired[int]
     onLimit: NotRequired[str]
+    session: NotRequired[dict[str, Any]]
 
 
 class ActionResult(TypedDict):
@@ -209,6 +212,8 @@ class ReactToolCall(TypedDict):
     terminals: NotRequired[list[dict[str, Any]]]
     files: NotRequired[list[dict[str, Any]]]
     more: NotRequired[NodeHash]
+    foreign: NotRequired[NodeHash]
+    isUnseen: NotRequired[bool]
     workspace: NotRequired[TreeHash]
     times: NotRequired[TimesHash]
 
@@ -227,6 +232,10 @@ class ReactTurn(TypedDict):
     times: NotRequired[TimesHash]
     messages: NotRequired[NodeHash]
     before: NotRequired[TreeHash]
+    begun: NotRequired[NodeHash]
+    reportedAt: NotRequired[int]
+    callId: NotRequired[str]
+    isLate: NotRequired[bool]
 
 
 RoleSchema: TypeAlias = dict[str, Any]
@@ -267,6 +276,7 @@ class ThreadStart(TypedDict):
     times: NotRequired[TimesHash]
     maxRounds: int
     budget: dict[str, Any] | None
+    session: NotRequired[dict[str, Any]]
     compact: NotRequired[dict[str, Any]]
 
 

@@ -26,7 +26,7 @@ TRUNK = """
     casfs.backend casfs.backend.postgres
     casfs.store.nodes casfs.store casfs.agents casfs.threads
     casfs.trees casfs.trees.diff casfs.trees.git casfs.trees.snapshot casfs.trees.restore
-    casfs.checkpoints casfs.exchange casfs.history
+    casfs.checkpoints casfs.exchange casfs.attach casfs.history
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
     casfs.maintenance casfs.remotes
 """.split()
@@ -35,7 +35,7 @@ BRANCHES = {
     "engine": """
         engine engine.blocking engine.processes engine.content engine.yaml_values engine.output
         engine.moderator engine.secrets engine.workflow engine.llm
-        engine.acp engine.agents engine.threads engine.runtime
+        engine.acp engine.agents engine.threads engine.sessions engine.runtime
     """.split(),
     "web": ["casfs.web"],
     "mcp": ["casfs.mcp"],

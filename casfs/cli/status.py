@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from casfs import config
+from casfs.attach import state
 from casfs.backend.capabilities import SharedByMachines, Tiered
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.checkpoints import watch_list
@@ -90,6 +91,7 @@ def _store_status() -> None:
             "version": VERSION,
             "daemon": daemon_socket.status(store.root),
             "watches": times(watch_list.listing(store)),
+            "agents": times(agents := state.listing(store)),
             "mounts": [str(point) for point in store_mounts.mounted(store.root)],
             "serving": [record(mount) for mount in serving.values()],
             "blobs": total.blobs,
@@ -104,7 +106,7 @@ def _store_status() -> None:
     if tree_name is not None:
         echo(f"this directory holds {tree_name}; see casfs status .")
     if not wants_json():
-        for warning in _warnings(value):
+        for warning in (*_warnings(value), *state.warnings(agents)):
             warn(warning)
 
 
@@ -139,6 +141,10 @@ def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterat
     for watch in value["watches"]:
         yield f"watch   {watch['directory']} as {watch['checkpoint'] or watch['name']}"
         yield from (f"        {watch['error']}",) if watch["error"] else ()
+    for attached in value["agents"]["attached"]:
+        spoke = attached["lastSpokeAt"]
+        said = f"last spoke {spoke}" if spoke else "has not spoken yet"
+        yield f"agent   {attached['agent']} in {attached['directory'] or 'all projects'}, {said}"
     for point in value["mounts"]:
         yield f"mount   {point}"
         if point in serving:

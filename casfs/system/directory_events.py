@@ -42,12 +42,14 @@ Key = bytes | int
 
 class Event(NamedTuple):
     """`key` is None where events were lost; `name` is empty for the directory itself; `is_moved`:
-    it is a directory that was created, deleted or moved."""
+    it is a directory that was created, deleted or moved; `pid`: of the process that did it, which
+    may have ended, 0 where the kernel does not say."""
 
     key: Key | None
     name: bytes
     is_moved: bool
     is_directory: bool
+    pid: int = 0
 
 
 class EventSource:
@@ -127,7 +129,7 @@ class Fanotify(EventSource):
     def _events(self, data: bytes) -> Iterator[Event]:
         offset = 0
         while offset < len(data):
-            length, _, start, mask, _, _ = FANOTIFY_HEADER.unpack_from(data, offset)
+            length, _, start, mask, _, pid = FANOTIFY_HEADER.unpack_from(data, offset)
             info = data[offset + start : offset + length]
             offset = offset + length
             if not info:
@@ -135,7 +137,7 @@ class Fanotify(EventSource):
                 continue
             _, end, _, size = INFO_HEADER.unpack_from(info)
             name = info[20 + size : end].partition(b"\0")[0]
-            yield _event(info[4 : 20 + size], mask, b"" if name == b"." else name)
+            yield _event(info[4 : 20 + size], mask, b"" if name == b"." else name, pid)
 
 
 def open_source(fd: int | None) -> EventSource:
@@ -146,7 +148,7 @@ def open_source(fd: int | None) -> EventSource:
     return EventSource()
 
 
-def _event(key: Key | None, mask: int, name: bytes) -> Event:
+def _event(key: Key | None, mask: int, name: bytes, pid: int = 0) -> Event:
     directory = bool(mask & DIRECTORY)
     lost = mask & (OVERFLOW | UNMOUNTED)
     return Event(
@@ -154,4 +156,5 @@ def _event(key: Key | None, mask: int, name: bytes) -> Event:
         name,
         is_moved=directory and bool(mask & ENTRIES),
         is_directory=directory,
+        pid=pid,
     )

@@ -51,6 +51,8 @@ class StepPrompt:
 def of_step(store: Store, thread: Thread, step: StepNode) -> StepPrompt:
     """Returns the prompt of a recorded step. Raises NotFound, Corrupt."""
     recorded = step.payload.get("prompt")
+    if recorded is not None and "text" in recorded:
+        return StepPrompt(content_text(store, recorded["text"]))
     first = None
     for prompt in _candidates(store, thread, step.payload):
         text = prompt.text()
@@ -70,6 +72,9 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
     intent = fields.get("intent")
     if intent is None:
         return None
+    if "prompt" in intent:
+        turn = store.node(intent["prompt"], "react-turn").payload
+        return StepPrompt(content_text(store, turn["input"]))
     shown = history(store, threads.backwards(store, thread), fields.get("compact"))
     workflow = threads.workflow(store, thread)
     start = threads.start(store, thread).payload
@@ -117,6 +122,9 @@ def history(store: Store, newest_first: Iterable[StepNode], compact: str | None 
     for node in newest_first:
         step = node.payload
         output = content_text(store, step["content"])
+        # The next agent, after a fork, has to know what a session's prompt was.
+        if "text" in step.get("prompt", {}):
+            output = f"{content_text(store, step['prompt']['text'])}\n\n---\n\n{output}"
         steps.append(EarlierStep(step["index"], step["role"], output=output, meta=step["meta"]))
         if step["compact"] is not None:
             summary = content_text(store, step["compact"])

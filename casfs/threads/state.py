@@ -1,8 +1,8 @@
 """What a thread is doing, as people and programs are told, and when it was created.
 
-    running     a step is in flight
+    running     a step is in flight; of a session, its agent works on a prompt
     queued      it waits for a free place, or for a daemon, to go on
-    suspended   it waits for a person, or for a child
+    suspended   it waits for a person, or for a child; a session, for its next prompt
     succeeded   a rule ended it (return code 0)
     failed      no rule matched (1)
     stopped     it ended at its step limit (2)
@@ -14,7 +14,7 @@ The record itself has fewer words (`casfs.threads.threads`): it says what may be
 
 from __future__ import annotations
 
-from casfs.threads.threads import ENDED, RUNNING, Thread, ThreadId
+from casfs.threads.threads import ENDED, RUNNING, SESSION, Thread, ThreadId
 
 QUEUED = "queued"
 SUCCEEDED = "succeeded"
@@ -27,6 +27,9 @@ TIME_CHARS = 10  # of an id
 
 
 def state(thread: Thread) -> str:
+    # No daemon runs a session, so its record never says `running`.
+    if thread.fields.get("cause") == SESSION and thread.fields.get("intent"):
+        return RUNNING
     if thread.status == RUNNING:
         intent = thread.fields.get("intent", {})
         return QUEUED if intent is None or intent.get("resumed") else RUNNING

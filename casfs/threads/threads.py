@@ -12,7 +12,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     reason      why it is suspended, else null
     cause       the same in one word: failure, timeout, budget, human, child (its child is
                 suspended), caller (its caller is), unknown (a crash interrupted an attempt), rule,
-                rounds (the step limit)
+                rounds (the step limit), session (an outside agent's, which no daemon runs)
     question    of the human agent: a content node, else null
     answer      to that question, until the step that needed it is committed
     hint        for that step, a content node, while it is pending
@@ -34,6 +34,9 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
                               before the step
                   local       of the whole directory, where not all of it is work
                   begun       false until the first attempt of a fork within a step
+                  prompt      of a session: a turn, whose input is what the person has asked for
+                              and whose workspace is the directory then
+                  promptId    how the agent names that
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     rounds      the step limit, where it is not that of the thread-start
     onLimit     `end` where the thread ends at its limit with return code 2
@@ -52,6 +55,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     origin      the remote, or `import`, that brought it, or moved it last, or absent
     trusted     of one with `origin`: true where a person lets it run (`casfs.exchange.arrivals`)
     lease       in a shared store: the number of the lease under which it ran last
+    session     of an outside agent's session: `engine.sessions.session_thread`
 
 Only `engine.threads.transitions`, `suspension`, `lifecycle` and `forking` write threads; anything
 may read them. Steps link backwards: a step links to its predecessor and up to 10 further ancestors
@@ -87,6 +91,7 @@ SUSPENDED = "suspended"
 ENDED = "ended"
 CANCELLED = "cancelled"
 BROKEN = "broken"  # the record is damaged
+SESSION = "session"  # the cause of a session's suspension
 MAX_ANCESTORS = 10
 MAX_CHILDREN = 16  # that a record names
 ID_LENGTH = 26

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from casfs import canonical
+from casfs.attach import spool
 from casfs.errors import CasfsError, NotFound
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import daemon_socket, reserve
@@ -37,6 +38,7 @@ from engine.runtime.thread_requests import VariablesLacking
 from engine.runtime.watches import Watches
 from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction
+from engine.sessions.service import SessionService
 
 if TYPE_CHECKING:
     from engine.llm.llm_extractor import Extractor
@@ -80,6 +82,8 @@ class Daemon:
         )
         self._supervisor = Supervisor(services, settings.env, settings.limit)
         self._watches = Watches(store, settings.log)
+        self._sessions = SessionService(store, settings.env, settings.log)
+        self._operations = {**self._watches.operations, **self._sessions.operations}
         key = None if extractor is None else extractor.key_env
         secrets = redaction.from_env([key] if key else [], settings.env)
         redacting = redaction.redacting_store(store, secrets)
@@ -97,6 +101,7 @@ class Daemon:
                 if not self._settings.hold:
                     await self._supervisor.launch_all()
                 self._watches.start_all(nursery)
+                nursery.start_soon(self._sessions.run)
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._settings.maintenance is not None:
                     nursery.start_soon(self._run_maintenance, self._settings.maintenance)
@@ -160,7 +165,7 @@ class Daemon:
             if op == "stop":
                 os.kill(os.getpid(), signal.SIGTERM)
                 return {"ok": {"pid": os.getpid()}}
-            operation = self._api.find(op) or self._watches.operations.get(op)
+            operation = self._api.find(op) or self._operations.get(op)
             if operation is None:
                 raise NotFound(f"the daemon has no operation {op!r}")
             return {"ok": await operation(**request)}
@@ -191,6 +196,7 @@ def serve(root: Path, path: Path, settings: DaemonSettings, ready: Callable[[], 
 
         def announce() -> None:
             daemon_socket.announce(root, path)
+            spool.announce(root, path)
             reserve.allocate(root)
             ready()
 

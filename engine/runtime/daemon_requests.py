@@ -23,7 +23,7 @@ from casfs.checkpoints.create import create_of_state
 from casfs.digest import NodeHash
 from casfs.errors import Conflict, Refused
 from casfs.store.store import Store
-from casfs.threads import threads
+from casfs.threads import sessions, threads
 from casfs.threads.threads import RUNNING, Thread, ThreadId
 from engine import content
 from engine.blocking import blocking
@@ -118,6 +118,7 @@ class DaemonApi:
     ) -> Answer:
         """Compacts all steps so far: into `text`, or by an agent {name, config, version}."""
         thread = await blocking(partial(threads.get, self._store, id))
+        sessions.refuse(thread)
         store = await blocking(partial(redacting_store, self._store, thread, self._env))
         if text is not None:
             summary = await blocking(partial(compaction.put_summary, store, text))

@@ -23,7 +23,7 @@ from casfs.store.conflict_retry import retry_on_conflict
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
-from casfs.threads import threads
+from casfs.threads import sessions, threads
 from casfs.threads.state import says
 from casfs.threads.threads import BROKEN, CANCELLED, ENDED, Thread
 from casfs.trees import recorded_state
@@ -105,8 +105,8 @@ def create(store: Store, request: ThreadRequest) -> Thread:
 
 def _create(store: Store, valid: _ValidatedRequest) -> Thread:
     request = valid.request
-    key = None if request.key is None else _key_hash(request.key)
-    key_head = None if key is None else head_kinds.get(store.heads, _key_name(key))
+    key = None if request.key is None else key_hash(request.key)
+    key_head = None if key is None else head_kinds.get(store.heads, key_name(key))
     # The batch commits before the lock is released, so who comes next sees the name.
     with naming.one_at_a_time(request.name), store.batch() as batch:
         # Also for a known key: equal requests have equal starts, so the start shows whether this
@@ -126,7 +126,7 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         batch.swap(created.name, None, created.head)
         if key is not None:
             key_head = Head(start, {"thread": created.id})
-            batch.swap(_key_name(key), None, key_head)
+            batch.swap(key_name(key), None, key_head)
     return created
 
 
@@ -173,7 +173,11 @@ def call(
 
 def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread, as `casfs.store.removals`. Raises Conflict."""
-    if thread.status not in (ENDED, CANCELLED, BROKEN):
+    if sessions.is_session(thread):
+        # Between two prompts it can be: what its agent does next is another thread.
+        if thread.pending is not None:
+            sessions.refuse(thread)
+    elif thread.status not in (ENDED, CANCELLED, BROKEN):
         raise Conflict(f"thread {thread.id} {says(thread)}; `casfs thread cancel` ends it")
     # The caller's next attempt, or its step, would look for the child and not find it.
     if call_stack.is_awaited(store, thread):
@@ -182,11 +186,11 @@ def remove(store: Store, thread: Thread) -> None:
     heads = [(thread.name, thread.head)]
     # `fields`, not `record`: a broken thread can be removed, too.
     if key := thread.fields.get("key"):
-        key_name = _key_name(key)
-        key_head = store.heads.get(key_name)
+        name = key_name(key)
+        key_head = store.heads.get(name)
         # After an undo of a removal the key may have stayed with a newer thread.
         if key_head and key_head.record.get("thread") == thread.id:
-            heads.append((key_name, key_head))
+            heads.append((name, key_head))
     with store.batch() as batch:
         removals.remove(store, batch, heads)
 
@@ -273,11 +277,11 @@ def new_thread(
     return Thread(threads.new_id(), head, fault=None)
 
 
-def _key_name(key: str) -> HeadName:
+def key_name(key: str) -> HeadName:
     return HeadName(KEY_HEADS + key)
 
 
-def _key_hash(key: str) -> str:
+def key_hash(key: str) -> str:
     """Returns half a hash: a whole one in a record would be a reference."""
     return hash_bytes(key.encode())[:32]
 

@@ -16,7 +16,7 @@ from casfs.errors import Conflict
 from casfs.store.conflict_retry import retry_on_conflict
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
-from casfs.threads import threads
+from casfs.threads import sessions, threads
 from casfs.threads.state import says
 from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from casfs.trees.recorded_state import FIELDS, RecordedState
@@ -137,6 +137,7 @@ def resume(
     """
     if thread.status != SUSPENDED:
         raise Conflict(f"thread {thread.id} {says(thread)}, not suspended")
+    sessions.refuse(thread)
     # The whole stack, wherever in it a person asks: a caller would wait for a child that nobody
     # runs, and the question is the innermost thread's.
     callers = call_stack.waiting_callers(store, thread)

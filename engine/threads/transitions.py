@@ -18,7 +18,7 @@ from casfs.errors import Conflict
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system.clock import now_ms
-from casfs.threads import threads
+from casfs.threads import sessions, threads
 from casfs.threads.state import says
 from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import recorded_state
@@ -144,6 +144,7 @@ def cancel(
     has ended already, or the head of `caller` was moved."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} {says(thread)} already")
+    sessions.refuse(thread)
     with store.batch() as batch:
         if caller is not None:
             # Its head stays as it is. The swap tests that the caller was not taken over meanwhile,

@@ -233,7 +233,7 @@ class WatchMachine(RuleBasedStateMachine):
     def compare(self) -> None:
         self.operations.unmap()
         check(self.store, self.watch)
-        source = self.watch._source
+        source = self.watch._directory._source
         assert source is not None
         assert (source.method == "fanotify") is self.fanotify
 
@@ -244,9 +244,9 @@ class WatchMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_events(self) -> None:
-        for _ in self.watch._source.read() if self.watch._source else ():
+        for _ in self.watch._directory._source.read() if self.watch._directory._source else ():
             pass
-        self.watch._note(Event(None, b"", False, False))
+        self.watch._directory._note(Event(None, b"", False, False))
 
     def teardown(self) -> None:
         self.operations.unmap()
@@ -334,8 +334,8 @@ def test_a_queue_that_overflows(place: tuple[Store, Path]) -> None:
     for number in range(limit + 20):  # an event each, none equal to the one before
         os.close(os.open(top / f"src/{number % 9}", os.O_CREAT | os.O_WRONLY))
     (top / "src/last").write_text("seen although its event was lost")
-    watch._drain()
-    assert watch._changes.below == {b""}
+    watch._directory.drain()
+    assert watch._directory._changes.below == {b""}
     check(store, watch)
     watch.close()
 
@@ -383,9 +383,9 @@ def test_a_message_goes_to_one_checkpoint_even_if_what_follows_fails(
 def test_the_root_directory_is_not_taken_for_the_one_above(place: tuple[Store, Path]) -> None:
     watch = Watch(place[0], WatchSpec("/", "work", 0.0))
     fd = os.open("/", os.O_RDONLY)
-    watch._start_over(fd)  # only its beginning: a look would read all files
+    watch._directory._start_over(fd)  # only its beginning: a look would read all files
     os.close(fd)
-    assert watch._paths[watch._keys[b""]] == b""
+    assert watch._directory._paths[watch._directory._keys[b""]] == b""
     watch.close()
 
 
@@ -434,8 +434,8 @@ def test_ignored_paths_wake_nothing(place: tuple[Store, Path]) -> None:
     (top / "out/deep").mkdir()
     (top / "out/deep/file").write_text("noise")
     watch.step()
-    assert not watch._changes
-    assert b"/out" not in watch._keys
+    assert not watch._directory._changes
+    assert b"/out" not in watch._directory._keys
     assert watch.due_in() > 1
     watch.close()
 
@@ -460,11 +460,11 @@ def test_fanotify_drops_what_happens_elsewhere(place: tuple[Store, Path]) -> Non
         pytest.skip("no fanotify here")
     watch = Watch(store, WatchSpec(str(top), "work", 0.0))
     settle(watch)
-    assert isinstance(watch._source, Fanotify)
+    assert isinstance(watch._directory._source, Fanotify)
     (top.parent / "beside").mkdir()
     (top.parent / "beside/.gitignore").write_text("*")
     watch.step()
-    assert not watch._changes
+    assert not watch._directory._changes
     watch.close()
 
 
@@ -512,7 +512,7 @@ def test_a_look_that_succeeds_ends_the_retries(
         watch.step()
         watch._failures = 3
         watch._failed_at = time.monotonic() - 10_000
-        watch._mark_everything()
+        watch._directory.mark_everything()
         watch.spec.settle = 60.0
         look = watch._look
 

@@ -64,12 +64,12 @@ def test_a_directory_that_is_not_listed_again(disk_store: Store, watch: Watch, p
     for count in range(2):
         (place / "e/g").write_text(f"more {count}")
         assert local(disk_store, watch) == private
-        assert b"/d" not in watch._listed
+        assert b"/d" not in watch._directory._listed
     (place / "e/.netrc").write_text("new")
     assert local(disk_store, watch) == private | {"e/.netrc"}
     (place / "d/f").write_text("more")
     assert local(disk_store, watch) == private | {"e/.netrc"}
-    assert not watch._is_full
+    assert not watch._directory._is_full
     made = watch.record("named", "", skip=False)
     assert set(made.report.local) == {b"d/.env", b"d/conf", b"e/.netrc"}
 
@@ -101,11 +101,11 @@ def test_what_git_begins_to_track_is_work(disk_store: Store, watch: Watch, place
     subprocess.run(["git", "-C", place, "add", "-f", "d/conf"], check=True)
     (place / "a").write_text("more")
     assert local(disk_store, watch) == {"d/.env"}
-    assert set(watch._seen.exposed) == {b"d/conf"}
-    assert not watch._is_full
+    assert set(watch._directory.seen.exposed) == {b"d/conf"}
+    assert not watch._directory._is_full
     subprocess.run(["git", "-C", place, "rm", "-q", "--cached", "-f", "d/conf"], check=True)
     (place / "a").write_text("still more")
     found = state(disk_store, watch)
     entry = tree.find(disk_store, found.tree, b"d/conf")
     assert entry is not None, "it was work, and was not deleted"
-    assert set(watch._seen.local) == {b"d/.env", b"d/conf"}
+    assert set(watch._directory.seen.local) == {b"d/.env", b"d/conf"}

@@ -129,9 +129,19 @@ AGENTS: Mapping[str, Agent] = {
 }
 
 
+# As people run them, outside casfs.
+OUTSIDE: Mapping[str, Agent] = {
+    "claude-code": Agent("@anthropic-ai/claude-code@2.1.330", ("claude",), _claude),
+}
+
+
+def _known(name: str) -> Agent:
+    return {**AGENTS, **OUTSIDE}[name]
+
+
 def install(name: str) -> Path:
     """Brings an agent here, once; returns the directory of its programs. Raises Missing."""
-    agent = AGENTS[name]
+    agent = _known(name)
     folder = ROOT / name
     done = folder / "done"
     with installing(folder):
@@ -158,9 +168,10 @@ def _from_pypi(folder: Path, agent: Agent) -> Path:
 def _from_npm(folder: Path, agent: Agent) -> Path:
     options = ("--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder)
     _run("npm", "install", *options, agent.package)
-    script = folder / "node_modules" / agent.package.rpartition("@")[0] / "postinstall.mjs"
-    if script.exists():  # links the program for this machine; downloads nothing
-        _run("node", script)
+    package = folder / "node_modules" / agent.package.rpartition("@")[0]
+    for script in (package / "postinstall.mjs", package / "install.cjs"):
+        if script.exists():  # links the program for this machine; downloads nothing
+            _run("node", script)
     return folder / "node_modules/.bin"
 
 
@@ -181,5 +192,5 @@ def _plain_env() -> dict[str, str]:
 
 def set_up(name: str, home: Path, url: str) -> dict[str, str]:
     """Sets an agent up in `home`; returns its environment."""
-    found = AGENTS[name].set_up(home, url)
+    found = _known(name).set_up(home, url)
     return {"HOME": str(home), **{key: str(value) for key, value in found.items()}}

@@ -98,6 +98,8 @@ INTENT = _object(
     begun=FLAG,
     lost=_count(),
     rule=_count(),
+    prompt=_ref("react-turn"),
+    promptId=_text(),
 )
 THREAD = _object(
     {
@@ -131,6 +133,12 @@ THREAD = _object(
     ignored=_text(null=True),
     rounds=_count(1),
     onLimit=_text(),
+    session=_object(
+        {"pid": _count(), "open": {"type": "object"}},
+        pidStart=_count(null=True),
+        event=_text(null=True),
+        fault=_text(),
+    ),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}
 

@@ -53,7 +53,7 @@ def changes(store: Store, base: TreeHash, theirs: TreeHash) -> Changes:
             leaf_changes.skipped += 1
             continue
         for side, entry in ((leaf_changes.old, change.old), (leaf_changes.new, change.new)):
-            if entry is not None and _is_leaf(store, entry):
+            if entry is not None and is_leaf(store, entry):
                 side[change.path] = entry
     return leaf_changes
 
@@ -73,10 +73,10 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     for path in theirs.paths:
         mine = tree.find(store, ours, path)
         result = merging.entry(path, theirs.old.get(path), mine, theirs.new.get(path))
-        if not _is_same(result, mine):
+        if not is_same(result, mine):
             edits[path] = result
     files = {path for path, entry in tree.walk(store, ours) if not isinstance(entry, Subdirectory)}
-    _drop_blocked(edits, files, merging.conflicts)
+    drop_blocked(edits, files, merging.conflicts)
     with store.batch() as batch:
         root = edit.with_entries(store, batch, root=ours, changes=edits, like=like).hash
     differing = [
@@ -87,7 +87,7 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     return Merged(root, changed, conflicts=sorted(merging.conflicts), unresolved=merging.unresolved)
 
 
-def _drop_blocked(
+def drop_blocked(
     edits: dict[bytes, Entry | None], ours: set[bytes], conflicts: list[tuple[bytes, str]]
 ) -> None:
     """Drops new entries where a leaf of ours would be a directory above them, or below them."""
@@ -110,9 +110,9 @@ class _Merge:
         self, path: bytes, base: Entry | None, ours: Entry | None, theirs: Entry | None
     ) -> Entry | None:
         """Returns the merged entry of one path."""
-        if _is_same(ours, theirs) or _is_same(base, theirs):
+        if is_same(ours, theirs) or is_same(base, theirs):
             return ours
-        if _is_same(ours, base):
+        if is_same(ours, base):
             return theirs
         if isinstance(ours, File) and isinstance(theirs, File):
             return self._file(
@@ -163,11 +163,11 @@ def _has_markers(text: bytes) -> bool:
     return all(any(line.startswith(mark) for line in lines) for mark in MARKERS)
 
 
-def _is_leaf(store: Store, entry: Entry) -> bool:
+def is_leaf(store: Store, entry: Entry) -> bool:
     return not isinstance(entry, Subdirectory) or not tree.load(store, entry.digest.hash)
 
 
-def _is_same(entry: Entry | None, other: Entry | None) -> bool:
+def is_same(entry: Entry | None, other: Entry | None) -> bool:
     """Compares kind, content and the x bit: what both sides may have changed."""
     if isinstance(entry, File) and isinstance(other, File):
         return (entry.digest, entry.executable) == (other.digest, other.executable)

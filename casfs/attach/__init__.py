@@ -1,0 +1,1 @@
+"""Outside agents that report to a store: their settings, the hook program, the spool."""

@@ -1,0 +1,225 @@
+"""Attached agents: `attached.json` of a store, and the settings files that it has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from casfs.attach import settings, spool
+from casfs.attach.agents import OutsideAgent
+from casfs.errors import Conflict, Invalid, NotFound, Refused
+from casfs.system import locks
+from casfs.system.clock import now_ms
+from casfs.system.files import os_errors, replacing
+
+FILE = "attached.json"
+LOCK = "attached"
+MAX_SETTINGS_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """`directory`: the project, None for all of a user; `file`: the settings that were changed;
+    `emptied`: as of `settings.with_hooks`; `created`: the file and its folder, as far as they
+    were not there; `attached_ms`: since 1970 UTC."""
+
+    agent: str
+    directory: str | None
+    file: str
+    emptied: Mapping[str, str] = field(default_factory=dict)
+    created: tuple[str, ...] = ()
+    attached_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Attachments:
+    """What the file holds. `paused`: directories whose sessions are not recorded."""
+
+    attached: tuple[Attachment, ...] = ()
+    paused: tuple[str, ...] = ()
+
+    def is_paused(self, directory: str) -> bool:
+        path = Path(directory)
+        return any(path.is_relative_to(paused) for paused in self.paused)
+
+
+@dataclass(frozen=True)
+class SettingsChange:
+    """A change of a settings file that is not written yet; `before`: None where there is none."""
+
+    attachment: Attachment
+    before: str | None
+    after: str
+
+
+def load(root: Path) -> Attachments:
+    """Returns what is attached to a store. Raises Invalid where the file is damaged."""
+    path = root / FILE
+    try:
+        value = json.loads(path.read_bytes())
+        attached = tuple(
+            Attachment(**{**entry, "created": tuple(entry["created"])})
+            for entry in value["attached"]
+        )
+        return Attachments(attached, tuple(value["paused"]))
+    except FileNotFoundError:
+        return Attachments()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Invalid(f"{path} is damaged: {error}; delete it, and attach again") from None
+
+
+def plan(root: Path, agent: OutsideAgent, project: Path | None, home: Path) -> SettingsChange:
+    """Returns what `attach` would write. Raises Conflict where the agent is attached there, Refused
+    and Invalid for a settings file that is not to be changed."""
+    file = agent.settings(project, home)
+    created = [str(path) for path in (file, file.parent) if not path.exists()]
+    before = _read(file)
+    program = root / spool.HOOKS / spool.PROGRAM
+    try:
+        if settings.events(before or "", str(program)):
+            raise Conflict(f"{agent.name} is attached in {file} already")
+        hook = {"type": "command", "command": command(program, agent), "timeout": agent.timeout}
+        after, emptied = settings.with_hooks(before or "", dict.fromkeys(agent.events, hook))
+        if json.loads(after).get("disableAllHooks") is True:
+            raise Refused(f"{file} turns all hooks off (disableAllHooks)")
+    except Invalid as error:
+        raise Invalid(f"{file} {error}; it stays as it is") from None
+    directory = None if project is None else str(project)
+    attachment = Attachment(agent.name, directory, str(file), emptied, tuple(created), now_ms())
+    return SettingsChange(attachment, before, after)
+
+
+def command(program: Path, agent: OutsideAgent) -> str:
+    """Returns the line of a shell that agents run. It succeeds whatever is installed: some refuse a
+    prompt where the program of a hook is missing."""
+    words = [_python(), "-IS", str(program), agent.name]
+    return f"{shlex.join(words)} 2>/dev/null || :"
+
+
+def _python() -> str:
+    # Not that of a virtual environment, which reads its `pyvenv.cfg` and may be deleted.
+    base: str = getattr(sys, "_base_executable", sys.executable)
+    return os.path.realpath(base)
+
+
+def attach(root: Path, change: SettingsChange, env: Mapping[str, str]) -> None:
+    """Writes a planned change, and the hook program. Raises Conflict where the file was changed
+    since, Failed."""
+    attachment = change.attachment
+    file = Path(attachment.file)
+    spool.prepare(root, env)
+    with _changing(root) as attachments:
+        if _read(file) != change.before:
+            raise Conflict(f"{file} was changed meanwhile; try again")
+        # First the record: what is in a settings file can always be taken out again.
+        remaining = [other for other in attachments.attached if other.file != attachment.file]
+        _save(root, Attachments((*remaining, attachment), attachments.paused))
+        _write(file, change.after)
+
+
+def detach(root: Path, agent: str, directory: str | None) -> Attachment:
+    """Takes the hooks of an agent out of the settings of a project, or of the user. Raises
+    NotFound, Refused, Failed."""
+    with _changing(root) as attachments:
+        for attachment in attachments.attached:
+            if (attachment.agent, attachment.directory) == (agent, directory):
+                break
+        else:
+            where = "for all projects" if directory is None else f"in {directory}"
+            raise NotFound(f"{agent} is not attached {where}; see `casfs attach --list`")
+        _take_out(root, attachment)
+        remaining = [other for other in attachments.attached if other is not attachment]
+        _save(root, Attachments(tuple(remaining), attachments.paused))
+    return attachment
+
+
+def _take_out(root: Path, attachment: Attachment) -> None:
+    file = Path(attachment.file)
+    before = _read(file)
+    if before is None:  # the project was deleted, or moved
+        return
+    program = str(root / spool.HOOKS / spool.PROGRAM)
+    try:
+        after = settings.without_hooks(before, program, attachment.emptied)
+    except Invalid as error:
+        raise Invalid(f"{file} {error}; take out what runs {program} by hand") from None
+    if attachment.file in attachment.created and after.strip() == "{}":
+        with os_errors(f"cannot delete {file}"):
+            file.unlink()
+        with suppress(OSError):  # another file is in it
+            if str(file.parent) in attachment.created:
+                file.parent.rmdir()
+    elif after != before:
+        _write(file, after)
+
+
+def set_paused(root: Path, directory: str, *, is_paused: bool) -> None:
+    """Has the sessions below a directory recorded no longer, or again. Raises NotFound, Failed."""
+    with _changing(root) as attachments:
+        remaining = [paused for paused in attachments.paused if paused != directory]
+        if not is_paused and len(remaining) == len(attachments.paused):
+            raise NotFound(f"{directory} is not paused; see `casfs attach --list`")
+        paused = (*remaining, directory) if is_paused else tuple(remaining)
+        _save(root, Attachments(attachments.attached, paused))
+
+
+def reported_events(root: Path, attachment: Attachment) -> set[str] | None:
+    """Returns the events for which the settings of an attachment have our hooks now; None where
+    they cannot be read."""
+    program = str(root / spool.HOOKS / spool.PROGRAM)
+    try:
+        return settings.events(_read(Path(attachment.file)) or "", program)
+    except (Invalid, Refused):
+        return None
+
+
+@contextmanager
+def _changing(root: Path) -> Iterator[Attachments]:
+    with locks.held(root, LOCK, waiting=lambda: None):
+        yield load(root)
+
+
+def _save(root: Path, attachments: Attachments) -> None:
+    path = root / FILE
+    with os_errors(f"cannot write {path}"), replacing(path, durable=True) as file:
+        file.write(json.dumps(asdict(attachments), indent=1).encode())
+
+
+def _read(file: Path) -> str | None:
+    """Returns the text of a settings file; None where there is none. Raises Refused for one that is
+    not to be written by us, Invalid."""
+    # A link leads to a file that may be shared, as in a directory of dotfiles.
+    if file.is_symlink() or file.parent.is_symlink():
+        raise Refused(f"{file} is a link, or in one; add the hooks where it leads to by hand")
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused(f"{file} is not a file")
+        # As root every file can be written, also one that its owner has protected.
+        if not status.st_mode & stat.S_IWUSR or not os.access(file, os.W_OK):
+            raise Refused(f"{file} is read-only; it stays as it is")
+        if status.st_size > MAX_SETTINGS_BYTES:
+            raise Refused(f"{file} has {status.st_size} bytes; that is no settings file")
+        return file.read_bytes().decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise Invalid(f"{file} is not UTF-8; it stays as it is") from None
+    except OSError as error:
+        raise Refused(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _write(file: Path, text: str) -> None:
+    with os_errors(f"cannot write {file}"):
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
+        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with replacing(file, durable=True) as new:
+            os.fchmod(new.fileno(), mode)
+            new.write(text.encode())

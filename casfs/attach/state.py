@@ -1,0 +1,87 @@
+"""What is attached to a store, and whether it speaks: for listings and `casfs status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from casfs.attach import agents, attachments, spool
+from casfs.attach.attachments import Attachment
+from casfs.errors import CasfsError
+from casfs.store.store import Store
+from casfs.system.clock import moment
+from casfs.threads import sessions
+
+MAX_SESSIONS = 1000  # that are searched for the last one of an attachment
+
+
+def listing(store: Store) -> dict[str, Any]:
+    """Returns as JSON what is attached, when it last spoke (in ms), what is wrong with it, and what
+    the spool holds. Raises Invalid where the list of it is damaged."""
+    known = attachments.load(store.root)
+    lost = spool.missed(store.root)
+    return {
+        "attached": [_state(store, attachment) for attachment in known.attached],
+        "paused": list(known.paused),
+        "waiting": len(spool.names(store.root)),
+        "setAside": spool.set_aside_count(store.root),
+        "lostFirstAt": lost and lost[0],
+        "lostLastAt": lost and lost[1],
+    }
+
+
+def warnings(value: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what a person should know of a `listing`, a line each."""
+    for attached in value["attached"]:
+        if attached["fault"]:
+            yield f"{attached['agent']} in {attached['file']}: {attached['fault']}"
+    if value["lostFirstAt"]:
+        since, until = moment(value["lostFirstAt"]), moment(value["lostLastAt"])
+        yield f"what agents reported from {since} to {until} is lost: the disk was full"
+    if value["setAside"]:
+        yield f"{value['setAside']} reports could not be read; they are in spool/aside of the store"
+
+
+def _state(store: Store, attachment: Attachment) -> dict[str, Any]:
+    last = _last_session(store, attachment)
+    return {
+        "agent": attachment.agent,
+        "directory": attachment.directory,
+        "file": attachment.file,
+        "attachedAt": attachment.attached_ms,
+        "lastSpokeAt": None if last is None else last["updatedAt"],
+        "fault": _fault(store, attachment) or (last and last["session"].get("fault")),
+    }
+
+
+def _last_session(store: Store, attachment: Attachment) -> Mapping[str, Any] | None:
+    """Returns the record of the session of an attachment that was recorded last."""
+    latest: Mapping[str, Any] | None = None
+    for _, thread in zip(range(MAX_SESSIONS), sessions.newest_first(store), strict=False):
+        with suppress(CasfsError):
+            about = sessions.about(store, thread)
+            is_its = about["agent"] == attachment.agent
+            if is_its and _is_in(about["directory"], attachment):
+                fields = thread.fields
+                if latest is None or fields["updatedAt"] > latest["updatedAt"]:
+                    latest = fields
+    return latest
+
+
+def _is_in(directory: str, attachment: Attachment) -> bool:
+    above = attachment.directory
+    return above is None or Path(directory).is_relative_to(above)
+
+
+def _fault(store: Store, attachment: Attachment) -> str | None:
+    if attachment.directory is not None and not Path(attachment.directory).is_dir():
+        return "the project is gone; `casfs detach` forgets it"
+    reported = attachments.reported_events(store.root, attachment)
+    if reported is None:
+        return "the settings cannot be read"
+    wanted = set(agents.find(attachment.agent).events)
+    if missing := wanted - reported:
+        return f"no hook for {', '.join(sorted(missing))}; detach, and attach again"
+    return None

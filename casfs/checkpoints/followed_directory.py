@@ -1,0 +1,400 @@
+"""Follows a directory by the events of the kernel, and stores it as it is whenever it is asked.
+
+A look at a directory reads what has changed since the last one
+(`casfs.trees.snapshot.incremental`). Whatever is unclear (a lost event, a mount, other rules, an
+error, a start) means one look at everything. A file that is mapped for writing has no events until
+it is unmapped.
+
+The way of a change: `drain` reads events, `_note` adds what changed to `_changes`, `look` takes
+`_changes` and stores the directory as a state. What goes wrong anywhere marks everything as
+changed, so the next look starts over.
+
+A directory's path is b"" for the followed one, else begins with a slash, as in the stat cache;
+paths in a report have none.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from casfs.errors import CasfsError, Failed, NotFound
+from casfs.store.store import Store
+from casfs.system import directory_events, mounts
+from casfs.system.clock import now_ms
+from casfs.system.directory_events import Event, EventSource, Key
+from casfs.system.files import closing_fd
+from casfs.system.paths import open_directory, open_top, printable
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.target import Target
+from casfs.trees.snapshot import derived, exclusions, policy, stat_cache, working_tree
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
+from casfs.trees.snapshot.report import Excluded, SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.walker import StaleCache
+
+EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
+RULES = b".gitignore", b".git"  # by which directories are derived
+ABOVE = b".."  # the path of the directory that holds the followed one
+# What a snapshot reports by path of the directories that it lists, and of no others.
+CARRIED = ("private", "derived", "findings", "purged", "unreadable")
+Observer = Callable[[bytes, int], None]
+
+
+class Look(NamedTuple):
+    """What a look saw. `new_bytes`: stored by it; `began_ms`: what changed later it may have
+    missed."""
+
+    state: RecordedState
+    report: SnapshotReport
+    new_bytes: int
+    began_ms: int
+
+
+class FollowedDirectory:
+    """`fd` is readable when the kernel has reported something. `pending`: something may have
+    changed since the holder last set it to False, even if it was looked at; the times are of the
+    first and the last change since then. `keeps_derived`: as of a thread; `max_bytes`: a look at
+    more is Refused; `observe` is called with the path of each change and the process that made it.
+    Every method may block; the holder serialises them."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: Path,
+        *,
+        fanotify: bool = True,
+        keeps_derived: bool = False,
+        max_bytes: int | None = None,
+        observe: Observer | None = None,
+    ) -> None:
+        self._store = store
+        self._keeps_derived = keeps_derived
+        self._max_bytes = max_bytes
+        self._observe = observe
+        self._directory = directory
+        self._name = os.fsencode(directory.name)
+        self._fanotify = fanotify
+        # One descriptor for the holder to wait for, while the source of events is replaced.
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.epoll()
+        self._poll.register(self._wake, select.EPOLLIN)
+        self.fd = self._poll.fileno()
+        self.pending = True
+        self.first_change = self.last_change = 0.0
+        self.looked_at_all = 0.0
+        # What a look at everything sets up. Without a source there was none yet.
+        self._source: EventSource | None = None
+        self._identity: tuple[int, ...] = ()  # inode and device of the directory
+        self._rules = IgnoreRules()
+        self._options: SnapshotOptions
+        self._cache: stat_cache.StatCache
+        self._uses_cache = True
+        self.excluded: list[Excluded] = []
+        # What is compared at each look, since no event tells of it.
+        self._mounts = list[Path]()
+        self._purged = store.purged.replaced()
+        # The last look. `seen`: what it and those before reported of directories as they are.
+        self._state: RecordedState
+        self.seen = SnapshotReport()
+        self._listed: set[bytes] = set()
+        self._is_full = False
+        self._forget_directories()
+        self.mark_everything()
+
+    @property
+    def method(self) -> str | None:
+        """How the kernel reports changes; None before the first look."""
+        return None if self._source is None else self._source.method
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether changes are known that no look has seen."""
+        return bool(self._changes)
+
+    def wake(self) -> None:
+        """Wakes who waits for `fd`: the events that it waited for have been read."""
+        os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        self._close_source()
+        self._poll.close()
+        os.close(self._wake)
+
+    def drain(self) -> None:
+        """Notes all that the kernel has reported. Raises NotFound after `close`."""
+        # A request may have waited for the lock while the watch was ended.
+        if self._poll.closed:
+            raise NotFound(f"{self._directory} is not watched any more")
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        # A mount hides or shows a whole directory and has no event in it.
+        if (below := mounts.mounted_below(self._directory)) != self._mounts:
+            self._mounts = below
+            self.mark_everything()
+        for event in self._source.read() if self._source else ():
+            self._note(event)
+
+    def _note(self, event: Event) -> None:
+        """Adds to `_changes` what an event is of, unless it is left out."""
+        # Events were lost, or a file system was unmounted: anything may have changed.
+        if event.key is None:
+            self.mark_everything()
+            return
+        # fanotify reports a whole file system, most of which is not followed.
+        directory = self._paths.get(event.key)
+        if directory is None:
+            return
+        name = event.name
+        # The followed directory was moved or replaced. Of the one above nothing else counts.
+        if directory == ABOVE:
+            if name == self._name:
+                self.mark_everything()
+            return
+        # Rules count for all below them. Their own file is noted, too, so that it is read again
+        # whatever its stat is.
+        if name in RULES:
+            self.mark_everything()
+        if self._is_left_out(directory, event):
+            return
+        path = directory + b"/" + name
+        if self._observe is not None:
+            self._observe(path[1:], event.pid)
+        self._changes.names[directory].add(name)
+        # What came with it had no events here.
+        if event.is_moved:
+            self._changes.below.add(path)
+        elif event.is_directory and name:  # its mode may have changed
+            self._list_again(path)
+        # The parent's listing says whether this directory is left out.
+        if name in EVIDENCE and directory:
+            parent = directory.rpartition(b"/")[0]
+            self._list_again(parent)
+        self.last_change = time.monotonic()
+        if not self.pending:
+            self.first_change = self.last_change
+        self.pending = True
+
+    def _is_left_out(self, directory: bytes, event: Event) -> bool:
+        # A directory that is left out is followed for its evidence only, which may go.
+        if directory in self._left_out and event.name not in EVIDENCE:
+            return True
+        # Of a directory its listing decides, by what is in it.
+        if event.is_directory:
+            return False
+        path = directory + b"/" + event.name
+        verdict = self._rules.verdict(path[1:], event.name, directory=False)
+        # A private file is recorded, too, in the local tree.
+        return verdict is not None and not verdict.is_local
+
+    def _list_again(self, path: bytes) -> None:
+        """Has a directory listed again, and no file of it read."""
+        self._changes.names.setdefault(path, set())
+
+    def mark_everything(self) -> None:
+        self._changes = Changes(below={b""})
+        self.first_change = self.last_change = time.monotonic()
+        self.pending = True
+
+    # -- looking --------------------------------------------------------------------------
+
+    def look(self, base: RecordedState | None) -> Look:
+        """Stores the state as it is now. `base`: the state recorded before. Raises CasfsError,
+        OSError."""
+        was_stale = False
+        while True:
+            began_ms = now_ms()
+            # Read each time: settings, `.casfsignore`, stores and mounts below may be others.
+            rules = self._read_rules()
+            fd = open_top(self._directory)
+            report = SnapshotReport()
+            new_bytes = 0
+            try:
+                self._mark_what_has_no_event(fd, rules)
+                if b"" in self._changes.below:
+                    self._start_over(fd)
+                if self._changes:
+                    new_bytes = self._look_at_changes(fd, report, base)
+            except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
+                self.mark_everything()
+                if was_stale:
+                    raise
+                self._uses_cache = False
+                was_stale = True
+            except BaseException:
+                # The changes that this look took are in no state yet, and must not be lost.
+                self.mark_everything()
+                raise
+            finally:
+                os.close(fd)
+            # The look itself may have seen that the events do not suffice (`_note_link`).
+            if b"" not in self._changes.below:
+                return Look(self._state, report, new_bytes, began_ms)
+
+    def _read_rules(self) -> IgnoreRules:
+        return exclusions.ignore_rules(
+            self._store,
+            self._directory,
+            SnapshotReport(),
+            keeps_derived=self._keeps_derived,
+        )
+
+    def _mark_what_has_no_event(self, fd: int, rules: IgnoreRules) -> None:
+        self._mark_changed_links()
+        # Where a directory further up is moved, the path leads to another one without an event.
+        is_other = os.fstat(fd)[1:3] != self._identity
+        are_other_rules = rules.fingerprint != self._rules.fingerprint
+        if self._source is None or is_other or are_other_rules:
+            self.mark_everything()
+        purged = self._store.purged.replaced()
+        if purged is not self._purged:  # what is purged is left out, also where nothing changed
+            self._purged = purged
+            self.mark_everything()
+
+    def _mark_changed_links(self) -> None:
+        """An event of a file with several names tells of one: the others are compared."""
+        for path, before in list(self._links.items()):
+            with suppress(OSError):
+                status = os.lstat(os.fsencode(self._directory) + path)
+                if stat_cache.pack_stat(status) == before:
+                    continue
+            # It may have one name now; the look notes it again where it has several.
+            del self._links[path]
+            directory, _, name = path.rpartition(b"/")
+            self._changes.names[directory].add(name)
+
+    def _start_over(self, fd: int) -> None:
+        """Prepares a look at everything, which follows again each directory that it lists."""
+        self._close_source()
+        self._forget_directories()
+        self._source = directory_events.open_source(fd if self._fanotify else None)
+        self._poll.register(self._source.fd, select.EPOLLIN)
+        self._follow(b"", fd)  # before the rules are read: a later change of them has an event
+        rules = self._read_rules()
+        self._rules = rules
+        self._identity = os.fstat(fd)[1:3]
+        # One unreadable file must not keep the rest from being recorded.
+        scanner = policy.load(self._store).scanner()
+        self._options = SnapshotOptions(
+            scanner=scanner, leaves_out_unreadable=True, limit=self._max_bytes
+        )
+        self.seen = SnapshotReport()
+        # Loaded again: other rules have other rows, and a failed look leaves them half changed.
+        variant = self._options.variant
+        self._cache = stat_cache.load(self._store, self._directory, rules, variant)
+        if not self._uses_cache:
+            self._cache.rows = {}
+        self._uses_cache = True
+        self.looked_at_all = time.monotonic()
+        # That this directory itself is renamed or replaced is an event of the one above. Where
+        # that cannot be followed, the next look tells by the identity.
+        unreadable = suppress(CasfsError, OSError)
+        with unreadable, closing_fd(open_top(self._directory.parent)) as above:
+            key = self._source.add(above)
+            # "/" is above itself, and its own events count.
+            self._paths.setdefault(key, ABOVE)
+
+    def _look_at_changes(self, fd: int, report: SnapshotReport, base: RecordedState | None) -> int:
+        """Stores what changed and sets `_state`; returns how many bytes were new."""
+        # Taken before anything is read: a change that comes meanwhile is in the next ones.
+        changes = self._changes
+        self._changes = Changes()
+        self._is_full = b"" in changes.below
+        self._listed = set()
+        with self._store.batch() as batch:
+            snapshot = IncrementalSnapshot(
+                batch,
+                self._directory,
+                rules=self._rules,
+                report=report,
+                options=self._options,
+                cache=self._cache,
+                root_fd=fd,
+            )
+            full = snapshot.take_changes(changes, self._note_listed, self._note_link).dated
+            # Before the division, which decides by the report what is private in all of the tree.
+            self._carry(report, snapshot.gone)
+            known = Target(self._store, self._directory).restored_state()
+            earlier = working_tree.Earlier(base, known)
+            state = working_tree.divide(
+                self._store, batch, full, self._directory, report=report, earlier=earlier
+            )
+        if self._is_full:
+            self.excluded = report.excluded
+        # Only now: a row must not name a node that the batch has not committed.
+        self._cache.save()
+        self._cache.advance()  # the next look compares with these rows
+        for path in snapshot.gone:
+            self._unfollow(path)
+        for path, reason in report.excluded:
+            if reason in derived.EVIDENCE_INSIDE:
+                self._follow_left_out(path, fd)
+        self._state = state
+        return batch.new_bytes
+
+    def _note_listed(self, path: bytes, fd: int) -> None:
+        self._listed.add(path)
+        self._follow(path, fd)
+
+    def _note_link(self, path: bytes, status: os.stat_result) -> None:
+        if not self._is_full and status.st_ino not in self._inodes:
+            self.mark_everything()  # its other names may be old ones
+        self._links[path] = stat_cache.pack_stat(status)
+        self._inodes.add(status.st_ino)
+
+    def _carry(self, report: SnapshotReport, gone: Collection[bytes]) -> None:
+        """Adds to the report what former looks reported of directories that this one did not list.
+        `gone`: directories that are not there any more."""
+        for kind in CARRIED:
+            entries = getattr(report, kind)
+            for path, value in getattr(self.seen, kind).items():
+                directory = (b"/" + path).rpartition(b"/")[0]
+                if directory not in self._listed and directory not in gone:
+                    entries.setdefault(path, value)
+        self.seen = report
+
+    # -- directories that are followed ----------------------------------------------------
+
+    def _forget_directories(self) -> None:
+        self._paths: dict[Key, bytes] = {}
+        self._keys: dict[bytes, Key] = {}
+        self._left_out: set[bytes] = set()
+        self._links: dict[bytes, bytes] = {}  # files with several names: an event names one
+        self._inodes: set[int] = set()
+
+    def _follow(self, path: bytes, fd: int) -> None:
+        assert self._source is not None
+        try:
+            key = self._source.add(fd)
+        except OSError as error:
+            self._fanotify = False  # a file system below has none: the next look does without
+            raise Failed(f"cannot watch {printable(path)}: {error.strerror}") from None
+        if self._keys.get(path) != key:
+            self._unfollow(path)
+        self._paths[key] = path
+        self._keys[path] = key
+        self._left_out.discard(path)
+
+    def _follow_left_out(self, path: bytes, top: int) -> None:
+        """Follows a directory that is left out for what is inside: that may be deleted."""
+        names = path.split(b"/")
+        with suppress(OSError), closing_fd(open_directory(top, names)) as fd:
+            self._follow(b"/" + path, fd)
+            self._left_out.add(b"/" + path)
+
+    def _unfollow(self, path: bytes) -> None:
+        key = self._keys.pop(path, None)
+        # A directory that was moved keeps its key, and is followed by its new path already.
+        if key is not None and self._source is not None and self._paths.get(key) == path:
+            del self._paths[key]
+            self._source.remove(key)
+
+    def _close_source(self) -> None:
+        if self._source is not None:
+            os.close(self._source.fd)  # which also ends its registration in `_poll`
+            self._source = None

@@ -1,0 +1,195 @@
+"""`attach`, `detach`: agents that run outside casfs, and report to the store by their hooks."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs.attach import agents, attachments, spool, state
+from casfs.attach.attachments import Attachment, SettingsChange
+from casfs.cli.background import start_daemon
+from casfs.cli.common import open_store, refuse_home_or_root, store_root
+from casfs.cli.json_values import moment, times
+from casfs.cli.output import echo_line, echo_result, json_option, wants_json, warn
+from casfs.cli.table import Age, Cell, echo_table
+from casfs.errors import Refused, Usage
+from casfs.store.store import FORMAT_FILE, Store
+from casfs.system import reserve
+from casfs.trees.git.index import TrackedFiles
+
+project_option = click.option(
+    "--project", metavar="DIR", help="Only in this project (default: that of the directory)."
+)
+user_option = click.option("--user", is_flag=True, help="In all projects of yours.")
+
+
+@click.command()
+@click.argument("agent", required=False)
+@project_option
+@user_option
+@click.option("--dry-run", is_flag=True, help="Show what would be written; change nothing.")
+@click.option("--list", "listing", is_flag=True, help="List what is attached.")
+@click.option("--pause", metavar="DIR", help="Record no sessions in DIR for now.")
+@click.option("--resume", metavar="DIR", help="Record them again.")
+@json_option
+def attach(
+    agent: str | None,
+    project: str | None,
+    user: bool,
+    dry_run: bool,
+    listing: bool,
+    pause: str | None,
+    resume: str | None,
+) -> None:
+    """Record what AGENT does from now on: each session is a thread, each prompt a step.
+
+    AGENT runs as before; its settings get hooks, which `casfs detach` takes out again. Known:
+    claude.
+
+    \b
+    casfs attach claude
+    casfs attach claude --user
+    casfs attach --list
+    casfs attach --pause ./private
+    """
+    chosen = [agent is not None, listing, pause is not None, resume is not None]
+    if sum(chosen) != 1:
+        raise Usage("give AGENT, --list, --pause DIR or --resume DIR")
+    if listing:
+        _list()
+    elif agent is not None:
+        _attach(agent, project, user, dry_run)
+    else:
+        _pause(pause or resume or "", is_paused=pause is not None)
+
+
+@click.command()
+@click.argument("agent")
+@project_option
+@user_option
+@json_option
+def detach(agent: str, project: str | None, user: bool) -> None:
+    """Take the hooks of `casfs attach` out of the settings of AGENT; its threads stay.
+
+    \b
+    casfs detach claude
+    casfs detach claude --user
+    """
+    directory = _project(project, user)
+    root = store_root()
+    done = attachments.detach(root, agent, None if directory is None else str(directory))
+    echo_result(_value(done), f"{agent} detached: {done.file}")
+
+
+def _attach(name: str, project: str | None, user: bool, dry_run: bool) -> None:
+    agent = agents.find(name)
+    directory = _project(project, user)
+    if directory is not None:
+        refuse_home_or_root(directory, force=None)
+        _refuse_tracked(agent.settings(directory, Path.home()), directory)
+    root = store_root()
+    change = attachments.plan(root, agent, directory, Path.home())
+    if not wants_json():
+        for line in _diff(change) if dry_run else _summary(root, change):
+            echo_line(line)
+    value = _value(change.attachment) | {"dryRun": dry_run}
+    where = "all projects" if directory is None else str(directory)
+    if dry_run:
+        echo_result(value, f"{name} would be attached in {where}")
+        return
+    _make_store(root)
+    attachments.attach(root, change, os.environ)
+    start_daemon(root)
+    echo_result(value, f"{name} attached in {where}; sessions that begin now are recorded")
+
+
+def _make_store(root: Path) -> None:
+    """Makes the store where there is none: `attach` is the first command of many a person."""
+    if (root / FORMAT_FILE).exists():
+        return
+    from engine.workflow import shipped
+
+    with Store.init(root) as store:
+        shipped.install(store)
+    reserve.allocate(root)
+
+
+def _project(project: str | None, user: bool) -> Path | None:
+    """Returns the directory of a project, None for all of the user: that of --project, or the
+    repository of the working directory, or that itself."""
+    if user and project is not None:
+        raise Usage("give --project DIR or --user, not both")
+    if user:
+        return None
+    directory = Path(os.path.realpath(project or "."))
+    if project is not None:
+        return directory
+    return next((path for path in (directory, *directory.parents) if _is_top(path)), directory)
+
+
+def _is_top(path: Path) -> bool:
+    # The home directory may be a repository, of dotfiles.
+    return (path / ".git").exists() and path != Path.home()
+
+
+def _refuse_tracked(file: Path, directory: Path) -> None:
+    """Raises Refused for a file that git shares: its hooks would run on the machines of others."""
+    path = os.fsencode(file.relative_to(directory))
+    if TrackedFiles(directory, above=True).has(path):
+        raise Refused(f"git tracks {file}, which others share; take it out, or attach with --user")
+
+
+def _summary(root: Path, change: SettingsChange) -> Iterator[str]:
+    agent = agents.find(change.attachment.agent)
+    yield f"{change.attachment.file} gets a hook for {', '.join(agent.events)}:"
+    yield f"  {attachments.command(root / spool.HOOKS / spool.PROGRAM, agent)}"
+
+
+def _diff(change: SettingsChange) -> Iterator[str]:
+    """Yields the lines that are added; what is around them may be keys."""
+    file = change.attachment.file
+    yield f"{file}:"
+    before = (change.before or "").splitlines()
+    for line in difflib.unified_diff(before, change.after.splitlines(), n=0, lineterm=""):
+        if not line.startswith(("---", "+++", "@@")):
+            yield line
+
+
+def _pause(directory: str, *, is_paused: bool) -> None:
+    path = os.path.realpath(directory)
+    attachments.set_paused(store_root(), path, is_paused=is_paused)
+    verb = "not recorded" if is_paused else "recorded again"
+    echo_result({"directory": path, "paused": is_paused}, f"sessions in {path} are {verb}")
+
+
+def _list() -> None:
+    with open_store() as store:
+        value = state.listing(store)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            attached["agent"],
+            attached["directory"] or "all projects",
+            Age(attached["lastSpokeAt"] or 0),
+            attached["fault"],
+        )
+        for attached in value["attached"]
+    ]
+    rows += [("-", directory, 0, "paused") for directory in value["paused"]]
+    echo_table(times(value), "AGENT PROJECT SPOKE FAULT", rows, whole="PROJECT")
+    if not wants_json():
+        for warning in state.warnings(value):
+            warn(warning)
+
+
+def _value(attachment: Attachment) -> dict[str, Any]:
+    return {
+        "agent": attachment.agent,
+        "directory": attachment.directory,
+        "file": attachment.file,
+        "attachedAt": moment(attachment.attached_ms),
+    }

@@ -1,0 +1,33 @@
+"""Threads that are sessions of outside agents (`engine.sessions` records them)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from casfs.errors import Conflict
+from casfs.store.store import Store
+from casfs.threads import threads
+from casfs.threads.threads import SESSION, Thread
+
+
+def is_session(thread: Thread) -> bool:
+    return thread.fields.get("cause") == SESSION
+
+
+def refuse(thread: Thread) -> None:
+    """Raises Conflict for a session, which casfs records and does not run."""
+    if is_session(thread):
+        agent = thread.fields["workflow"]
+        raise Conflict(f"thread {thread.id} is a session of {agent}, which runs outside casfs")
+
+
+def newest_first(store: Store) -> Iterator[Thread]:
+    """Yields the sessions, newest first."""
+    return threads.with_field(store, "cause", [SESSION])
+
+
+def about(store: Store, thread: Thread) -> Mapping[str, Any]:
+    """Returns `agent`, `id`, `directory`, `transcript` of a session. Raises NotFound, Corrupt."""
+    session: Mapping[str, Any] = threads.start(store, thread).payload["session"]
+    return session

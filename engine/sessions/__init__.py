@@ -1,0 +1,1 @@
+"""Sessions of outside agents, recorded as threads from what their hooks report."""

@@ -1,0 +1,111 @@
+"""The directories of the sessions that a daemon records, each followed as long as it is in use."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from casfs import config
+from casfs.errors import CasfsError, Refused
+from casfs.store.store import Store
+from casfs.system.log import Log
+from casfs.system.sizes import readable
+from engine.blocking import blocking
+from engine.sessions.events import SessionEvent
+from engine.sessions.session_directory import SessionDirectory
+from engine.sessions.session_thread import Boundary
+
+MAX_FOLLOWED = 8  # directories; of those at rest the one that was used first is let go
+BURST_S = 0.2  # events come in bursts: they are read together, but while a call is open
+REFUSED_S = 600.0  # until a directory that was too large is looked at again
+
+
+class Directories:
+    def __init__(
+        self, store: Store, env: Mapping[str, str], nursery: trio.Nursery, log: Log
+    ) -> None:
+        self._store = store
+        self._env = env
+        self._nursery = nursery
+        self._log = log
+        self._followed: dict[Path, tuple[SessionDirectory, trio.CancelScope]] = {}
+        self._faults: dict[Path, tuple[float, str]] = {}
+
+    async def boundary(self, path: Path, event: SessionEvent) -> Boundary:
+        """Returns a session's directory at an event; without a state where nothing can have changed
+        since the last one, or where it cannot be recorded."""
+        if event.call is not None and not event.call.writes:
+            return Boundary()
+        refused_at, fault = self._faults.get(path, (0.0, ""))
+        if fault and time.monotonic() - refused_at < REFUSED_S:
+            return Boundary(fault=fault)
+        try:
+            directory = self._directory(path)
+            return await blocking(partial(directory.boundary, event))
+        except (CasfsError, OSError) as error:
+            fault = self._explained(path, error)
+            self._log("session directory not recorded", directory=str(path), error=fault)
+            self._faults[path] = (time.monotonic() if isinstance(error, Refused) else 0.0, fault)
+            self._let_go(path)
+            return Boundary(fault=fault)
+
+    def _directory(self, path: Path) -> SessionDirectory:
+        if path in self._followed:
+            entry = self._followed.pop(path)
+        else:
+            if path in (Path.home(), *Path.home().parents):
+                raise Refused("it is the home directory, or above it; begin in a project")
+            for other, (directory, _) in list(self._followed.items()):
+                if len(self._followed) >= MAX_FOLLOWED and directory.is_idle():
+                    self._let_go(other)
+            directory = SessionDirectory(self._store, path, self._max_bytes())
+            entry = directory, trio.CancelScope()
+            self._nursery.start_soon(self._follow, *entry)
+        self._followed[path] = entry  # the last: the first is let go
+        return entry[0]
+
+    async def _follow(self, directory: SessionDirectory, scope: trio.CancelScope) -> None:
+        """Reads events as they come: who has made a change can be seen only as long as it lives."""
+        try:
+            with scope, suppress(CasfsError, OSError):
+                while True:
+                    await trio.lowlevel.wait_readable(directory.fd)
+                    if directory.is_idle():
+                        await trio.sleep(BURST_S)
+                    await blocking(directory.drain)
+        finally:
+            directory.close()
+
+    def _let_go(self, path: Path) -> None:
+        if (entry := self._followed.pop(path, None)) is not None:
+            entry[1].cancel()
+
+    def _max_bytes(self) -> int | None:
+        limit: int = config.values(self._store.root, self._env)["attach.max_size"]
+        return limit or None
+
+    def _explained(self, path: Path, error: CasfsError | OSError) -> str:
+        limit = self._max_bytes()
+        if isinstance(error, Refused) and limit is not None and "holds more than" in str(error):
+            return (
+                f"{path} holds more than {readable(limit)}; leave something out (.casfsignore),"
+                " or raise attach.max_size"
+            )
+        return f"{path} is not recorded: {error}"
+
+
+def project_of(directory: Path) -> Path:
+    """Returns what is recorded of a session that begins in a directory: the repository that holds
+    it, or itself."""
+    real = Path(os.path.realpath(directory))
+    for path in (real, *real.parents):
+        # The home directory may be a repository, of dotfiles.
+        if path != Path.home() and (path / ".git").exists():
+            return path
+    return real

@@ -1,0 +1,102 @@
+"""What an outside agent reports, in one form for all agents."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from casfs.attach import spool
+from casfs.errors import Invalid
+from casfs.system.surrogates import replace_in_json
+
+MAX_ID_CHARS = 128
+PROMPT_ID = re.compile("[0-9A-Za-z_-]{1,64}")
+
+
+class Kind(Enum):
+    BEGIN = "begin"  # a session begins, or is resumed
+    PROMPT = "prompt"
+    CALL = "call"  # a tool is about to run
+    RESULT = "result"  # it has run
+    ANSWER = "answer"  # the agent has answered the prompt
+    END = "end"  # the session ends; it may be resumed later
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """`id`: by which a result names its call; `kind`: what the tool does, as `react-tool-call` has
+    it; `paths`: the files that it changes, None where it may change any; `writes`: whether it may
+    change files at all."""
+
+    id: str
+    name: str
+    arguments: Any
+    kind: str
+    writes: bool
+    paths: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    text: str
+    failed: bool
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True)
+class SessionEvent:
+    """`session`: the agent's own id of it; `directory`: in which it works; `reported_ms`: since
+    1970 UTC; `pid`: the agent's process; `text`: the prompt, or the answer; `id`: of the prompt, as
+    the agent's transcript has it."""
+
+    kind: Kind
+    agent: str
+    session: str
+    directory: str
+    reported_ms: int
+    pid: int
+    transcript: str | None = None
+    text: str = ""
+    id: str | None = None
+    call: ToolCall | None = None
+    result: ToolResult | None = None
+
+
+Reader = Callable[[spool.Event, Mapping[str, Any]], SessionEvent | None]
+
+
+def read(event: spool.Event, readers: Mapping[str, Reader]) -> SessionEvent | None:
+    """Returns what an event of the spool says; None where it is of no interest. Raises Invalid,
+    which names it, for one that is damaged or from a newer agent."""
+    if event.fault is not None:
+        raise Invalid(event.fault)
+    reader = readers.get(event.agent)
+    if reader is None:
+        raise Invalid(f"no agent {event.agent!r} can be attached")
+    payload = replace_in_json(event.payload)
+    try:
+        return reader(event, payload)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        name = str(payload.get("hook_event_name"))
+        raise Invalid(f"{event.agent} reported {name!r} in an unknown form: {error!r}") from None
+
+
+def session_id(value: Any) -> str:
+    """Returns the id of a session. Raises ValueError."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_CHARS:
+        raise ValueError("session id")
+    return value
+
+
+def prompt_id(value: Any) -> str | None:
+    """Returns the id of a prompt; None for what is no id: a step's is not searched for secrets."""
+    return value if isinstance(value, str) and PROMPT_ID.fullmatch(value) else None
+
+
+def as_text(value: Any) -> str:
+    """Returns what a tool gave back as text: a text itself, else JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)

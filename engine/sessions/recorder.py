@@ -1,0 +1,95 @@
+"""Records what agents report, event by event: the thread of the session, its steps and turns.
+
+Synchronous; `engine.sessions.service` calls it in worker threads, for one session at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from casfs.agents.secrets import Secrets
+from casfs.store.store import Store
+from casfs.threads import sessions
+from casfs.threads.threads import Thread
+from engine.secrets import redaction
+from engine.sessions import session_thread
+from engine.sessions.directories import project_of
+from engine.sessions.events import Kind, SessionEvent
+from engine.sessions.session_thread import Boundary
+
+
+class SessionRecorder:
+    """Records one session. What a scanner of secrets finds, and the values in private files of its
+    directory, are marked in every text."""
+
+    def __init__(self, store: Store, env: Mapping[str, str]) -> None:
+        self._store = store
+        self._env = env
+        self._secrets: Secrets | None = None
+        self._read_local: str | None = None
+        self._words: dict[str, bool] = {}
+        self._directory: Path | None = None
+
+    def directory(self, event: SessionEvent) -> Path:
+        """Returns the directory that is recorded with the session: the same until it ends, wherever
+        its agent goes."""
+        if self._directory is None:
+            thread = session_thread.find(self._store, event)
+            if thread is not None:
+                self._directory = Path(sessions.about(self._store, thread)["directory"])
+            else:
+                self._directory = project_of(Path(event.directory))
+        return self._directory
+
+    def record(self, event: SessionEvent, boundary: Boundary, name: str) -> Thread | None:
+        """Records an event; `name`: of its file in the spool. One that is recorded already changes
+        nothing. Returns the thread, if there is one. Raises CasfsError."""
+        thread = session_thread.find(self._store, event)
+        if thread is not None and session_thread.last_event(thread) == name:
+            return thread
+        store = self._redacting(thread, boundary)
+        match event.kind:
+            case Kind.PROMPT:
+                thread = thread or self._create(store, event, boundary)
+                return session_thread.begin_step(store, thread, event, boundary, name)
+            case Kind.CALL | Kind.RESULT:
+                return self._record_call(store, thread, event, boundary, name)
+            case Kind.BEGIN | Kind.ANSWER | Kind.END:
+                if thread is None:
+                    return None
+                if thread.pending is not None:
+                    return session_thread.end_step(store, thread, event, boundary, name)
+                return session_thread.note(store, thread, event, boundary, name)
+
+    def _record_call(
+        self,
+        store: Store,
+        thread: Thread | None,
+        event: SessionEvent,
+        boundary: Boundary,
+        name: str,
+    ) -> Thread:
+        thread = thread or self._create(store, event, boundary)
+        if thread.pending is None:
+            # A subagent in the background goes on after its parent has answered; or the agent was
+            # attached in the middle of a prompt.
+            thread = session_thread.begin_step(store, thread, event, boundary, name="")
+        if event.kind is Kind.CALL:
+            return session_thread.begin_call(store, thread, event, boundary, name)
+        return session_thread.end_call(store, thread, event, boundary, name)
+
+    def _create(self, store: Store, event: SessionEvent, boundary: Boundary) -> Thread:
+        return session_thread.create(store, event, boundary, self.directory(event))
+
+    def _redacting(self, thread: Thread | None, boundary: Boundary) -> Store:
+        if self._secrets is None:
+            highest = 0 if thread is None else thread.record.get("secretMarks", 0)
+            marks = redaction.new_marks(self._store, self._env, highest=highest)
+            self._secrets = Secrets({}, marks=marks)
+        state = boundary.state
+        if state is not None and state.local not in (None, self._read_local):
+            values = redaction.values_in_private_files(self._store, state, self._words)
+            self._secrets.add_private(values)
+            self._read_local = state.local
+        return redaction.redacting_store(self._store, self._secrets)

@@ -1,0 +1,155 @@
+"""The daemon's part of attached agents: takes events from the spool and records them in order.
+
+A hook writes its event into the spool and then asks for `session_event`; the answer comes once it
+is recorded, so an agent's tool runs after the directory was looked at. The hook waits a short time
+only. Sessions are recorded side by side, the events of one in the order of the spool. An event is
+deleted once it is committed; one that cannot be recorded now stays, and is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import trio
+
+from casfs.attach import attachments, spool
+from casfs.errors import CasfsError, Invalid, NotFound
+from casfs.store.store import Store
+from casfs.system.log import Log
+from engine.blocking import blocking
+from engine.sessions import claude, events
+from engine.sessions.directories import Directories
+from engine.sessions.events import Reader, SessionEvent
+from engine.sessions.recorder import SessionRecorder
+
+Answer = dict[str, Any]
+READERS: Mapping[str, Reader] = {"claude": claude.read}
+RETRY_S = 10.0
+MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool
+
+
+class SessionService:
+    """`env`: as of the agents that the daemon runs."""
+
+    def __init__(self, store: Store, env: Mapping[str, str], log: Log) -> None:
+        self._store = store
+        self._env = env
+        self._log = log
+        self._taken: set[str] = set()  # files of the spool that are being recorded
+        self._awaited: dict[str, trio.Event] = {}  # by file: what hooks wait for
+        self._sessions: dict[str, trio.MemorySendChannel[tuple[str, SessionEvent]]] = {}
+        self._wake = trio.Event()
+        self._unspooled = 0
+        self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
+            "session_event": self._session_event
+        }
+
+    async def run(self) -> None:
+        """Records what is in the spool, and what comes."""
+        if (lost := spool.missed(self._store.root)) is not None:
+            self._log("session events lost", first=lost[0], last=lost[1])
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._directories = Directories(self._store, self._env, nursery, self._log)
+            while True:
+                self._wake = trio.Event()
+                await self._take_all()
+                with trio.move_on_after(RETRY_S):
+                    await self._wake.wait()
+
+    async def _session_event(self, file: str | None = None, hex: str | None = None) -> Answer:
+        """Answers once an event is recorded: that of a file in the spool, or one that could not be
+        spooled, in hexadecimal digits."""
+        if file is None:
+            self._unspooled += 1
+            file = f"unspooled-{self._unspooled}"
+            done = self._awaited[file] = trio.Event()
+            await self._take(file, spool.parse(bytes.fromhex(hex or "")))
+        else:
+            # The loop takes it, after those before it.
+            done = self._awaited.setdefault(file, trio.Event())
+            self._wake.set()
+        await done.wait()
+        return {}
+
+    async def _take_all(self) -> None:
+        """Takes the files of the spool in their order."""
+        awaited = list(self._awaited)
+        for name, event in await blocking(self._read_new):
+            await self._take(name, event)
+        # The others are recorded, and deleted: before their hook asked.
+        for name in awaited:
+            if name not in self._taken and name in self._awaited:
+                self._awaited.pop(name).set()
+
+    def _read_new(self) -> list[tuple[str, spool.Event]]:
+        root = self._store.root
+        names = [name for name in spool.names(root) if name not in self._taken]
+        return [(name, event) for name in names if (event := spool.read(root, name)) is not None]
+
+    async def _take(self, name: str, reported: spool.Event) -> None:
+        self._taken.add(name)
+        event = None
+        try:
+            event = events.read(reported, READERS)
+        except CasfsError as error:
+            await self._set_aside(name, error)
+            return
+        if event is None or await blocking(partial(self._is_paused, event)):
+            await self._conclude(name)
+            return
+        key = f"{event.agent} {event.session}"
+        if key not in self._sessions:
+            sender, receiver = trio.open_memory_channel[tuple[str, SessionEvent]](MAX_QUEUED)
+            self._sessions[key] = sender
+            self._nursery.start_soon(self._record_session, receiver)
+        await self._sessions[key].send((name, event))
+
+    def _is_paused(self, event: SessionEvent) -> bool:
+        with suppress(Invalid):
+            return attachments.load(self._store.root).is_paused(event.directory)
+        return False
+
+    async def _record_session(
+        self, queue: trio.MemoryReceiveChannel[tuple[str, SessionEvent]]
+    ) -> None:
+        recorder = SessionRecorder(self._store, self._env)
+        async for name, event in queue:
+            try:
+                while not await self._record(recorder, name, event):
+                    await trio.sleep(RETRY_S)
+            except (Invalid, NotFound) as error:
+                # What does not fit a schema today does not fit it later.
+                await self._set_aside(name, error)
+            else:
+                await self._conclude(name)
+
+    async def _record(self, recorder: SessionRecorder, name: str, event: SessionEvent) -> bool:
+        """Returns whether the event is recorded. Raises Invalid, NotFound where it can never be."""
+        try:
+            # Looked at again where the record failed: the state is of then, and marked late.
+            boundary = await self._directories.boundary(recorder.directory(event), event)
+            await blocking(partial(recorder.record, event, boundary, name))
+        except (Invalid, NotFound):
+            raise
+        except CasfsError as error:
+            self._log("session event not recorded yet", file=name, error=str(error))
+            return False
+        return True
+
+    async def _set_aside(self, name: str, error: CasfsError) -> None:
+        self._log("session event set aside", file=name, error=str(error))
+        await blocking(partial(spool.set_aside, self._store.root, name))
+        self._forget(name)
+
+    async def _conclude(self, name: str) -> None:
+        await blocking(partial(spool.delete, self._store.root, name))
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._taken.discard(name)
+        if (done := self._awaited.pop(name, None)) is not None:
+            done.set()

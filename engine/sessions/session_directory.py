@@ -1,0 +1,209 @@
+"""The directory of sessions: its states at their events, and whose changes lie between them.
+
+The directory is looked at when a prompt, a tool call or its result is reported. A change between
+two looks is of the call that was open, of one of several, or of a person:
+
+- of an edit tool, where it names the path, and nobody else was seen to write there;
+- of a shell command, where a process of its agent wrote, or one that had ended before it could be
+  looked up while no other command was open;
+- of a person, where no call was open, or a process that lives wrote and is none of an agent;
+- ambiguous in every other case: two agents, an agent and a person, a path that an edit tool does
+  not name, all that changed in a call whose beginning this daemon has not seen.
+
+Which process wrote, the kernel tells root alone (`casfs.system.directory_events`). Without it every
+change while one command is open is taken for its.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from casfs.checkpoints.followed_directory import FollowedDirectory
+from casfs.store.store import Store
+from casfs.system import processes
+from casfs.system.clock import now_ms
+from casfs.system.paths import printable
+from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
+from engine.sessions.events import Kind, SessionEvent
+from engine.sessions.session_thread import Boundary
+
+LATE_MS = 300  # after which a hook lets its agent go on
+MAX_ANCESTORS = 64
+PERSON = "a person"
+AMBIGUOUS = "ambiguous"
+OTHER_SESSION = "another session"
+
+
+@dataclass
+class OpenCall:
+    """A tool call that runs. `paths`: the only ones that it accounts for, None for any; `own` and
+    `foreign`: what has changed since it began, the latter with the reason."""
+
+    session: str
+    id: str
+    paths: frozenset[bytes] | None
+    own: set[bytes] = field(default_factory=set)
+    foreign: dict[bytes, str] = field(default_factory=dict)
+
+    def add_foreign(self, path: bytes, reason: str) -> None:
+        # Also of another one's: what both have changed cannot be told apart by whole files.
+        self.foreign[path] = AMBIGUOUS if path in self.own else reason
+
+    def add_own(self, path: bytes) -> None:
+        if path in self.foreign:
+            self.foreign[path] = AMBIGUOUS
+        self.own.add(path)
+
+
+class SessionDirectory:
+    """Every method may block. `fd` is readable when there is something to `drain`."""
+
+    def __init__(self, store: Store, path: Path, max_bytes: int | None) -> None:
+        self._store = store
+        self._path = path
+        self._lock = Lock()
+        self._followed = FollowedDirectory(
+            store, path, keeps_derived=True, max_bytes=max_bytes, observe=self._note_writer
+        )
+        self.fd = self._followed.fd
+        self._state: RecordedState | None = None
+        self._open: list[OpenCall] = []
+        self._agents: dict[int, str] = {}  # process of an agent: its session
+        self._writers: dict[bytes, set[str | None]] = defaultdict(set)
+        self._owners: dict[int, str | None] = {}  # of processes that wrote since the last look
+
+    def drain(self) -> None:
+        """Reads what the kernel has reported, while those who wrote still live. Raises
+        CasfsError."""
+        with self._lock:
+            self._followed.drain()
+
+    def boundary(self, event: SessionEvent) -> Boundary:
+        """Returns the directory as it is at an event. Raises CasfsError, OSError."""
+        session = f"{event.agent} {event.session}"
+        with self._lock:
+            self._agents[event.pid] = session
+            self._look()
+            is_late = now_ms() - event.reported_ms > LATE_MS
+            match event.kind:
+                case Kind.CALL:
+                    return self._begin(event, session, is_late)
+                case Kind.RESULT:
+                    return self._end(event, session, is_late)
+                case _:
+                    # What a killed agent has left open.
+                    if event.kind is not Kind.PROMPT:
+                        self._open = [call for call in self._open if call.session != session]
+                    return Boundary(self._state, is_late)
+
+    def is_idle(self) -> bool:
+        return not self._open
+
+    def close(self) -> None:
+        with self._lock:
+            self._followed.close()
+
+    # -- calls ----------------------------------------------------------------------------
+
+    def _begin(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:
+        assert event.call is not None
+        if event.call.writes:
+            paths = None
+            if event.call.paths is not None:
+                paths = frozenset(self._relative(path) for path in event.call.paths)
+            self._open.append(OpenCall(session, event.call.id, paths))
+        return Boundary(self._state, is_late)
+
+    def _end(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:
+        assert event.call is not None
+        name = (session, event.call.id)
+        ended = [call for call in self._open if (call.session, call.id) == name]
+        self._open = [call for call in self._open if call not in ended]
+        foreign: dict[str, str] = {}
+        is_unseen = not ended and event.call.writes
+        for call in ended:
+            foreign |= {printable(path): reason for path, reason in sorted(call.foreign.items())}
+        return Boundary(self._state, is_late, foreign, is_unseen=is_unseen)
+
+    def _relative(self, path: str) -> bytes:
+        return os.path.relpath(os.fsencode(path), os.fsencode(self._path))
+
+    # -- looking --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._followed.drain()
+        before = self._state
+        self._state = self._followed.look(before).state
+        if before is not None and self._open:
+            for path in _changed(self._store, before, self._state):
+                self._attribute(path)
+        self._writers.clear()
+        self._owners.clear()
+
+    def _attribute(self, path: bytes) -> None:
+        """Decides whose a change is, for each open call."""
+        owner = self._owner(path)
+        for call in self._open:
+            if call is owner:
+                call.add_own(path)
+            elif isinstance(owner, OpenCall):
+                is_own_session = owner.session == call.session
+                call.add_foreign(path, "another call" if is_own_session else OTHER_SESSION)
+            else:
+                call.add_foreign(path, owner)
+
+    def _owner(self, path: bytes) -> OpenCall | str:
+        """Returns the call that has changed a path, or why none of them has for sure."""
+        writers = self._writers_of(path)
+        if PERSON in writers:
+            return PERSON if writers == {PERSON} else AMBIGUOUS
+        sessions = {writer for writer in writers if writer is not None}
+        naming = [call for call in self._open if call.paths is not None and path in call.paths]
+        shells = [call for call in self._open if call.paths is None]
+        if sessions:
+            naming = [call for call in naming if call.session in sessions]
+            shells = [call for call in shells if call.session in sessions]
+        candidates = naming or shells
+        if len({call.session for call in candidates}) != 1:
+            return AMBIGUOUS
+        # Of several calls of one session the newest: all are undone before those before them.
+        return candidates[-1]
+
+    def _writers_of(self, path: bytes) -> set[str | None]:
+        """Returns who wrote to a path, or moved a directory above it; None: a process that has
+        ended."""
+        parts = path.split(b"/")
+        above = (b"/".join(parts[:count]) for count in range(1, len(parts) + 1))
+        return {writer for name in above for writer in self._writers.get(name, ())}
+
+    def _note_writer(self, path: bytes, pid: int) -> None:
+        # Between calls every change is a person's.
+        if pid and self._open:
+            if pid not in self._owners:
+                self._owners[pid] = self._owner_of_process(pid)
+            self._writers[path].add(self._owners[pid])
+
+    def _owner_of_process(self, pid: int) -> str | None:
+        """Returns the session of the agent that has started a process, PERSON for that of nobody;
+        None where it has ended."""
+        current: int | None = pid
+        for _ in range(MAX_ANCESTORS):
+            if current is None:
+                return None
+            if current in self._agents:
+                return self._agents[current]
+            if current <= 1:
+                return PERSON
+            current = processes.parent(current)
+        return PERSON
+
+
+def _changed(store: Store, before: RecordedState, after: RecordedState) -> Iterable[bytes]:
+    for change in tree.diff(store, before.full, after.full):
+        yield change.path

@@ -1,0 +1,191 @@
+"""The daemon and the spool: what hooks report is recorded once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casfs.attach import attachments, spool
+from casfs.store.store import Store
+from casfs.threads import sessions, threads
+from casfs.trees import tree
+from engine import content
+from tests.support.engine import daemon, kill, until
+from tests.support.sessions import ClaudeEvents, report
+
+
+@pytest.fixture
+def root(disk_store: Store) -> Path:
+    spool.prepare(disk_store.root, os.environ)
+    # No daemon but those of the tests.
+    (disk_store.root / "hooks/start-daemon").write_text("#!/bin/sh\n")
+    return disk_store.root
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def recorded(store: Store) -> dict[str, list[tuple[str, list[str]]]]:
+    """By session: each finished step's prompt, and the results of its calls."""
+    found = {}
+    for thread in sessions.newest_first(store):
+        steps = []
+        for node in threads.last_steps(store, thread, None):
+            step = node.payload
+            turns = store.node(step["detail"], "react-session").payload["turns"]
+            calls = [store.node(turn, "react-turn").payload["toolCalls"][0] for turn in turns]
+            results = [store.node(call, "react-tool-call").payload["result"] for call in calls]
+            texts = [content.text(store, result) for result in results]
+            steps.append((content.text(store, step["prompt"]["text"]), texts))
+        found[sessions.about(store, thread)["id"]] = steps
+    return found
+
+
+def script(events: ClaudeEvents, prompts: int, calls: int) -> list[dict[str, Any]]:
+    """What a session reports."""
+    payloads = [events.payload("SessionStart", source="startup")]
+    for number in range(prompts):
+        payloads.append(events.prompt(f"prompt {number}"))
+        for call in range(calls):
+            id = f"c{number}-{call}"
+            payloads.append(events.call(id, command="x"))
+            payloads.append(events.result(id, response=id))
+        payloads.append(events.stop())
+    return payloads
+
+
+def expected(prompts: int, calls: int) -> list[tuple[str, list[str]]]:
+    return [(f"prompt {n}", [f"c{n}-{c}" for c in range(calls)]) for n in range(prompts)]
+
+
+def is_empty(root: Path) -> bool:
+    return spool.names(root) == []
+
+
+def test_what_was_spooled_without_a_daemon(root: Path, disk_store: Store, project: Path) -> None:
+    for payload in script(ClaudeEvents(project), 2, 2):
+        report(root, payload)
+    assert len(spool.names(root)) == 13
+    with daemon(root):
+        until(lambda: is_empty(root), "an empty spool")
+    assert list(recorded(disk_store).values()) == [expected(2, 2)]
+
+
+def test_a_daemon_that_is_killed_again_and_again(
+    root: Path, disk_store: Store, project: Path
+) -> None:
+    payloads = script(ClaudeEvents(project), 6, 3)
+    over = threading.Event()
+
+    def play() -> None:
+        for number, payload in enumerate(payloads):
+            (project / "file").write_text(str(number))
+            report(root, payload)
+        over.set()
+
+    agent = threading.Thread(target=play)
+    agent.start()
+    for _ in range(5):
+        with daemon(root) as pid:
+            over.wait(0.35)
+            kill(pid)
+    agent.join()
+    with daemon(root):
+        until(lambda: is_empty(root), "an empty spool")
+    assert list(recorded(disk_store).values()) == [expected(6, 3)]
+
+
+def test_sessions_side_by_side(root: Path, disk_store: Store, project: Path) -> None:
+    def play(session: str) -> None:
+        for payload in script(ClaudeEvents(project, session=session), 3, 2):
+            report(root, payload)
+
+    with daemon(root):
+        agents = [threading.Thread(target=play, args=[f"s{number}"]) for number in range(4)]
+        for agent in agents:
+            agent.start()
+        for agent in agents:
+            agent.join()
+        until(lambda: is_empty(root), "an empty spool")
+    assert recorded(disk_store) == {f"s{number}": expected(3, 2) for number in range(4)}
+
+
+def test_what_cannot_be_read_is_set_aside(root: Path, disk_store: Store, project: Path) -> None:
+    events = ClaudeEvents(project)
+    with daemon(root):
+        report(root, {"hook_event_name": "UserPromptSubmit"})
+        report(root, events.prompt("one"))
+        report(root, events.stop())
+        until(lambda: is_empty(root), "an empty spool")
+    assert len(recorded(disk_store)) == 1
+    assert spool.set_aside_count(root) == 1
+    log = [json.loads(line) for line in (root / "log/daemon.jsonl").read_text().splitlines()]
+    (fault,) = [line["error"] for line in log if line["event"] == "session event set aside"]
+    assert fault.startswith("claude reported 'UserPromptSubmit' in an unknown form")
+
+
+def test_paused_directories(root: Path, disk_store: Store, project: Path) -> None:
+    attachments.set_paused(root, str(project), is_paused=True)
+    events = ClaudeEvents(project)
+    with daemon(root):
+        report(root, events.prompt("secret"))
+        report(root, events.stop())
+        until(lambda: is_empty(root), "an empty spool")
+        attachments.set_paused(root, str(project), is_paused=False)
+        report(root, events.prompt("open"))
+        report(root, events.stop())
+        until(lambda: is_empty(root), "an empty spool")
+    assert list(recorded(disk_store).values()) == [[("open", [])]]
+
+
+def test_directories_that_are_not_recorded(
+    root: Path, disk_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "large").write_bytes(bytes(3000))
+    monkeypatch.setenv("CASFS_ATTACH_MAX_SIZE", "2000")
+    faults = []
+    with daemon(root):
+        for directory in (project, Path.home(), project / "gone"):
+            events = ClaudeEvents(directory, session=directory.name)
+            report(root, events.prompt("one"))
+            report(root, events.stop())
+        until(lambda: is_empty(root), "an empty spool")
+    for thread in sessions.newest_first(disk_store):
+        faults.append(thread.record["session"]["fault"])
+        assert threads.last_steps(disk_store, thread, 1)[0].payload["workspace"] is None
+    gone, home, large = faults
+    assert "holds more than" in large
+    assert "raise attach.max_size" in large
+    assert "home directory" in home
+    assert "no directory" in gone or "No such" in gone
+
+
+def test_a_tree_is_of_before_the_tool_runs(root: Path, disk_store: Store, project: Path) -> None:
+    """The hook of a call returns once the directory was looked at."""
+    events = ClaudeEvents(project)
+    with daemon(root):
+        report(root, events.prompt("one"))
+        for number in range(10):
+            report(root, events.call(f"c{number}", command="x"))
+            (project / f"f{number}").write_text("x")
+            report(root, events.result(f"c{number}"))
+        report(root, events.stop())
+        until(lambda: is_empty(root), "an empty spool")
+    (thread,) = sessions.newest_first(disk_store)
+    (step,) = threads.last_steps(disk_store, thread, None)
+    turns = disk_store.node(step.payload["detail"], "react-session").payload["turns"]
+    for number, hash in enumerate(turns):
+        turn = disk_store.node(hash, "react-turn").payload
+        if "isLate" in turn:  # on a busy machine
+            continue
+        names = {name: set(tree.load(disk_store, turn[name])) for name in ("before", "workspace")}
+        assert names["workspace"] - names["before"] == {b"f%d" % number}

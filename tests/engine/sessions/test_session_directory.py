@@ -1,0 +1,229 @@
+"""Whose changes lie between two looks at a directory: of which call, of a person, or of nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.store.store import Store
+from casfs.trees import tree
+from engine.sessions.session_directory import SessionDirectory
+from engine.sessions.session_thread import Boundary
+from tests.support.sessions import ClaudeEvents
+
+WRITER = "import sys\nfor line in sys.stdin: open(line.strip(), 'a').write('x'); print(flush=True)"
+needs_pids = pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who writes")
+
+
+class Writer:
+    """A process that lives, and writes when it is told."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WRITER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def write(self, path: Path) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{path}\n")
+        self.process.stdin.flush()
+        self.process.stdout.readline()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "a").write_text("1")
+    return folder
+
+
+@pytest.fixture
+def directory(disk_store: Store, project: Path) -> Iterator[SessionDirectory]:
+    followed = SessionDirectory(disk_store, project, None)
+    yield followed
+    followed.close()
+
+
+@pytest.fixture
+def writers() -> Iterator[list[Writer]]:
+    """Three processes: those of two agents, and a person's."""
+    made = [Writer() for _ in range(3)]
+    yield made
+    for writer in made:
+        writer.end()
+
+
+@pytest.fixture
+def sessions(project: Path, writers: list[Writer]) -> list[ClaudeEvents]:
+    """Two sessions in one directory; the process of each is a writer."""
+    return [
+        ClaudeEvents(project, session=f"session {number}", pid=writers[number].process.pid)
+        for number in range(2)
+    ]
+
+
+def at(directory: SessionDirectory, session: ClaudeEvents, payload: dict[str, object]) -> Boundary:
+    return directory.boundary(session.event(payload))
+
+
+def files(store: Store, boundary: Boundary) -> dict[bytes, int]:
+    assert boundary.state is not None
+    return {path: 1 for path, _ in tree.walk(store, boundary.state.full)}
+
+
+def test_the_directory_before_and_after(
+    disk_store: Store,
+    project: Path,
+    directory: SessionDirectory,
+    sessions: list[ClaudeEvents],
+    writers: list[Writer],
+) -> None:
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    before = at(directory, session, session.call("c1", command="x"))
+    writers[0].write(project / "b")
+    after = at(directory, session, session.result("c1"))
+    assert set(files(disk_store, before)) == {b"a"}
+    assert set(files(disk_store, after)) == {b"a", b"b"}
+    assert after.foreign == {}
+    assert not after.is_late
+
+
+@needs_pids
+def test_a_person_writes_while_a_command_runs(
+    project: Path,
+    directory: SessionDirectory,
+    sessions: list[ClaudeEvents],
+    writers: list[Writer],
+) -> None:
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    at(directory, session, session.call("c1", command="x"))
+    writers[2].write(project / "mine")
+    writers[0].write(project / "its")
+    writers[2].write(project / "both")
+    writers[0].write(project / "both")
+    directory.drain()
+    after = at(directory, session, session.result("c1"))
+    assert after.foreign == {"mine": "a person", "both": "ambiguous"}
+
+
+@needs_pids
+def test_two_agents_at_once(
+    project: Path,
+    directory: SessionDirectory,
+    sessions: list[ClaudeEvents],
+    writers: list[Writer],
+) -> None:
+    first, second = sessions
+    for session in sessions:
+        at(directory, session, session.prompt("go"))
+        at(directory, session, session.call("c1", command="x"))
+    writers[0].write(project / "of the first")
+    writers[1].write(project / "of the second")
+    writers[0].write(project / "of both")
+    writers[1].write(project / "of both")
+    one = at(directory, first, first.result("c1"))
+    writers[1].write(project / "later")
+    two = at(directory, second, second.result("c1"))
+    assert one.foreign == {"of the second": "another session", "of both": "ambiguous"}
+    assert two.foreign == {"of the first": "another session", "of both": "ambiguous"}
+
+
+def test_a_short_process_is_of_the_only_command(
+    project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    at(directory, session, session.call("c1", command="x"))
+    subprocess.run(["sh", "-c", f"echo x > {project}/short"], check=True)
+    # Its file, not its process, is what the daemon sees: that has ended.
+    assert at(directory, session, session.result("c1")).foreign == {}
+
+
+def test_an_edit_tool_accounts_for_its_file_alone(
+    project: Path,
+    directory: SessionDirectory,
+    sessions: list[ClaudeEvents],
+    writers: list[Writer],
+) -> None:
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    file = str(project / "a")
+    at(directory, session, session.call("c1", "Edit", file_path=file))
+    writers[0].write(project / "a")
+    subprocess.run(["sh", "-c", f"echo x > {project}/other"], check=True)
+    after = at(directory, session, session.result("c1", "Edit", file_path=file))
+    assert after.foreign == {"other": "ambiguous"}
+
+
+def test_between_calls_all_is_a_persons(
+    disk_store: Store,
+    project: Path,
+    directory: SessionDirectory,
+    sessions: list[ClaudeEvents],
+    writers: list[Writer],
+) -> None:
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    writers[2].write(project / "mine")
+    before = at(directory, session, session.call("c1", command="x"))
+    after = at(directory, session, session.result("c1"))
+    assert b"mine" in files(disk_store, before)
+    assert after.foreign == {}
+
+
+def test_a_call_whose_beginning_was_not_seen(
+    project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    assert at(directory, session, session.result("c1")).is_unseen
+    assert not at(directory, session, session.result("c2", "Read")).is_unseen
+
+
+def test_calls_that_a_killed_agent_left(
+    directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    session = sessions[0]
+    at(directory, session, session.call("c1", command="x"))
+    assert not directory.is_idle()
+    at(directory, session, session.payload("SessionEnd", reason="other"))
+    assert directory.is_idle()
+
+
+def test_an_event_that_comes_late(directory: SessionDirectory, project: Path) -> None:
+    session = ClaudeEvents(project)
+    event = session.event(session.prompt("go"))
+    time.sleep(0.4)
+    assert directory.boundary(event).is_late
+
+
+def test_private_and_derived_files_are_there(
+    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    (project / ".env").write_text("TOKEN=1")
+    (project / "node_modules/x").mkdir(parents=True)
+    (project / "node_modules/x/index.js").write_text("1")
+    (project / "package.json").write_text("{}")
+    found = at(directory, sessions[0], sessions[0].prompt("go"))
+    assert {b".env", b"node_modules/x/index.js"} <= set(files(disk_store, found))
+    assert found.state is not None
+    shown = {path for path, _ in tree.walk(disk_store, found.state.tree)}
+    assert shown == {b"a", b"package.json"}
