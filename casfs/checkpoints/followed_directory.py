@@ -43,7 +43,7 @@ RULES = b".gitignore", b".git"  # by which directories are derived
 ABOVE = b".."  # the path of the directory that holds the followed one
 # What a snapshot reports by path of the directories that it lists, and of no others.
 CARRIED = ("private", "derived", "findings", "purged", "unreadable")
-Observer = Callable[[bytes, int], None]
+Observer = Callable[[bytes, Event], None]
 
 
 class Look(NamedTuple):
@@ -60,7 +60,7 @@ class FollowedDirectory:
     """`fd` is readable when the kernel has reported something. `pending`: something may have
     changed since the holder last set it to False, even if it was looked at; the times are of the
     first and the last change since then. `keeps_derived`: as of a thread; `max_bytes`: a look at
-    more is Refused; `observe` is called with the path of each change and the process that made it.
+    more is Refused; `observe` is called with the path of each change and its event.
     Every method may block; the holder serialises them."""
 
     def __init__(
@@ -164,7 +164,7 @@ class FollowedDirectory:
             return
         path = directory + b"/" + name
         if self._observe is not None:
-            self._observe(path[1:], event.pid)
+            self._observe(path[1:], event)
         self._changes.names[directory].add(name)
         # What came with it had no events here.
         if event.is_moved:

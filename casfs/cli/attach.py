@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from casfs import config
 from casfs.attach import agents, attachments, spool, state
 from casfs.attach.attachments import Attachment, SettingsChange
 from casfs.cli.background import start_daemon
@@ -109,13 +110,16 @@ def _attach(name: str, project: str | None, user: bool, dry_run: bool) -> None:
 
 
 def _make_store(root: Path) -> None:
-    """Makes the store where there is none: `attach` is the first command of many a person."""
-    if (root / FORMAT_FILE).exists():
+    """Makes the store where there is none: `attach` is the first command of many a person. One of
+    an older casfs gets the types that sessions need."""
+    if config.shared(root) is not None:
         return
-    from engine.workflow import shipped
-
+    is_new = not (root / FORMAT_FILE).exists()
     with Store.init(root) as store:
-        shipped.install(store)
+        if is_new:
+            from engine.workflow import shipped
+
+            shipped.install(store)
     reserve.allocate(root)
 
 

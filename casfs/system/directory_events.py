@@ -20,7 +20,8 @@ from casfs.errors import Failed
 from casfs.system import mounts
 from casfs.system.syscalls import call
 
-ENTRIES = 0x3C0  # moved from, moved to, created, deleted
+RENAMES = 0xC0  # moved from, moved to
+ENTRIES = RENAMES | 0x300  # created, deleted
 CHANGES = 0x2 | 0x4 | 0x8 | ENTRIES  # content, attributes, closed after writing
 OVERFLOW = 0x4000
 UNMOUNTED = 0x2000
@@ -42,13 +43,14 @@ Key = bytes | int
 
 class Event(NamedTuple):
     """`key` is None where events were lost; `name` is empty for the directory itself; `is_moved`:
-    it is a directory that was created, deleted or moved; `pid`: of the process that did it, which
-    may have ended, 0 where the kernel does not say."""
+    it is a directory that was created, deleted or moved; `is_renamed`: anything that was moved;
+    `pid`: of the process that did it, which may have ended, 0 where the kernel does not say."""
 
     key: Key | None
     name: bytes
     is_moved: bool
     is_directory: bool
+    is_renamed: bool = False
     pid: int = 0
 
 
@@ -156,5 +158,6 @@ def _event(key: Key | None, mask: int, name: bytes, pid: int = 0) -> Event:
         name,
         is_moved=directory and bool(mask & ENTRIES),
         is_directory=directory,
+        is_renamed=bool(mask & RENAMES),
         pid=pid,
     )

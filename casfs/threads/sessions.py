@@ -29,5 +29,7 @@ def newest_first(store: Store) -> Iterator[Thread]:
 
 def about(store: Store, thread: Thread) -> Mapping[str, Any]:
     """Returns `agent`, `id`, `directory`, `transcript` of a session. Raises NotFound, Corrupt."""
-    session: Mapping[str, Any] = threads.start(store, thread).payload["session"]
-    return session
+    begun: Mapping[str, Any] = threads.start(store, thread).payload["session"]
+    # One that goes on from a point of another shares its start.
+    own: Mapping[str, Any] = thread.fields["session"]
+    return {**begun, **{name: own[name] for name in ("id", "transcript") if name in own}}

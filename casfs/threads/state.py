@@ -14,7 +14,7 @@ The record itself has fewer words (`casfs.threads.threads`): it says what may be
 
 from __future__ import annotations
 
-from casfs.threads.threads import ENDED, RUNNING, SESSION, Thread, ThreadId
+from casfs.threads.threads import ENDED, RUNNING, SESSION, SUSPENDED, Thread, ThreadId
 
 QUEUED = "queued"
 SUCCEEDED = "succeeded"
@@ -27,9 +27,10 @@ TIME_CHARS = 10  # of an id
 
 
 def state(thread: Thread) -> str:
-    # No daemon runs a session, so its record never says `running`.
+    # No daemon runs a session, so its record never says `running`. One that was cut within a step
+    # has no agent yet.
     if thread.fields.get("cause") == SESSION and thread.fields.get("intent"):
-        return RUNNING
+        return RUNNING if thread.fields["session"]["pid"] else SUSPENDED
     if thread.status == RUNNING:
         intent = thread.fields.get("intent", {})
         return QUEUED if intent is None or intent.get("resumed") else RUNNING

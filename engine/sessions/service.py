@@ -19,15 +19,19 @@ from casfs.attach import attachments, spool
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.store.store import Store
 from casfs.system.log import Log
+from casfs.system.processes import start_time
+from casfs.threads import sessions
 from engine.blocking import blocking
 from engine.sessions import claude, events
 from engine.sessions.directories import Directories
 from engine.sessions.events import Reader, SessionEvent
 from engine.sessions.recorder import SessionRecorder
+from engine.sessions.session_thread import session_end
 
 Answer = dict[str, Any]
 READERS: Mapping[str, Reader] = {"claude": claude.read}
 RETRY_S = 10.0
+LOST_S = 30.0
 MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool
 
 
@@ -54,11 +58,38 @@ class SessionService:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._directories = Directories(self._store, self._env, nursery, self._log)
+            nursery.start_soon(self._end_lost)
             while True:
                 self._wake = trio.Event()
                 await self._take_all()
                 with trio.move_on_after(RETRY_S):
                     await self._wake.wait()
+
+    async def _end_lost(self) -> None:
+        """Ends the pending step of a session whose agent was killed: nobody reports that."""
+        lost: set[str] = set()
+        while True:
+            await trio.sleep(LOST_S)
+            ends = await blocking(self._lost)
+            for id, event in ends.items():
+                # Seen twice: its last events may be in the spool still.
+                if id in lost:
+                    await self._send(f"lost-{id}-{event.reported_ms}", event)
+            lost = set(ends)
+
+    def _lost(self) -> dict[str, SessionEvent]:
+        """Returns the end of each session with a pending step whose process is gone, by thread."""
+        ends: dict[str, SessionEvent] = {}
+        for thread in sessions.newest_first(self._store):
+            with suppress(CasfsError):
+                session = thread.record["session"]
+                begun = session.get("pidStart")
+                # Without a start the process was gone when it reported: it was not the agent's own.
+                if thread.pending is None or begun is None:
+                    continue
+                if start_time(session["pid"]) != begun:
+                    ends[thread.id] = session_end(self._store, thread)
+        return ends
 
     async def _session_event(self, file: str | None = None, hex: str | None = None) -> Answer:
         """Answers once an event is recorded: that of a file in the spool, or one that could not be
@@ -101,6 +132,10 @@ class SessionService:
         if event is None or await blocking(partial(self._is_paused, event)):
             await self._conclude(name)
             return
+        await self._send(name, event)
+
+    async def _send(self, name: str, event: SessionEvent) -> None:
+        """Has an event recorded after those of its session before it."""
         key = f"{event.agent} {event.session}"
         if key not in self._sessions:
             sender, receiver = trio.open_memory_channel[tuple[str, SessionEvent]](MAX_QUEUED)

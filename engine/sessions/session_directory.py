@@ -8,7 +8,8 @@ two looks is of the call that was open, of one of several, or of a person:
   looked up while no other command was open;
 - of a person, where no call was open, or a process that lives wrote and is none of an agent;
 - ambiguous in every other case: two agents, an agent and a person, a path that an edit tool does
-  not name, all that changed in a call whose beginning this daemon has not seen.
+  not name, what was moved while a person and an agent wrote to one file, all that changed in a call
+  whose beginning this daemon has not seen.
 
 Which process wrote, the kernel tells root alone (`casfs.system.directory_events`). Without it every
 change while one command is open is taken for its.
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -27,9 +27,11 @@ from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.store.store import Store
 from casfs.system import processes
 from casfs.system.clock import now_ms
+from casfs.system.directory_events import Event
 from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.tree import Change
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.session_thread import Boundary
 
@@ -77,6 +79,7 @@ class SessionDirectory:
         self._agents: dict[int, str] = {}  # process of an agent: its session
         self._writers: dict[bytes, set[str | None]] = defaultdict(set)
         self._owners: dict[int, str | None] = {}  # of processes that wrote since the last look
+        self._renamed: set[bytes] = set()  # what was moved since then
 
     def drain(self) -> None:
         """Reads what the kernel has reported, while those who wrote still live. Raises
@@ -141,14 +144,18 @@ class SessionDirectory:
         before = self._state
         self._state = self._followed.look(before).state
         if before is not None and self._open:
-            for path in _changed(self._store, before, self._state):
-                self._attribute(path)
+            for change in tree.diff(self._store, before.full, self._state.full):
+                self._attribute(change)
         self._writers.clear()
+        self._renamed.clear()
         self._owners.clear()
 
-    def _attribute(self, path: bytes) -> None:
+    def _attribute(self, change: Change) -> None:
         """Decides whose a change is, for each open call."""
+        path = change.path
         owner = self._owner(path)
+        if self._may_hold_a_persons(change):
+            owner = AMBIGUOUS
         for call in self._open:
             if call is owner:
                 call.add_own(path)
@@ -157,6 +164,14 @@ class SessionDirectory:
                 call.add_foreign(path, "another call" if is_own_session else OTHER_SESSION)
             else:
                 call.add_foreign(path, owner)
+
+    def _may_hold_a_persons(self, change: Change) -> bool:
+        """Returns whether a file may have come from one that a person has written meanwhile: moved
+        there by an agent, it would go with the agent's change."""
+        is_from_elsewhere = change.old is None or change.path in self._renamed
+        return is_from_elsewhere and any(
+            PERSON in writers and writers != {PERSON} for writers in self._writers.values()
+        )
 
     def _owner(self, path: bytes) -> OpenCall | str:
         """Returns the call that has changed a path, or why none of them has for sure."""
@@ -182,12 +197,15 @@ class SessionDirectory:
         above = (b"/".join(parts[:count]) for count in range(1, len(parts) + 1))
         return {writer for name in above for writer in self._writers.get(name, ())}
 
-    def _note_writer(self, path: bytes, pid: int) -> None:
+    def _note_writer(self, path: bytes, event: Event) -> None:
         # Between calls every change is a person's.
+        pid = event.pid
         if pid and self._open:
             if pid not in self._owners:
                 self._owners[pid] = self._owner_of_process(pid)
             self._writers[path].add(self._owners[pid])
+            if event.is_renamed:
+                self._renamed.add(path)
 
     def _owner_of_process(self, pid: int) -> str | None:
         """Returns the session of the agent that has started a process, PERSON for that of nobody;
@@ -202,8 +220,3 @@ class SessionDirectory:
                 return PERSON
             current = processes.parent(current)
         return PERSON
-
-
-def _changed(store: Store, before: RecordedState, after: RecordedState) -> Iterable[bytes]:
-    for change in tree.diff(store, before.full, after.full):
-        yield change.path

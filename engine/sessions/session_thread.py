@@ -8,6 +8,8 @@ prompt, which is then the pending step. In the record, `session` holds
     fault   why its directory is not recorded, or absent
     event   the last event of the spool that is recorded
     open    the tool calls that run: the id of each, and the turn as it stood when it began
+    id, transcript  where they are not those of the thread-start: of a session that goes on from
+            a point of another one
 
 Each function is one transaction, by the rules of `engine.threads.transitions`.
 """
@@ -27,8 +29,9 @@ from casfs.errors import NotFound
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
+from casfs.system.clock import now_ms
 from casfs.system.processes import start_time
-from casfs.threads import threads
+from casfs.threads import sessions, threads
 from casfs.threads.threads import SESSION, SUSPENDED, Thread
 from casfs.trees import recorded_state
 from casfs.trees.diff import unified_diff
@@ -224,6 +227,13 @@ def note(
         return move_head(batch, thread, thread.hash, session=session)
 
 
+def session_end(store: Store, thread: Thread) -> SessionEvent:
+    """Returns the event that the agent of a session would report at its end."""
+    about = sessions.about(store, thread)
+    pid = thread.record["session"]["pid"]
+    return SessionEvent(Kind.END, about["agent"], about["id"], about["directory"], now_ms(), pid)
+
+
 def last_event(thread: Thread) -> str | None:
     """Returns the last event of the spool that the thread has recorded."""
     session: Mapping[str, Any] = thread.fields.get("session", {})
@@ -233,8 +243,13 @@ def last_event(thread: Thread) -> str | None:
 # -- parts ----------------------------------------------------------------------------
 
 
+def session_key(agent: str, id: str) -> str:
+    """Returns the key by which the thread of a session is found."""
+    return lifecycle.key_hash(f"session\0{agent}\0{id}")
+
+
 def _key(event: SessionEvent) -> str:
-    return lifecycle.key_hash(f"session\0{event.agent}\0{event.session}")
+    return session_key(event.agent, event.session)
 
 
 def _reason(event: SessionEvent) -> str:

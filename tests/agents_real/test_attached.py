@@ -32,6 +32,7 @@ class Attached:
 
     cli: Cli
     store: Store
+    model: Model
     project: Path
     argv: tuple[str, ...]
 
@@ -82,7 +83,7 @@ def attached(
     (project / "README").write_text("A project.\n")
     monkeypatch.chdir(project)
     cli("attach", "claude")
-    yield Attached(cli, disk_store, project, RUN["claude-code"])
+    yield Attached(cli, disk_store, model, project, RUN["claude-code"])
     if daemon_socket.runs(disk_store.root):
         daemon_socket.stop(disk_store.root)
 
@@ -150,3 +151,36 @@ def test_a_store_that_is_gone(attached: Attached) -> None:
     assert not (attached.project / ".claude").exists()
     assert "Done." in attached.ask("two", ("say", "Done."))
     assert list(sessions.newest_first(attached.store)) == []
+
+
+def test_rewind_and_go_on(attached: Attached) -> None:
+    """The files are back, and the model is asked with exactly the turns that were kept."""
+    attached.ask(
+        "first",
+        ("run", "echo 1 > a"),
+        ("run", "sed -i s/1/one/ a; echo 2 > b"),
+        ("say", "First."),
+    )
+    id = sessions.about(attached.store, attached.thread())["id"]
+    attached.ask("second", ("run", "rm a"), ("say", "Second."), options=("--resume", id))
+    done = attached.cli("rewind", id, "--to", "2", "--what", "both", "--json").json
+    assert (attached.project / "a").read_text() == "one\n"
+    new = done["conversation"]["id"]
+    seen = len(attached.model.requests)
+    attached.ask("third", ("say", "Third."), options=("--resume", new))
+    texts = [text for _, text in attached.model.requests[seen].turns]
+    asked = [text.split()[0] for text in texts if "SCRIPT" in text]
+    assert asked == ["first", "third"]
+    fork = next(thread for thread in sessions.newest_first(attached.store) if thread.fields["fork"])
+    steps = threads.last_steps(attached.store, fork, None)
+    prompts = [content.text(attached.store, step.payload["prompt"]["text"]) for step in steps]
+    assert [text.split()[0] for text in prompts] == ["first", "third"]
+    within = attached.cli("rewind", id, "--to", "1.2", "--what", "conversation", "--json").json
+    seen = len(attached.model.requests)
+    attached.ask("fourth", ("say", "."), options=("--resume", within["conversation"]["id"]))
+    turns = attached.model.requests[seen].turns
+    assert [kind for kind, text in turns if kind == "result" or "SCRIPT" in text] == [
+        "user",
+        "result",
+        "user",
+    ]

@@ -49,11 +49,12 @@ def script(*actions: tuple[Any, ...]) -> str:
 
 @dataclass
 class Model:
-    """`url`: of the server; `answers`: how many were given by script; `faults`: what went wrong in
-    the server itself."""
+    """`url`: of the server; `answers`: how many were given by script; `requests`: what was asked
+    for these; `faults`: what went wrong in the server itself."""
 
     url: str = ""
     answers: int = 0
+    requests: list[Asked] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -62,6 +63,7 @@ class Model:
         if not actions or not asked.tools:
             return Answer("A title.")
         self.answers += 1
+        self.requests.append(asked)
         while place < len(actions) and actions[place][0] == "hold":
             self._hold(Path(actions[place][1]))
             place += 1

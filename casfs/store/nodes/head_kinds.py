@@ -138,6 +138,8 @@ THREAD = _object(
         pidStart=_count(null=True),
         event=_text(null=True),
         fault=_text(),
+        id=_text(),
+        transcript=_text(),
     ),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}

@@ -1,0 +1,205 @@
+"""`casfs rewind`: takes back what an attached agent did."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs.cli.common import open_store
+from casfs.cli.diff_output import change_json, print_changes
+from casfs.cli.json_values import moment
+from casfs.cli.output import echo, echo_json, json_option, say_incomplete, wants_json, warn
+from casfs.cli.restore import print_aside, print_failed
+from casfs.cli.rewind_picker import pick, pick_what
+from casfs.cli.table import Cell, Moment, echo_table
+from casfs.cli.terminal import is_asked
+from casfs.errors import Usage
+from casfs.rewind import conversations, find_session, points, rewind_files, session_steps
+from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.session_steps import Point, StepRecord
+from casfs.rewind.undo_calls import Undone
+from casfs.store.store import Store
+from casfs.system.paths import printable
+from casfs.threads import sessions
+from casfs.threads.threads import Thread
+
+FILES, CONVERSATION, BOTH = WHAT = ("files", "conversation", "both")
+
+
+@dataclass(frozen=True)
+class Rewinding:
+    """What is asked for: of which session, and `what` of it. `point`: None for the last call whose
+    changes are still there."""
+
+    store: Store
+    thread: Thread
+    steps: list[StepRecord]
+    point: Point | None
+    what: str
+    is_exact: bool
+    dry_run: bool
+
+    @property
+    def directory(self) -> Path:
+        return Path(sessions.about(self.store, self.thread)["directory"])
+
+    def plan(self) -> FilePlan:
+        if self.point is None:
+            return rewind_files.plan_last(self.store, self.directory, self.steps)
+        return rewind_files.plan(
+            self.store, self.directory, self.steps, self.point, is_exact=self.is_exact
+        )
+
+
+@click.command()
+@click.argument("session", required=False)
+@click.option("--last", is_flag=True, help="The last call whose changes are still there.")
+@click.option("--to", "point", metavar="N[.M]", help="To before prompt N, or its call M.")
+@click.option("--what", type=click.Choice(WHAT), help="Files is the default.")
+@click.option("--exact", is_flag=True, help="The files as they were, your own changes included.")
+@click.option("--list", "listing", is_flag=True, help="List the prompts and calls, newest first.")
+@click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
+@json_option
+def rewind(
+    session: str | None,
+    last: bool,
+    point: str | None,
+    what: str | None,
+    exact: bool,
+    listing: bool,
+    dry_run: bool,
+) -> int:
+    """Take back what an attached agent did in its directory, and keep what you changed yourself.
+
+    SESSION is a thread's id, or the agent's own: by default the one that was active last in the
+    working directory. Without --last, --to or --list you choose from its prompts and calls. What
+    you and the agent changed in the same lines stays as it is and is named (exit 1), and so do
+    changes that are not known to be the agent's. `casfs undo` takes a rewind back. A conversation
+    is copied up to there: the agent goes on from the copy by the command that is printed.
+
+    \b
+    casfs rewind --last
+    casfs rewind --list
+    casfs rewind --to 3.2 --dry-run
+    casfs rewind --to 3 --what both
+    """
+    if last + listing + (point is not None) > 1:
+        raise Usage("give one of --last, --to N[.M] and --list")
+    if last and exact:
+        raise Usage("--last keeps your own changes; give --to N[.M] --exact")
+    with open_store() as store:
+        if session is None:
+            thread = find_session.latest_in(store, Path.cwd())
+        else:
+            thread = find_session.named(store, session)
+        steps = session_steps.load(store, thread)
+        if listing:
+            _list(store, thread, steps)
+            return 0
+        chosen = None if last else _chosen(store, thread, steps, point)
+        if what is None and point is None and not last:
+            what = pick_what(WHAT)
+        rewinding = Rewinding(store, thread, steps, chosen, what or FILES, exact, dry_run)
+        return _rewind(rewinding)
+
+
+def _chosen(store: Store, thread: Thread, steps: list[StepRecord], point: str | None) -> Point:
+    if point is not None:
+        return Point.parse(point)
+    if is_asked() and not wants_json():
+        return pick(points.rows(store, sessions.about(store, thread)["directory"], steps))
+    raise Usage("give --last, --to N[.M] or --list; a terminal lets you choose")
+
+
+def _rewind(rewinding: Rewinding) -> int:
+    plan = rewinding.plan()
+    value = _value(rewinding, plan)
+    has_files = rewinding.what != CONVERSATION
+    if has_files and not wants_json():
+        _print_plan(plan, rewinding.directory)
+    if has_files and plan.undone.changed and not rewinding.dry_run:
+        done = rewind_files.do(rewinding.store, rewinding.directory, plan, rewinding.steps)
+        value["failed"] = {printable(path): reason for path, reason in done.failed.items()}
+        if not wants_json():
+            print_aside(done.outcome.aside)
+            print_failed(done.failed)
+            echo("casfs undo takes it back")
+    if rewinding.what != FILES and not rewinding.dry_run:
+        value["conversation"] = _cut_conversation(rewinding, plan.point)
+    if wants_json():
+        echo_json(value)
+    return int(bool(value["conflicts"] or value["failed"]))
+
+
+def _cut_conversation(rewinding: Rewinding, point: Point) -> dict[str, str]:
+    """Makes a session that goes on from the point, and its thread."""
+    from engine.sessions import session_fork
+
+    conversation = conversations.cut(rewinding.store, rewinding.thread, rewinding.steps, point)
+    transcript = os.fspath(conversation.transcript)
+    fork = session_fork.fork(rewinding.store, rewinding.thread, point, conversation.id, transcript)
+    if not wants_json():
+        is_open = rewinding.thread.pending is not None
+        quit_first = "quit the session, then run" if is_open else "go on from there with"
+        echo(f"{quit_first}: {conversation.command}")
+    return {"session": fork.id, "id": conversation.id, "command": conversation.command}
+
+
+def _print_plan(plan: FilePlan, directory: Path) -> None:
+    """Names what stays first: it is what a person has to know before anything is written."""
+    for path, reason in sorted(plan.undone.conflicts.items()):
+        say_incomplete(f"{printable(path)} stays as it is: {reason}")
+    for path, reason in sorted(plan.undone.kept.items()):
+        warn(f"{printable(path)} stays as it is, not known to be the agent's: {reason}")
+    for call in plan.late:
+        warn(f"{call.step}.{call.number} {call.tool}: what it changed at once may stay, as the"
+             " directory was looked at late")  # fmt: skip
+    if not plan.undone.changed:
+        echo(f"{directory}: nothing to change for {plan.point}")
+        return
+    kept = "your own changes too" if plan.is_exact else "your own changes kept"
+    echo(f"{directory}, back to before {plan.point}, {kept}:")
+    print_changes(plan.store, iter(plan.undone.changed))
+
+
+def _list(store: Store, thread: Thread, steps: list[StepRecord]) -> None:
+    rows = list(points.rows(store, sessions.about(store, thread)["directory"], steps))
+    values = [
+        {
+            "point": str(row.point),
+            "at": moment(row.reported_ms),
+            "tool": row.tool,
+            "text": row.text,
+            "changed": row.changed,
+        }
+        for row in rows
+    ]
+    cells: list[tuple[Cell, ...]] = [
+        (str(row.point), Moment(row.reported_ms), row.tool, row.text, " ".join(row.changed))
+        for row in rows
+    ]
+    echo_table(values, "POINT DATE TOOL TEXT CHANGED", cells, whole="POINT")
+
+
+def _value(rewinding: Rewinding, plan: FilePlan) -> dict[str, Any]:
+    undone = plan.undone
+    if rewinding.what == CONVERSATION:
+        undone = Undone(plan.current)
+    return {
+        "session": rewinding.thread.id,
+        "directory": os.fspath(rewinding.directory),
+        "point": str(plan.point),
+        "what": rewinding.what,
+        "exact": plan.is_exact,
+        "dryRun": rewinding.dry_run,
+        "changes": [change_json(plan.store, change) for change in undone.changed],
+        "conflicts": {printable(path): reason for path, reason in undone.conflicts.items()},
+        "kept": {printable(path): reason for path, reason in undone.kept.items()},
+        "failed": {},
+        "conversation": None,
+        "late": [f"{call.step}.{call.number}" for call in plan.late],
+    }

@@ -1,0 +1,1 @@
+"""Taking back what an outside agent did: its files, and its conversation."""

@@ -1,0 +1,39 @@
+"""Which session a rewind is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from casfs.errors import Conflict, NotFound
+from casfs.store.store import Store
+from casfs.threads import lookup, sessions
+from casfs.threads.threads import Thread
+
+MAX_SEARCHED = 1000
+
+
+def named(store: Store, text: str) -> Thread:
+    """Returns the session with a thread's id, a part of it or its name, or with the agent's own id.
+    Raises NotFound, Conflict for a thread that is none."""
+    for _, thread in zip(range(MAX_SEARCHED), sessions.newest_first(store), strict=False):
+        if sessions.about(store, thread)["id"] == text:
+            return thread
+    thread = lookup.find(store, text)
+    if not sessions.is_session(thread):
+        raise Conflict(f"thread {thread.id} was run by casfs; restore a step of it instead")
+    return thread
+
+
+def latest_in(store: Store, directory: Path) -> Thread:
+    """Returns the session that was active last, of those whose directory holds this one. Raises
+    NotFound."""
+    latest = None
+    for _, thread in zip(range(MAX_SEARCHED), sessions.newest_first(store), strict=False):
+        if directory.is_relative_to(sessions.about(store, thread)["directory"]):
+            is_later = latest is None or thread.fields["updatedAt"] > latest.fields["updatedAt"]
+            # One that was cut, and that no agent has gone on with, has done nothing by itself.
+            if is_later and thread.fields["session"]["pid"]:
+                latest = thread
+    if latest is None:
+        raise NotFound(f"no session of an attached agent in {directory}; see `casfs attach --list`")
+    return latest

@@ -1,0 +1,124 @@
+"""Brings the directory of a session back to a point: without the agent's changes since, or exactly.
+
+A plan looks at the directory and stores nothing. When it is done, the whole directory is recorded
+before it is written, as before a restore, so `casfs undo` takes a rewind back, and no file is
+deleted that no record has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.checkpoints.create import create_before_restore
+from casfs.errors import Conflict, NotFound
+from casfs.rewind import session_steps
+from casfs.rewind.session_steps import CallRecord, Point, StepRecord
+from casfs.rewind.undo_calls import Undone, undo_calls
+from casfs.store.store import Store
+from casfs.trees import tree
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.restore import RestoreOptions, RestoreResult, restore
+from casfs.trees.scratch_store import ScratchStore
+from casfs.trees.snapshot import exclusions, policy, working_tree
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.working_tree import Earlier
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """What a rewind would do. `store`: in which its trees are, a view of the store until it is
+    done; `current`: the directory as it is; `late`: calls that had begun when the directory before
+    them was looked at, so that their first changes may stay."""
+
+    store: Store
+    point: Point
+    is_exact: bool
+    current: RecordedState
+    undone: Undone
+    late: tuple[CallRecord, ...] = ()
+
+
+def plan(
+    store: Store, directory: Path, steps: list[StepRecord], point: Point, *, is_exact: bool
+) -> FilePlan:
+    """Returns what `point` means for the files of a directory. Raises NotFound, Refused, Failed."""
+    return _plan(ScratchStore(store), directory, steps, point, is_exact)
+
+
+def plan_last(store: Store, directory: Path, steps: list[StepRecord]) -> FilePlan:
+    """Returns the plan for the newest call that has still something to take back. Raises NotFound
+    where there is none."""
+    scratch = ScratchStore(store)
+    current = look(scratch, directory, _latest(steps))
+    for step in reversed(steps):
+        for call in reversed(step.calls):
+            undone = undo_calls(scratch, current, [call])
+            if undone.changed or undone.conflicts:
+                point = Point(step.index, call.number)
+                return _plan(scratch, directory, steps, point, is_exact=False)
+    raise NotFound("no call of this session has changed a file that is still as it left it")
+
+
+def do(store: Store, directory: Path, planned: FilePlan, steps: list[StepRecord]) -> RestoreResult:
+    """Does what was planned, in the directory as it is now. Raises Conflict where that has changed
+    since, Refused, Failed."""
+    current_plan = _plan(store, directory, steps, planned.point, planned.is_exact)
+    if not current_plan.current.is_equal(planned.current):
+        raise Conflict(f"{directory} has changed since it was looked at; try again")
+    create_before_restore(store, current_plan.current, directory=directory, what="rewind")
+
+    def save(state: RecordedState, _: object = None) -> None:
+        create_before_restore(store, state, directory=directory, what="rewind")
+
+    options = RestoreOptions(
+        base=current_plan.current.full,
+        on_local_changes=save,
+        on_delete=save,
+        leaves_out_failed=True,
+    )
+    return restore(store, current_plan.undone.state, directory, options)
+
+
+def look(store: Store, directory: Path, base: RecordedState | None) -> RecordedState:
+    """Stores a session's directory as it is now, by the rules of its trees. Raises NotFound,
+    Refused, Failed."""
+    report = SnapshotReport()
+    rules = exclusions.ignore_rules(store, directory, report, keeps_derived=True)
+    options = SnapshotOptions(scanner=policy.load(store).scanner(), leaves_out_unreadable=True)
+    with store.batch() as batch:
+        return working_tree.snapshot(
+            store,
+            batch,
+            directory,
+            rules,
+            report=report,
+            options=options,
+            earlier=Earlier(base),
+        )
+
+
+def _plan(
+    store: Store, directory: Path, steps: list[StepRecord], point: Point, is_exact: bool
+) -> FilePlan:
+    current = look(store, directory, _latest(steps))
+    calls = session_steps.calls_from(steps, point)
+    if is_exact:
+        state = session_steps.state_at(steps, point)
+        changed = list(tree.changes(store, current.full, state.full))
+        undone = Undone(state, changed)
+    else:
+        undone = undo_calls(store, current, calls)
+    late = tuple(call for call in calls if call.is_late)
+    return FilePlan(store, point, is_exact, current, undone, late)
+
+
+def _latest(steps: list[StepRecord]) -> RecordedState | None:
+    """Returns the directory as it was last recorded."""
+    for step in reversed(steps):
+        for call in reversed(step.calls):
+            if (state := call.after or call.before) is not None:
+                return state
+        if step.before is not None:
+            return step.before
+    return None

@@ -1,0 +1,240 @@
+"""Undoes what calls of an agent have changed in a directory, and keeps all else.
+
+From the newest call to the oldest, path by path: where the file is as the call left it, it becomes
+what it was before; where a person has changed it since, the two changes are merged by lines. What
+cannot be merged stays as it is, and so does every earlier change of that path: a conflict. Changes
+that are not known to be the call's (`CallRecord.foreign`) stay as well, and are named.
+
+A git repository is undone as a whole or not at all, since half of it would be none: lines of an
+index or a reference cannot be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from casfs.digest import TreeHash
+from casfs.rewind.session_steps import CallRecord
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.system.paths import printable
+from casfs.trees import dated, edit, recorded_state, tree
+from casfs.trees.dated import DatedTree
+from casfs.trees.diff import merge, renames, three_way, unified_diff
+from casfs.trees.diff.merge import is_same
+from casfs.trees.recorded_state import RecordedState
+
+GIT = b".git"
+SAME_LINES = "changed since, in the same lines"
+NOT_TEXT = "changed since, and it is no text"
+GONE = "deleted since"
+REPOSITORY = "its repository has changed since"
+MOVED = "it holds what was elsewhere, and cannot come back there"
+UNSEEN = "ambiguous: the daemon was not there when the call began"
+
+
+@dataclass
+class Undone:
+    """`state`: the directory with the calls undone; `changed`: from what it is now to that;
+    `conflicts`: paths that stay as they are though a call has changed them; `kept`: those that stay
+    since they are not known to be of a call; both with the reason."""
+
+    state: RecordedState
+    changed: list[tree.Change] = field(default_factory=list)
+    conflicts: dict[bytes, str] = field(default_factory=dict)
+    kept: dict[bytes, str] = field(default_factory=dict)
+
+
+def undo_calls(store: Store, current: RecordedState, calls: Iterable[CallRecord]) -> Undone:
+    """Returns what a directory that holds `current` shall hold without the changes of these calls,
+    given newest first. Raises NotFound, Corrupt."""
+    undoing = _Undoing(store, current.full)
+    local = {path for path, _ in recorded_state.local_paths(store, current.tree, current.full)}
+    for call in calls:
+        if call.before is None or call.after is None:
+            continue
+        undoing.undo(call)
+        for side in (call.before, call.after):
+            local |= {path for path, _ in recorded_state.local_paths(store, side.tree, side.full)}
+    edits = undoing.edits()
+    changed = [
+        tree.Change(path, tree.find(store, current.full, path), entry)
+        for path, entry in sorted(edits.items())
+    ]
+    state = current
+    if edits:
+        state = _with_edits(store, current, edits, local, undoing.oldest)
+    return Undone(state, changed, undoing.conflicts, undoing.kept)
+
+
+def _with_edits(
+    store: Store,
+    current: RecordedState,
+    edits: dict[bytes, Entry | None],
+    local: set[bytes],
+    like: RecordedState | None,
+) -> RecordedState:
+    with store.local_writes().batch() as batch:
+        origin = None if like is None else like.full
+        full = edit.with_entries(store, batch, root=current.full, changes=edits, like=origin)
+        batch.commit()
+        times = None
+        if like is not None:
+            times = dated.times_for(store, batch, tree=full.hash, source=like.whole)
+        return recorded_state.divide(store, batch, DatedTree(full.hash, times), local)
+
+
+class _Undoing:
+    """`oldest`: the directory before the oldest call that was undone."""
+
+    def __init__(self, store: Store, current: TreeHash) -> None:
+        self._store = store
+        self._current = current
+        self._entries: dict[bytes, Entry | None] = {}  # as undone so far, of the paths looked at
+        self.conflicts: dict[bytes, str] = {}
+        self.kept: dict[bytes, str] = {}
+        self.oldest: RecordedState | None = None
+
+    def undo(self, call: CallRecord) -> None:
+        assert call.before is not None
+        assert call.after is not None
+        self.oldest = call.before
+        changes = list(tree.changes(self._store, call.before.full, call.after.full))
+        moved = self._moved(changes)
+        # Entries before their directory: whether that can become a file depends on them. Before
+        # all what was moved away: where it cannot come back, the file that it went to stays.
+        changes.sort(key=lambda change: change.path, reverse=True)
+        changes.sort(key=lambda change: change.path not in moved)
+        for change in changes:
+            self._undo_change(call, change)
+            if change.path in moved and self._stays_as_it_is(change.path):
+                for path in moved[change.path]:
+                    self.conflicts.setdefault(path, MOVED)
+
+    def _moved(self, changes: list[tree.Change]) -> dict[bytes, list[bytes]]:
+        """Returns to which files the former content of each path went, also of one that was written
+        again after that, and to one that was there."""
+        old_files = {change.path: change.old for change in changes if isinstance(change.old, File)}
+        new_files = {change.path: change.new for change in changes if isinstance(change.new, File)}
+        moved: dict[bytes, list[bytes]] = {}
+        for path, source in renames.pairs(self._store, old_files, new_files).items():
+            if path != source:
+                moved.setdefault(source, []).append(path)
+        return moved
+
+    def _undo_change(self, call: CallRecord, change: tree.Change) -> None:
+        before, after = (self._leaf(entry) for entry in (change.old, change.new))
+        if before is None and after is None:  # the mode of a directory
+            return
+        if (reason := _foreign_reason(call, change.path)) is not None:
+            self.kept.setdefault(change.path, reason)
+        elif change.path not in self.conflicts:
+            self._undo_path(change.path, before, after)
+
+    def _stays_as_it_is(self, path: bytes) -> bool:
+        return path in self.conflicts or path in self.kept
+
+    def edits(self) -> dict[bytes, Entry | None]:
+        """Returns what is to change, without the repositories that have a conflict."""
+        broken = {top for path in self.conflicts if (top := _repository(path)) is not None}
+        edits: dict[bytes, Entry | None] = {}
+        for path, entry in self._entries.items():
+            if _repository(path) in broken:
+                self.conflicts.setdefault(path, REPOSITORY)
+            elif not is_same(entry, tree.find(self._store, self._current, path)):
+                edits[path] = entry
+        blocked: list[tuple[bytes, str]] = []
+        merge.drop_blocked(edits, self._leaves(edits), blocked)
+        self.conflicts |= dict(blocked)
+        return edits
+
+    def _undo_path(self, path: bytes, before: Entry | None, after: Entry | None) -> None:
+        if path in self._entries:
+            current = self._entries[path]
+        else:
+            there = tree.find(self._store, self._current, path)
+            current = self._leaf(there)
+            if current is None and isinstance(there, Subdirectory) and self._stays(path, there):
+                self.conflicts[path] = "a directory is there now"
+                return
+        if is_same(current, before):
+            self._entries[path] = current
+            return
+        if is_same(current, after):
+            self._entries[path] = before
+            return
+        if _repository(path) is not None:
+            self.conflicts[path] = REPOSITORY
+        elif isinstance(current, File) and isinstance(before, File) and isinstance(after, File):
+            self._merge(path, current, before, after)
+        elif current is None:
+            self.conflicts[path] = GONE
+        else:
+            self.conflicts[path] = NOT_TEXT if before is not None else "changed since"
+
+    def _merge(self, path: bytes, current: File, before: File, after: File) -> None:
+        texts = [unified_diff.text_lines(self._store, file) for file in (after, current, before)]
+        if any(isinstance(text, str) for text in texts):
+            self.conflicts[path] = NOT_TEXT
+            return
+        base, ours, theirs = (b"".join(text) for text in texts)  # type: ignore[arg-type]
+        merged = three_way.merge(base, ours, theirs, labels=("now", "before"))
+        if merged.conflicts:
+            self.conflicts[path] = SAME_LINES
+            return
+        executable = current.executable
+        if current.executable == after.executable:
+            executable = before.executable
+        digest = self._store.local_writes().put(merged.text)
+        self._entries[path] = current._replace(digest=digest, executable=executable)
+
+    def _stays(self, path: bytes, directory: Subdirectory) -> bool:
+        """Returns whether a directory has an entry that is not undone."""
+        for inner, entry in tree.walk(self._store, directory.digest.hash):
+            inner_path = path + b"/" + inner
+            if self._leaf(entry) is not None and self._entries.get(inner_path, entry) is not None:
+                return True
+        return False
+
+    def _leaf(self, entry: Entry | None) -> Entry | None:
+        """Returns a file, a link or an empty directory; None for a directory with entries."""
+        is_leaf = entry is not None and merge.is_leaf(self._store, entry)
+        return entry if is_leaf else None
+
+    def _leaves(self, edits: dict[bytes, Entry | None]) -> set[bytes]:
+        """Returns the leaves of the directory that may be above or below new ones."""
+        leaves = set()
+        for path, entry in edits.items():
+            if entry is None:
+                continue
+            parts = path.split(b"/")
+            for count in range(1, len(parts) + 1):
+                name = b"/".join(parts[:count])
+                there = tree.find(self._store, self._current, name)
+                if there is None:
+                    break
+                if not isinstance(there, Subdirectory):
+                    leaves.add(name)
+                elif count == len(parts):
+                    below = tree.walk(self._store, there.digest.hash)
+                    leaves |= {name + b"/" + inner for inner, _ in below}
+        return leaves
+
+
+def _foreign_reason(call: CallRecord, path: bytes) -> str | None:
+    """Returns why a change is not known to be the call's; None where it is."""
+    name = printable(path)
+    if (reason := call.foreign.get(name)) is not None:
+        return reason
+    if call.is_unseen and (call.paths is None or name not in call.paths):
+        return UNSEEN
+    return None
+
+
+def _repository(path: bytes) -> bytes | None:
+    """Returns the git directory that holds a path, if one does."""
+    parts = path.split(b"/")
+    if GIT not in parts:
+        return None
+    return b"/".join(parts[: parts.index(GIT) + 1])

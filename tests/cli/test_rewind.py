@@ -1,0 +1,134 @@
+"""`rewind`: what it prints, asks, refuses and leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.store.store import Store
+from casfs.threads import sessions
+from engine.sessions.session_directory import SessionDirectory
+from tests.support.attached_agent import AttachedAgent
+from tests.support.engine import Cli
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "a").write_text("1\n2\n3\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def agent(cli: Cli, project: Path) -> Iterator[AttachedAgent]:
+    with Store.open(cli.root) as store:
+        followed = SessionDirectory(store, project, None)
+        yield AttachedAgent(store, project, followed)
+        followed.close()
+
+
+def test_the_last_shell_command(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt("Tidy up")
+    agent.write("b", "b\n")
+    agent.run("rm a; echo x > c")
+    (project / "mine").write_text("mine")
+    head = f"{project}, back to before 1.2, your own changes kept:\nA a\nD c\n"
+    assert cli("rewind", "--last", "--dry-run").text == head
+    assert not (project / "a").exists()
+    assert cli("rewind", "--last").text == f"{head}casfs undo takes it back\n"
+    assert sorted(path.name for path in project.iterdir()) == ["a", "b", "mine"]
+    assert "before-restore@" in cli("undo").text
+    assert sorted(path.name for path in project.iterdir()) == ["b", "c", "mine"]
+
+
+def test_the_list(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt("Tidy up\nand more")
+    agent.write("b", "b\n")
+    agent.run("true")
+    rows = cli("rewind", "--list", "--json").json
+    assert [(row["point"], row["tool"], row["text"], row["changed"]) for row in rows] == [
+        ("1.2", "Bash", "x", []),
+        ("1.1", "Write", "b", ["b"]),
+        ("1", "prompt", "Tidy up", []),
+    ]
+    assert cli("rewind", "--list").text.splitlines()[0].startswith("1.2\t")
+
+
+def test_conflicts_are_named_first(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt()
+    agent.run("sed -i s/1/one/ a; echo x > new")
+    (project / "a").write_text("ONE\n2\n3\n")
+    answer = cli("rewind", "--to", "1", code=1)
+    assert answer.err == "casfs: warning: a stays as it is: changed since, in the same lines\n"
+    assert "D new" in answer.text
+    assert (project / "a").read_text() == "ONE\n2\n3\n"
+    value = cli("rewind", "--to", "1", "--json", code=1).json
+    assert value["conflicts"] == {"a": "changed since, in the same lines"}
+    assert value["changes"] == []
+
+
+def test_exactly(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt()
+    agent.run("echo x > new")
+    (project / "mine").write_text("mine")
+    value = cli("rewind", "--to", "1", "--exact", "--json").json
+    assert (value["exact"], value["what"], value["conversation"]) == (True, "files", None)
+    assert sorted(path.name for path in project.iterdir()) == ["a"]
+
+
+def test_a_session_by_its_name(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt()
+    agent.run("echo x > new")
+    for name in ("one", agent.thread.id, agent.thread.id[-6:]):
+        assert cli("rewind", name, "--last", "--dry-run", "--json").json["changes"]
+
+
+def test_the_conversation(
+    cli: Cli, project: Path, agent: AttachedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.prompt("first")
+    agent.stop()
+    agent.prompt("second")
+    agent.run("echo x > new")
+    transcript = Path.home() / "one.jsonl"
+    lines = [
+        {"type": "user", "message": {"content": "first"}},
+        {"type": "assistant", "message": {"content": [{"type": "text", "text": "Done."}]}},
+        {"type": "user", "message": {"content": "second"}},
+    ]
+    transcript.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(sessions, "about", _with_transcript(sessions.about, str(transcript)))
+    answer = cli("rewind", "--to", "2", "--what", "both")
+    assert "quit the session, then run: claude --resume " in answer.text
+    assert not (project / "new").exists()
+    id = answer.text.split()[-1]
+    assert len((Path.home() / f"{id}.jsonl").read_text().splitlines()) == 2
+    fork = next(thread for thread in sessions.newest_first(agent.store) if thread.fields["fork"])
+    assert fork.fields["fork"] == {"thread": agent.thread.id, "step": 1}
+    assert fork.record["session"]["id"] == id
+    value = cli("rewind", "--to", "2", "--what", "conversation", "--json").json
+    assert value["conversation"]["command"].startswith("claude --resume ")
+
+
+def _with_transcript(about: object, transcript: str) -> object:
+    def changed(store: Store, thread: object) -> dict[str, object]:
+        return {**about(store, thread), "transcript": transcript}  # type: ignore[operator]
+
+    return changed
+
+
+def test_usage(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    assert "no session of an attached agent" in cli.refused("rewind", "--last", code=3)
+    agent.prompt()
+    agent.run("true")
+    assert "a terminal lets you choose" in cli("rewind", code=2).err
+    assert "give one of" in cli("rewind", "--last", "--list", code=2).err
+    assert "--last keeps your own" in cli("rewind", "--last", "--exact", code=2).err
+    assert "no prompt 7" in cli.refused("rewind", "--to", "7", code=3)
+    assert "is no prompt (3) and no call" in cli.refused("rewind", "--to", "x", code=3)
+    assert "no call of this session has changed" in cli.refused("rewind", "--last", code=3)

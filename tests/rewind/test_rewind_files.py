@@ -1,0 +1,263 @@
+"""Rewinds of files: what the agent did goes, what a person did stays, and undo brings it back."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from casfs.checkpoints import checkpoint, overwritten
+from casfs.errors import Conflict, NotFound
+from casfs.rewind import rewind_files
+from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.session_steps import Point
+from casfs.trees.restore.restore import RestoreOptions, restore
+from tests.support.attached_agent import AttachedAgent, contents
+
+
+def rewind(agent: AttachedAgent, point: str, *, is_exact: bool = False) -> FilePlan:
+    steps = agent.steps()
+    plan = rewind_files.plan(
+        agent.store, agent.directory, steps, Point.parse(point), is_exact=is_exact
+    )
+    if plan.undone.changed:
+        rewind_files.do(agent.store, agent.directory, plan, steps)
+    return plan
+
+
+def changed(plan: FilePlan) -> list[bytes]:
+    return [change.path for change in plan.undone.changed]
+
+
+def undo(agent: AttachedAgent) -> None:
+    (files,) = overwritten.listing(agent.store)
+    state = checkpoint.recorded(agent.store, files.before)
+    options = RestoreOptions(on_local_changes=lambda state, paths: None)
+    restore(agent.store, state, files.directory, options)
+
+
+def git(directory: Path, *arguments: str) -> str:
+    argv = ["git", "-C", directory, "-c", "user.name=x", "-c", "user.email=x@y", *arguments]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_shell_command_is_taken_back(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    point = agent.run("sed -i s/1/one/ a; rm b; mkdir -p d/e; echo new > d/e/f; chmod +x a")
+    (project / "mine").write_text("mine")
+    plan = rewind(agent, point)
+    assert changed(plan) == [b"a", b"b", b"d/e/f"]
+    (project / "mine").unlink()
+    assert contents(project) == contents(agent.copy_of(point))
+
+
+def test_both_have_changed_other_lines_of_a_file(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    point = agent.run("sed -i s/1/one/ a")
+    (project / "a").write_text((project / "a").read_text().replace("8", "eight"))
+    plan = rewind(agent, point)
+    assert plan.undone.conflicts == {}
+    assert (project / "a").read_text() == "1\n2\n3\n4\n5\n6\n7\neight\n"
+
+
+def test_both_have_changed_the_same_line(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("sed -i s/8/eight/ a")
+    agent.run("sed -i s/1/one/ a; echo x >> b")
+    (project / "a").write_text((project / "a").read_text().replace("one", "ONE"))
+    before = (project / "a").read_text()
+    plan = rewind(agent, "1")
+    assert plan.undone.conflicts == {b"a": "changed since, in the same lines"}
+    assert (project / "a").read_text() == before
+    assert (project / "b").read_text() == "b\n"
+
+
+def test_what_a_person_did_between_two_calls(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("sed -i s/1/one/ a")
+    (project / "a").write_text((project / "a").read_text().replace("4", "four"))
+    (project / "mine").write_text("mine")
+    agent.run("sed -i s/8/eight/ a; echo more >> mine; rm b")
+    rewind(agent, "1")
+    assert (project / "a").read_text() == "1\n2\n3\nfour\n5\n6\n7\n8\n"
+    assert (project / "mine").read_text() == "mine"
+    assert (project / "b").read_text() == "b\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "reason"),
+    [
+        ("rm a", "echo x >> a", "deleted since"),
+        ("echo y >> new", "printf x > new", "changed since"),
+        ("printf '\\0\\1' > a", "printf '\\0' > a", "changed since, and it is no text"),
+        ("ln -sf b a", "echo x >> a", "changed since, and it is no text"),
+        ("rm new; mkdir new; echo y > new/f", "echo x > new", "a directory is there now"),
+    ],
+)
+def test_what_cannot_be_merged(
+    agent: AttachedAgent, project: Path, mine: str, theirs: str, reason: str
+) -> None:
+    agent.prompt()
+    agent.run(theirs)
+    subprocess.run(["sh", "-c", mine], cwd=project, check=True)
+    before = contents(project)
+    plan = rewind(agent, "1")
+    assert list(plan.undone.conflicts.values()) == [reason]
+    assert contents(project) == before
+
+
+def test_a_file_where_a_directory_was(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("rm b; mkdir b; echo x > b/x")
+    rewind(agent, "1")
+    assert (project / "b").read_text() == "b\n"
+    agent.run("rm b; mkdir b; echo x > b/x")
+    (project / "b/mine").write_text("mine")
+    plan = rewind(agent, "1.2")
+    assert b"b" in plan.undone.conflicts
+    assert (project / "b/mine").read_text() == "mine"
+
+
+def test_exactly_as_it_was(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("echo x >> a")
+    (project / "mine").write_text("mine")
+    second = agent.run("rm -r mine b; mkdir empty; ln -s a link")
+    third = agent.run("rm -r empty link")
+    (project / "later").write_text("later")
+    for point in (third, second, "1"):
+        rewind(agent, point, is_exact=True)
+        assert contents(project) == contents(agent.copy_of(point))
+
+
+def test_undo_brings_it_back(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("echo x >> a; rm b; echo .env; echo TOKEN=1 > .env; mkdir d; echo 1 > d/x")
+    (project / "mine").write_text("mine")
+    before = contents(project)
+    rewind(agent, "1", is_exact=True)
+    assert "mine" not in contents(project)
+    undo(agent)
+    assert contents(project) == before
+
+
+def test_private_and_derived_files(agent: AttachedAgent, project: Path) -> None:
+    (project / "package.json").write_text("{}")
+    agent.prompt()
+    agent.run("mkdir -p node_modules/x; echo 1 > node_modules/x/index.js; echo A=1 > .env")
+    agent.run("echo 2 > node_modules/x/index.js; rm .env")
+    rewind(agent, "1.2")
+    assert (project / "node_modules/x/index.js").read_text() == "1\n"
+    assert (project / ".env").read_text() == "A=1\n"
+    rewind(agent, "1")
+    assert contents(project) == contents(agent.copy_of("1"))
+
+
+def test_other_prompts_stay(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt("first")
+    agent.run("echo 1 > one")
+    agent.stop()
+    agent.prompt("second")
+    agent.run("echo 2 > two")
+    rewind(agent, "2")
+    assert (project / "one").exists()
+    assert not (project / "two").exists()
+
+
+def test_the_last_and_the_last_before_it(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("echo 1 > one")
+    agent.run("true")
+    agent.run("echo 2 > two")
+    for gone in ("two", "one"):
+        steps = agent.steps()
+        plan = rewind_files.plan_last(agent.store, project, steps)
+        rewind_files.do(agent.store, project, plan, steps)
+        assert not (project / gone).exists()
+    with pytest.raises(NotFound, match="no call of this session has changed a file"):
+        rewind_files.plan_last(agent.store, project, agent.steps())
+
+
+def test_a_commit_is_undone_as_a_whole(agent: AttachedAgent, project: Path) -> None:
+    git(project, "init", "-q", "-b", "main")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    agent.prompt()
+    commit = "git -c user.name=x -c user.email=x@y commit -qam second"
+    agent.run(f"echo x >> a; {commit}")
+    rewind(agent, "1")
+    assert git(project, "log", "--format=%s").split() == ["first"]
+    assert git(project, "status", "--porcelain") == ""
+    git(project, "fsck", "--strict")
+
+
+def test_a_repository_that_a_person_went_on_with(agent: AttachedAgent, project: Path) -> None:
+    git(project, "init", "-q", "-b", "main")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    agent.prompt()
+    agent.run("echo x >> b; git -c user.name=x -c user.email=x@y commit -qam second")
+    (project / "a").write_text("mine\n")
+    git(project, "commit", "-qam", "third")
+    plan = rewind(agent, "1")
+    assert {path.split(b"/")[0] for path in plan.undone.conflicts} == {b".git"}
+    assert set(plan.undone.conflicts.values()) == {"its repository has changed since"}
+    assert git(project, "log", "--format=%s").split() == ["third", "second", "first"]
+    assert (project / "b").read_text() == "b\n"
+    git(project, "fsck", "--strict")
+
+
+def test_a_reset_of_uncommitted_work(agent: AttachedAgent, project: Path) -> None:
+    git(project, "init", "-q", "-b", "main")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    (project / "a").write_text("uncommitted\n")
+    (project / "untracked").write_text("untracked\n")
+    agent.prompt()
+    point = agent.run("git reset -q --hard; git clean -qfdx")
+    assert not (project / "untracked").exists()
+    rewind(agent, point)
+    assert (project / "a").read_text() == "uncommitted\n"
+    assert (project / "untracked").read_text() == "untracked\n"
+
+
+def test_changes_that_are_not_known_to_be_its(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.call(
+        lambda: subprocess.run(["sh", "-c", "echo x > other; echo y >> b"], cwd=project),
+        "Edit",
+        path="b",
+    )
+    plan = rewind(agent, "1")
+    assert plan.undone.kept == {b"other": "ambiguous"}
+    assert (project / "other").exists()
+    assert (project / "b").read_text() == "b\n"
+
+
+def test_a_directory_that_changes_after_the_plan(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("echo x >> a")
+    steps = agent.steps()
+    plan = rewind_files.plan(agent.store, project, steps, Point(1), is_exact=False)
+    (project / "b").write_text("meanwhile")
+    with pytest.raises(Conflict, match="has changed since"):
+        rewind_files.do(agent.store, project, plan, steps)
+    assert (project / "a").read_text().endswith("x\n")
+
+
+def test_a_plan_stores_nothing(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("echo x >> a")
+    (project / "mine").write_text("never stored")
+    before = sum(1 for _ in agent.store.blobs.iterate())
+    rewind_files.plan(agent.store, project, agent.steps(), Point(1), is_exact=False)
+    assert sum(1 for _ in agent.store.blobs.iterate()) == before
+
+
+@pytest.mark.parametrize("text", ["x", "1.x", "", "9", "1.9", "1.0", "-1"])
+def test_points_that_are_none(agent: AttachedAgent, project: Path, text: str) -> None:
+    agent.prompt()
+    agent.run("true")
+    with pytest.raises(NotFound):
+        rewind(agent, text)

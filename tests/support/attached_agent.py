@@ -1,0 +1,116 @@
+"""An outside agent that is played here: its calls are recorded as the daemon records them, without
+a daemon and without hooks, so that thousands of calls take seconds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from casfs.rewind import session_steps
+from casfs.rewind.session_steps import StepRecord
+from casfs.store.store import Store
+from casfs.threads import sessions
+from casfs.threads.threads import Thread
+from engine.sessions.recorder import SessionRecorder
+from engine.sessions.session_directory import SessionDirectory
+from tests.support.sessions import ClaudeEvents, name
+
+
+class AttachedAgent:
+    """`copies`: where a copy of the directory is kept at each point of the session, if anywhere."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: Path,
+        followed: SessionDirectory,
+        copies: Path | None = None,
+        session: str = "one",
+        pid: int | None = None,
+    ) -> None:
+        self.store = store
+        self.directory = directory
+        self.copies = copies
+        self._followed = followed
+        self._events = ClaudeEvents(directory, session=session, pid=pid or os.getpid())
+        self._recorder = SessionRecorder(store, {})
+        self._step = 0
+        self._calls = 0
+
+    def prompt(self, text: str = "go") -> None:
+        self._step += 1
+        self._calls = 0
+        self._copy(str(self._step))
+        self._report(self._events.prompt(text))
+
+    def call(self, act: Callable[[], object], tool: str = "Bash", path: str | None = None) -> str:
+        """Has the agent do something by a tool; returns the point before it."""
+        self._calls += 1
+        point = f"{self._step}.{self._calls}"
+        arguments: dict[str, Any] = {"command": "x"}
+        if path is not None:
+            arguments = {"file_path": str(self.directory / path)}
+        self._copy(point)
+        self._report(self._events.call(point, tool, **arguments))
+        act()
+        self._report(self._events.result(point, tool, **arguments))
+        return point
+
+    def run(self, command: str) -> str:
+        """Has the agent run a line of a shell."""
+        return self.call(lambda: subprocess.run(["sh", "-c", command], cwd=self.directory))
+
+    def write(self, path: str, text: str) -> str:
+        """Has the agent write a file by its edit tool."""
+        file = self.directory / path
+
+        def act() -> None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+        return self.call(act, "Write", path)
+
+    def stop(self, text: str = "Done.") -> None:
+        self._report(self._events.stop(text))
+
+    @property
+    def thread(self) -> Thread:
+        ours = (
+            thread
+            for thread in sessions.newest_first(self.store)
+            if sessions.about(self.store, thread)["id"] == self._events.session
+        )
+        return next(ours)
+
+    def steps(self) -> list[StepRecord]:
+        return session_steps.load(self.store, self.thread)
+
+    def copy_of(self, point: str) -> Path:
+        assert self.copies is not None
+        return self.copies / point
+
+    def _report(self, payload: dict[str, Any]) -> None:
+        event = self._events.event(payload)
+        self._recorder.record(event, self._followed.boundary(event), name())
+
+    def _copy(self, point: str) -> None:
+        if self.copies is not None:
+            shutil.copytree(self.directory, self.copies / point, symlinks=True)
+
+
+def contents(directory: Path) -> dict[str, tuple[str, bytes]]:
+    """What a directory holds: by path the kind with the x bit, and the content or target."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        name = str(path.relative_to(directory))
+        if path.is_symlink():
+            found[name] = ("link", str(path.readlink()).encode())
+        elif path.is_dir():
+            found[name] = ("directory", b"")
+        else:
+            found[name] = (f"file {path.stat().st_mode & 0o100:o}", path.read_bytes())
+    return found
