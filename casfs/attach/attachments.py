@@ -206,7 +206,7 @@ def _read(file: Path) -> str | None:
         if not status.st_mode & stat.S_IWUSR or not os.access(file, os.W_OK):
             raise Refused(f"{file} is read-only; it stays as it is")
         if status.st_size > MAX_SETTINGS_BYTES:
-            raise Refused(f"{file} has {status.st_size} bytes; that is no settings file")
+            raise Refused(f"{file} has {status.st_size} bytes; that is not a settings file")
         return file.read_bytes().decode()
     except FileNotFoundError:
         return None

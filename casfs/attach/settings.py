@@ -72,7 +72,7 @@ def _list(value: Any) -> list[Any]:
 def _value(text: str, parent: Container) -> dict[str, Any]:
     value, _ = json_edit.DECODER.raw_decode(text, parent.start)
     if not isinstance(value, dict):
-        raise Invalid("is no JSON object")
+        raise Invalid("is not a JSON object")
     return value
 
 
@@ -80,7 +80,7 @@ def _at(text: str, *path: str | int) -> Container | None:
     """Returns the container at a path; None where there is nothing. Raises Invalid."""
     container = json_edit.container(text, 0)
     if json_edit.SPACE.sub("", text[container.end :]):
-        raise Invalid("is no JSON: it goes on after its end")
+        raise Invalid("is not JSON: it goes on after its end")
     for key in path:
         member = _member(container, key)
         if member is None:

@@ -146,7 +146,7 @@ def parse(data: bytes) -> Event:
         if not isinstance(payload, dict):
             raise ValueError
     except (ValueError, RecursionError):
-        fault = f"{event.agent} reported {len(text)} bytes that are no JSON object"
+        fault = f"{event.agent} reported {len(text)} bytes that are not a JSON object"
         return Event(event.agent, event.reported_ms, event.pid, {}, fault)
     return Event(event.agent, event.reported_ms, event.pid, payload)
 

@@ -140,7 +140,7 @@ class Point:
         """Raises NotFound."""
         step, dot, call = text.partition(".")
         if not step.isdecimal() or (dot and not call.isdecimal()):
-            raise NotFound(f"{text!r} is no prompt (3) and no call (3.2) of a session")
+            raise NotFound(f"{text!r} is neither a prompt (3) nor a call (3.2)")
         return cls(int(step), int(call) if dot else None)
 
 

@@ -52,7 +52,7 @@ def container(text: str, start: int) -> Container:
     try:
         _, end = DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"is no JSON: {error}") from None
+        raise Invalid(f"is not JSON: {error}") from None
     return Container(start, end, list(_members(text, start + 1, bracket)))
 
 

@@ -82,11 +82,11 @@ def test_events_of_an_earlier_boot_come_first(program: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"", "no JSON object"),
-        (b"{", "no JSON object"),
-        (b"[]", "no JSON object"),
-        (b"[" * 100_000, "no JSON object"),
-        (b'{"a": "\xff"}', "no JSON object"),
+        (b"", "not a JSON object"),
+        (b"{", "not a JSON object"),
+        (b"[]", "not a JSON object"),
+        (b"[" * 100_000, "not a JSON object"),
+        (b'{"a": "\xff"}', "not a JSON object"),
     ],
 )
 def test_what_is_no_event(program: Path, data: bytes, fault: str) -> None:
