@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.errors import NotFound
-
 
 @dataclass(frozen=True)
 class OutsideAgent:
@@ -51,10 +49,3 @@ CLAUDE = OutsideAgent(
     timeout=10,
 )
 AGENTS: Mapping[str, OutsideAgent] = {agent.name: agent for agent in (CLAUDE,)}
-
-
-def find(name: str) -> OutsideAgent:
-    """Raises NotFound."""
-    if name not in AGENTS:
-        raise NotFound(f"no agent {name!r} can be attached; these can: {', '.join(AGENTS)}")
-    return AGENTS[name]

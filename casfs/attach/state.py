@@ -81,7 +81,7 @@ def _fault(store: Store, attachment: Attachment) -> str | None:
     reported = attachments.reported_events(store.root, attachment)
     if reported is None:
         return "the settings cannot be read"
-    wanted = set(agents.find(attachment.agent).events)
+    wanted = set(agents.AGENTS[attachment.agent].events)
     if missing := wanted - reported:
         return f"no hook for {', '.join(sorted(missing))}; detach, and attach again"
     return None

@@ -23,6 +23,7 @@ from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import reserve
 from casfs.trees.git.index import TrackedFiles
 
+AGENT = click.Choice([*agents.AGENTS])
 project_option = click.option(
     "--project", metavar="DIR", help="Only in this project (default: that of the directory)."
 )
@@ -30,7 +31,7 @@ user_option = click.option("--user", is_flag=True, help="In all projects of your
 
 
 @click.command()
-@click.argument("agent", required=False)
+@click.argument("agent", required=False, type=AGENT)
 @project_option
 @user_option
 @click.option("--dry-run", is_flag=True, help="Show what would be written; change nothing.")
@@ -49,8 +50,7 @@ def attach(
 ) -> None:
     """Record what AGENT does from now on: each session is a thread, each prompt a step.
 
-    AGENT runs as before; its settings get hooks, which `casfs detach` takes out again. Known:
-    claude.
+    AGENT runs as before; its settings get hooks, which `casfs detach` takes out again.
 
     \b
     casfs attach claude
@@ -70,7 +70,7 @@ def attach(
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", type=AGENT)
 @project_option
 @user_option
 @json_option
@@ -88,7 +88,7 @@ def detach(agent: str, project: str | None, user: bool) -> None:
 
 
 def _attach(name: str, project: str | None, user: bool, dry_run: bool) -> None:
-    agent = agents.find(name)
+    agent = agents.AGENTS[name]
     directory = _project(project, user)
     if directory is not None:
         refuse_home_or_root(directory, force=None)
@@ -149,7 +149,7 @@ def _refuse_tracked(file: Path, directory: Path) -> None:
 
 
 def _summary(root: Path, change: SettingsChange) -> Iterator[str]:
-    agent = agents.find(change.attachment.agent)
+    agent = agents.AGENTS[change.attachment.agent]
     yield f"{change.attachment.file} gets a hook for {', '.join(agent.events)}:"
     yield f"  {attachments.command(root / spool.HOOKS / spool.PROGRAM, agent)}"
 

@@ -27,7 +27,7 @@ from casfs.trees.recorded_state import RecordedState
 
 GIT = b".git"
 SAME_LINES = "changed since, in the same lines"
-NOT_TEXT = "changed since, and it is no text"
+NOT_TEXT = "changed since, and it is not a text"
 GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
 MOVED = "it holds what was elsewhere, and cannot come back there"

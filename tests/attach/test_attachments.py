@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.attach import agents, attachments, spool
+from casfs.attach import attachments, spool
 from casfs.attach.agents import CLAUDE
 from casfs.attach.attachments import Attachment
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
@@ -192,11 +192,6 @@ def test_a_damaged_list(root: Path) -> None:
     (root / attachments.FILE).write_text("{")
     with pytest.raises(Invalid, match=r"attached.json is damaged"):
         attachments.load(root)
-
-
-def test_agents_that_are_known() -> None:
-    with pytest.raises(NotFound, match="these can: claude"):
-        agents.find("emacs")
 
 
 def test_the_command_succeeds_without_its_program(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_pause(cli: Cli, project: Path) -> None:
 
 
 def test_usage(cli: Cli, project: Path) -> None:
-    assert "these can: claude" in cli.refused("attach", "emacs", code=3)
+    assert "'emacs' is not 'claude'" in cli("attach", "emacs", code=2).err
     assert "give AGENT, --list" in cli("attach", code=2).err
     assert "give AGENT, --list" in cli("attach", "claude", "--list", code=2).err
     both = cli("attach", "claude", "--user", "--project", ".", code=2)

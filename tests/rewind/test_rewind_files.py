@@ -90,8 +90,8 @@ def test_what_a_person_did_between_two_calls(agent: AttachedAgent, project: Path
     [
         ("rm a", "echo x >> a", "deleted since"),
         ("echo y >> new", "printf x > new", "changed since"),
-        ("printf '\\0\\1' > a", "printf '\\0' > a", "changed since, and it is no text"),
-        ("ln -sf b a", "echo x >> a", "changed since, and it is no text"),
+        ("printf '\\0\\1' > a", "printf '\\0' > a", "changed since, and it is not a text"),
+        ("ln -sf b a", "echo x >> a", "changed since, and it is not a text"),
         ("rm new; mkdir new; echo y > new/f", "echo x > new", "a directory is there now"),
     ],
 )

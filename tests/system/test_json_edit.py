@@ -57,7 +57,7 @@ def test_the_layout_of_the_others() -> None:
 
 @pytest.mark.parametrize(
     ("text", "fault"),
-    [("", "another value"), ("1", "another value"), ('{"a" 1}', "not JSON"), ("[1", "no JSON")],
+    [("", "another value"), ("1", "another value"), ('{"a" 1}', "not JSON"), ("[1", "not JSON")],
 )
 def test_what_is_no_container(text: str, fault: str) -> None:
     with pytest.raises(Invalid, match=fault):

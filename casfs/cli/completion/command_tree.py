@@ -45,7 +45,7 @@ KINDS = {
     **dict.fromkeys(("directory", "source"), DIRECTORY),
     **dict.fromkeys(("file", "paths", "output", "have", "steps_file"), FILE),
     **dict.fromkeys(("hash", "hashes", "why", "purge"), HASH),
-    **dict.fromkeys(("id", "ids", "thread"), THREAD),
+    **dict.fromkeys(("id", "ids", "thread", "session"), THREAD),
     "sides": REVISION_OR_DIRECTORY,
     "workspace": REVISION_OR_DIRECTORY,
     "workflow": WORKFLOW,
@@ -60,6 +60,8 @@ KINDS = {
 NAMES = {"checkpoint": NAME, "workflow": WORKFLOW, "agent": AGENT, "plugin": PLUGIN}
 OTHERS = {  # command and parameter, where the rules above do not hold
     "agent test workspace": DIRECTORY,
+    **dict.fromkeys(("attach project", "attach pause", "attach resume"), DIRECTORY),
+    "detach project": DIRECTORY,
     **dict.fromkeys(("bisect id", "bisect good", "bisect bad"), REVISION),
     "help words": COMMAND,
     "schema show words": TYPE,
