@@ -26,7 +26,8 @@ TRUNK = """
     casfs.backend casfs.backend.postgres
     casfs.store.nodes casfs.store casfs.agents casfs.threads
     casfs.trees casfs.trees.diff casfs.trees.git casfs.trees.snapshot casfs.trees.restore
-    casfs.checkpoints casfs.exchange casfs.attach casfs.rewind casfs.history
+    casfs.checkpoints casfs.exchange casfs.attach casfs.sessions
+    casfs.transcripts casfs.rewind casfs.history
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
     casfs.maintenance casfs.remotes
 """.split()

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from casfs.attach import settings, spool
-from casfs.attach.agents import OutsideAgent
+from casfs.attach.agents import AGENTS, OutsideAgent
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.system import locks
 from casfs.system.clock import now_ms
@@ -27,8 +27,8 @@ MAX_SETTINGS_BYTES = 16 << 20
 @dataclass(frozen=True)
 class Attachment:
     """`directory`: the project, None for all of a user; `file`: the settings that were changed;
-    `emptied`: as of `settings.with_hooks`; `created`: the file and its folder, as far as they
-    were not there; `attached_ms`: since 1970 UTC."""
+    `emptied`: as of `settings.with_hooks`; `created`: the file and the folders above it that
+    were not there, the innermost first; `attached_ms`: since 1970 UTC."""
 
     agent: str
     directory: str | None
@@ -78,22 +78,52 @@ def load(root: Path) -> Attachments:
 def plan(root: Path, agent: OutsideAgent, project: Path | None, home: Path) -> SettingsChange:
     """Returns what `attach` would write. Raises Conflict where the agent is attached there, Refused
     and Invalid for a settings file that is not to be changed."""
+    if project is not None and agent.project_file is None:
+        raise Refused(f"{agent.name} has no settings of a project that are yours alone; use --user")
     file = agent.settings(project, home)
-    created = [str(path) for path in (file, file.parent) if not path.exists()]
+    created = _missing(file, home if project is None else project)
     before = _read(file)
     program = root / spool.HOOKS / spool.PROGRAM
     try:
-        if settings.events(before or "", str(program)):
-            raise Conflict(f"{agent.name} is attached in {file} already")
-        hook = {"type": "command", "command": command(program, agent), "timeout": agent.timeout}
-        after, emptied = settings.with_hooks(before or "", dict.fromkeys(agent.events, hook))
-        if json.loads(after).get("disableAllHooks") is True:
-            raise Refused(f"{file} turns all hooks off (disableAllHooks)")
+        if agent.plugin is None:
+            after, emptied = _with_hooks(agent, file, program, before or "")
+        else:
+            after, emptied = _plugin(agent, file, program, before), {}
     except Invalid as error:
         raise Invalid(f"{file} {error}; it stays as it is") from None
     directory = None if project is None else str(project)
     attachment = Attachment(agent.name, directory, str(file), emptied, tuple(created), now_ms())
     return SettingsChange(attachment, before, after)
+
+
+def _missing(file: Path, above: Path) -> list[str]:
+    """Returns the file and the folders below `above` that are not there, the innermost first."""
+    paths = (file, *file.parents)
+    return [str(path) for path in paths if above in path.parents and not path.exists()]
+
+
+def _with_hooks(
+    agent: OutsideAgent, file: Path, program: Path, before: str
+) -> tuple[str, dict[str, str]]:
+    """Returns the settings with our hooks. Raises Conflict, Refused, Invalid."""
+    if settings.events(before, str(program)):
+        raise Conflict(f"{agent.name} is attached in {file} already")
+    hook = {"type": "command", "command": command(program, agent), "timeout": agent.timeout}
+    after, emptied = settings.with_hooks(before, dict.fromkeys(agent.events, hook))
+    if json.loads(after).get("disableAllHooks") is True:
+        raise Refused(f"{file} turns all hooks off (disableAllHooks)")
+    return after, emptied
+
+
+def _plugin(agent: OutsideAgent, file: Path, program: Path, before: str | None) -> str:
+    """Returns the text of a plugin. Raises Conflict, Refused where there is a file."""
+    if before is not None:
+        if str(program) in before:
+            raise Conflict(f"{agent.name} is attached in {file} already")
+        raise Refused(f"{file} is there already, and is none of ours")
+    assert agent.plugin is not None
+    text = Path(__file__).with_name(agent.plugin).read_text("utf-8")
+    return text.replace('"@COMMAND@"', json.dumps(command(program, agent)))
 
 
 def command(program: Path, agent: OutsideAgent) -> str:
@@ -146,16 +176,21 @@ def _take_out(root: Path, attachment: Attachment) -> None:
     if before is None:  # the project was deleted, or moved
         return
     program = str(root / spool.HOOKS / spool.PROGRAM)
+    is_plugin = AGENTS[attachment.agent].plugin is not None
     try:
-        after = settings.without_hooks(before, program, attachment.emptied)
+        after = "{}"
+        if not is_plugin:
+            after = settings.without_hooks(before, program, attachment.emptied)
+        elif program not in before:
+            raise Refused(f"{file} is none of ours any more; it stays as it is")
     except Invalid as error:
         raise Invalid(f"{file} {error}; take out what runs {program} by hand") from None
     if attachment.file in attachment.created and after.strip() == "{}":
         with os_errors(f"cannot delete {file}"):
             file.unlink()
         with suppress(OSError):  # another file is in it
-            if str(file.parent) in attachment.created:
-                file.parent.rmdir()
+            for folder in attachment.created[1:]:
+                Path(folder).rmdir()
     elif after != before:
         _write(file, after)
 
@@ -173,9 +208,13 @@ def set_paused(root: Path, directory: str, *, is_paused: bool) -> None:
 def reported_events(root: Path, attachment: Attachment) -> set[str] | None:
     """Returns the events for which the settings of an attachment have our hooks now; None where
     they cannot be read."""
+    agent = AGENTS[attachment.agent]
     program = str(root / spool.HOOKS / spool.PROGRAM)
     try:
-        return settings.events(_read(Path(attachment.file)) or "", program)
+        text = _read(Path(attachment.file)) or ""
+        if agent.plugin is not None:
+            return set(agent.events) if program in text else None
+        return settings.events(text, program)
     except (Invalid, Refused):
         return None
 

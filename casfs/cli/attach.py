@@ -5,20 +5,22 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from casfs import config
-from casfs.attach import agents, attachments, spool, state
+from casfs.attach import agents, attachments, codex_trust, spool, state
+from casfs.attach.agents import OutsideAgent
 from casfs.attach.attachments import Attachment, SettingsChange
 from casfs.cli.background import start_daemon
-from casfs.cli.common import open_store, refuse_home_or_root, store_root
+from casfs.cli.common import open_store, options_as, refuse_home_or_root, store_root
 from casfs.cli.json_values import moment, times
 from casfs.cli.output import echo_line, echo_result, json_option, wants_json, warn
 from casfs.cli.table import Age, Cell, echo_table
-from casfs.errors import Refused, Usage
+from casfs.errors import CasfsError, Refused, Usage
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import reserve
 from casfs.trees.git.index import TrackedFiles
@@ -30,20 +32,31 @@ project_option = click.option(
 user_option = click.option("--user", is_flag=True, help="In all projects of yours.")
 
 
+@dataclass(frozen=True)
+class AttachOptions:
+    """Of `attach AGENT`. `project`: the directory, None for the default; `trust`: the hooks, as
+    codex asks for."""
+
+    project: str | None
+    user: bool
+    trust: bool
+    dry_run: bool
+
+
 @click.command()
 @click.argument("agent", required=False, type=AGENT)
 @project_option
 @user_option
+@click.option("--trust", is_flag=True, help="Of codex: also trust the hooks, as codex asks.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written; change nothing.")
 @click.option("--list", "listing", is_flag=True, help="List what is attached.")
 @click.option("--pause", metavar="DIR", help="Record no sessions in DIR for now.")
 @click.option("--resume", metavar="DIR", help="Record them again.")
 @json_option
+@options_as(AttachOptions)
 def attach(
     agent: str | None,
-    project: str | None,
-    user: bool,
-    dry_run: bool,
+    options: AttachOptions,
     listing: bool,
     pause: str | None,
     resume: str | None,
@@ -55,6 +68,7 @@ def attach(
     \b
     casfs attach claude
     casfs attach claude --user
+    casfs attach codex --trust
     casfs attach --list
     casfs attach --pause ./private
     """
@@ -64,7 +78,7 @@ def attach(
     if listing:
         _list()
     elif agent is not None:
-        _attach(agent, project, user, dry_run)
+        _attach(agents.AGENTS[agent], options)
     else:
         _pause(pause or resume or "", is_paused=pause is not None)
 
@@ -81,15 +95,19 @@ def detach(agent: str, project: str | None, user: bool) -> None:
     casfs detach claude
     casfs detach claude --user
     """
-    directory = _project(project, user)
+    directory = _project(agents.AGENTS[agent], project, user)
     root = store_root()
+    if agent == agents.CODEX.name:
+        _forget_trust(root)
     done = attachments.detach(root, agent, None if directory is None else str(directory))
     echo_result(_value(done), f"{agent} detached: {done.file}")
 
 
-def _attach(name: str, project: str | None, user: bool, dry_run: bool) -> None:
-    agent = agents.AGENTS[name]
-    directory = _project(project, user)
+def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
+    dry_run = options.dry_run
+    if options.trust and agent is not agents.CODEX:
+        raise Usage(f"--trust is for codex; {agent.name} does not ask for it")
+    directory = _project(agent, options.project, options.user)
     if directory is not None:
         refuse_home_or_root(directory, force=None)
         _refuse_tracked(agent.settings(directory, Path.home()), directory)
@@ -98,15 +116,19 @@ def _attach(name: str, project: str | None, user: bool, dry_run: bool) -> None:
     if not wants_json():
         for line in _diff(change) if dry_run else _summary(root, change):
             echo_line(line)
-    value = _value(change.attachment) | {"dryRun": dry_run}
+    value = _value(change.attachment) | {"dryRun": dry_run, "trusted": None}
     where = "all projects" if directory is None else str(directory)
     if dry_run:
-        echo_result(value, f"{name} would be attached in {where}")
+        echo_result(value, f"{agent.name} would be attached in {where}")
         return
     _make_store(root)
     attachments.attach(root, change, os.environ)
     start_daemon(root)
-    echo_result(value, f"{name} attached in {where}; sessions that begin now are recorded")
+    if options.trust:
+        value["trusted"] = codex_trust.trust(root / spool.HOOKS / spool.PROGRAM)
+    elif agent.note:
+        warn(agent.note)
+    echo_result(value, f"{agent.name} attached in {where}; sessions that begin now are recorded")
 
 
 def _make_store(root: Path) -> None:
@@ -123,12 +145,21 @@ def _make_store(root: Path) -> None:
     reserve.allocate(root)
 
 
-def _project(project: str | None, user: bool) -> Path | None:
+def _forget_trust(root: Path) -> None:
+    """Trust that stays is of hooks that are gone: it harms nobody, and codex may be gone, too."""
+    try:
+        codex_trust.forget(root / spool.HOOKS / spool.PROGRAM)
+    except CasfsError as error:
+        warn(f"codex still lists these hooks as trusted: {error}")
+
+
+def _project(agent: OutsideAgent, project: str | None, user: bool) -> Path | None:
     """Returns the directory of a project, None for all of the user: that of --project, or the
-    repository of the working directory, or that itself."""
+    repository of the working directory, or that itself. An agent that has no settings of a project
+    is attached for all."""
     if user and project is not None:
         raise Usage("give --project DIR or --user, not both")
-    if user:
+    if user or (project is None and agent.project_file is None):
         return None
     directory = Path(os.path.realpath(project or "."))
     if project is not None:
@@ -150,7 +181,8 @@ def _refuse_tracked(file: Path, directory: Path) -> None:
 
 def _summary(root: Path, change: SettingsChange) -> Iterator[str]:
     agent = agents.AGENTS[change.attachment.agent]
-    yield f"{change.attachment.file} gets a hook for {', '.join(agent.events)}:"
+    what = f"a hook for {', '.join(agent.events)}" if agent.events else "a plugin"
+    yield f"{change.attachment.file} gets {what}:"
     yield f"  {attachments.command(root / spool.HOOKS / spool.PROGRAM, agent)}"
 
 

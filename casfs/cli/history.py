@@ -27,6 +27,7 @@ from casfs.trees.tree import split_path
 
 LINES = re.compile(r"([1-9]\d{0,8})(?:,([1-9]\d{0,8}))?")
 ID_CHARS = 8  # of the end of an id, which name it
+PROMPT_CHARS = 30
 Row = dict[str, Any]
 
 
@@ -112,7 +113,7 @@ def log(tree: str, as_patch: bool, limit: int | None) -> None:
 
 
 def heads(rows: Sequence[Row]) -> list[str]:
-    """Returns the aligned columns of versions: revision, role, agent, time."""
+    """Returns the aligned columns of versions: revision, role, agent, time, prompt."""
     cells = []
     for row in rows:
         version = row["version"]
@@ -122,9 +123,9 @@ def heads(rows: Sequence[Row]) -> list[str]:
         )
         turn = f"#{row['turn']}" if row.get("turn") else None
         agent = " ".join(filter(None, (version["agent"], version["model"], turn, row.get("tool"))))
-        cells.append(
-            (short, version["role"], agent, (version["recordedAt"] or rfc3339(0))[:19] + "Z")
-        )
+        when = (version["recordedAt"] or rfc3339(0))[:19] + "Z"
+        prompt = version["prompt"] and f'"{version["prompt"][:PROMPT_CHARS]}"'
+        cells.append((short, version["role"], agent, when, prompt or ""))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         " ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True) if width)

@@ -66,6 +66,7 @@ COMMANDS = {
     "watch": ("watch", "record a directory whenever it has come to rest"),
     "attach": ("attach", "record what an agent outside casfs does, from now on"),
     "detach": ("attach", "record it no longer"),
+    "sessions": ("sessions", "what agents outside casfs have done"),
     "rewind": ("rewind", "take back what an attached agent did, and keep your own changes"),
     "mark": ("mark", "give the next checkpoint of a watched directory a message"),
     "action": ("action", "cached commands: run, or replay the result"),
@@ -88,7 +89,7 @@ SECTIONS = {
     "Daily": "init status checkpoint undo diff blame log bisect ls cat search workspace"
     " mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
-    "Any agent": "attach rewind detach watch mark",
+    "Any agent": "attach rewind sessions detach watch mark",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",
     "Store": "gc purge grep pack fsck export import stats config help",

@@ -13,6 +13,7 @@ from casfs.errors import CasfsError, NotFound
 from casfs.history.versions import Place, find
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
+from casfs.threads import sessions
 from casfs.trees.restore.target import Target, absolute
 
 
@@ -37,11 +38,21 @@ def revision(store: Store, text: str, error: CasfsError) -> str:
             if store.heads.get(head_name(bare_name, id)) is None:
                 name = bare_name  # that checkpoint was removed: the newest of its name is nearest
             rev_path = f"{name}:{path.relative_to(above)}"
-            entry = resolve_entry(store, rev_path)[2]
-            if isinstance(entry, File) and _hash(path) != entry.digest.hash:
-                warn(f"{text} was changed since {name}, which is shown")
+            _warn_if_changed(store, text, path, rev_path)
+            return rev_path
+        # Of an attached agent: its last session in a directory above has the newest tree.
+        if (thread := sessions.last_in(store, str(above))) is not None:
+            rev_path = f"{thread.id}:{path.relative_to(above)}"
+            _warn_if_changed(store, text, path, rev_path)
             return rev_path
     raise NotFound(f"{text} is in no directory that has a checkpoint; give REV:PATH") from None
+
+
+def _warn_if_changed(store: Store, text: str, path: Path, rev_path: str) -> None:
+    name = rev_path.partition(":")[0]
+    entry = resolve_entry(store, rev_path)[2]
+    if isinstance(entry, File) and _hash(path) != entry.digest.hash:
+        warn(f"{text} was changed since {name}, which is shown")
 
 
 def _hash(path: Path) -> str | None:

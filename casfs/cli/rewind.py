@@ -18,10 +18,11 @@ from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
 from casfs.errors import Usage
-from casfs.rewind import conversations, find_session, points, rewind_files, session_steps
+from casfs.rewind import conversations, rewind_files
 from casfs.rewind.rewind_files import FilePlan
-from casfs.rewind.session_steps import Point, StepRecord
 from casfs.rewind.undo_calls import Undone
+from casfs.sessions import find_session, points, session_steps
+from casfs.sessions.session_steps import Point, StepRecord
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.threads import sessions

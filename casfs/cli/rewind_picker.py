@@ -10,8 +10,8 @@ from casfs.cli.output import escape_line
 from casfs.cli.table import date
 from casfs.cli.terminal import columns, paint
 from casfs.errors import NotFound
-from casfs.rewind.points import PROMPT, PointRow
-from casfs.rewind.session_steps import Point
+from casfs.sessions.points import PROMPT, PointRow
+from casfs.sessions.session_steps import Point
 
 PAGE = 20  # rows that are shown at once
 TEXT_COLUMNS = 60

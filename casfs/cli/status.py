@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from casfs import config
-from casfs.attach import state
 from casfs.backend.capabilities import SharedByMachines, Tiered
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.checkpoints import watch_list
@@ -22,6 +21,16 @@ from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.system.sizes import readable
 from casfs.version import VERSION
+
+ATTACHED = "attached.json"  # of a store (`casfs.attach.attachments`)
+NOTHING_ATTACHED: dict[str, Any] = {
+    "attached": [],
+    "paused": [],
+    "waiting": 0,
+    "setAside": 0,
+    "lostFirstAt": None,
+    "lostLastAt": None,
+}
 
 
 @click.command()
@@ -91,7 +100,7 @@ def _store_status() -> None:
             "version": VERSION,
             "daemon": daemon_socket.status(store.root),
             "watches": times(watch_list.listing(store)),
-            "agents": times(agents := state.listing(store)),
+            "agents": times(agents := _attached(store)),
             "mounts": [str(point) for point in store_mounts.mounted(store.root)],
             "serving": [record(mount) for mount in serving.values()],
             "blobs": total.blobs,
@@ -106,7 +115,25 @@ def _store_status() -> None:
     if tree_name is not None:
         echo(f"this directory holds {tree_name}; see casfs status .")
     if not wants_json():
-        for warning in (*_warnings(value), *state.warnings(agents)):
+        for warning in _warnings(value):
+            warn(warning)
+        _warn_of_agents(agents)
+
+
+def _attached(store: Store) -> dict[str, Any]:
+    """Returns the outside agents that are attached; loads nothing where none is."""
+    if not (store.root / ATTACHED).exists():
+        return NOTHING_ATTACHED
+    from casfs.attach import state
+
+    return state.listing(store)
+
+
+def _warn_of_agents(agents: dict[str, Any]) -> None:
+    if agents is not NOTHING_ATTACHED:
+        from casfs.attach import state
+
+        for warning in state.warnings(agents):
             warn(warning)
 
 

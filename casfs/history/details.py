@@ -10,9 +10,9 @@ from typing import Any
 
 from casfs.errors import CasfsError
 from casfs.history.blame import Line
-from casfs.history.versions import Version
+from casfs.history.versions import PERSON, Version
 from casfs.store.store import Store
-from casfs.threads.summary import content_text
+from casfs.threads.summary import content_text, first_line
 
 # (turn, tool), paths, and the lines of the texts that it was given
 _Call = tuple[tuple[int, str], list[str], set[str]]
@@ -35,15 +35,28 @@ def version(store: Store, version: Version) -> dict[str, Any]:
         "model": config.get("model"),
         "message": version.message,
         "recordedAt": version.recorded_at,
+        "prompt": _prompt(store, version),
     }
+
+
+def _prompt(store: Store, version: Version) -> str | None:
+    """Returns the first line of what a person has asked an outside agent for; None of others, and
+    of what the person has changed."""
+    if version.prompt is None or version.role == PERSON:
+        return None
+    with suppress(CasfsError):
+        turn = store.node(version.prompt, "react-turn").payload
+        return first_line(content_text(store, turn["input"]))
+    return None
 
 
 def lines(store: Store, lines: Iterable[Line]) -> Iterator[dict[str, Any]]:
     """Yields lines with their versions, and the last tool call of a `react-session` that has the
     path of the file and the text of the line."""
-    known: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+    known: dict[tuple[str, str], tuple[dict[str, Any], list[Any]]] = {}
     for line in lines:
-        name = line.version.revision
+        # In a session the state before a call, a person's, has the name of the call.
+        name = (line.version.revision, line.version.role)
         path = os.fsdecode(line.path)
         if name not in known:
             known[name] = version(store, line.version), list(_calls(store, line.version.detail))
@@ -54,6 +67,8 @@ def lines(store: Store, lines: Iterable[Line]) -> Iterator[dict[str, Any]]:
             if path in paths and text in texts
         )
         call = line.version.call or next(same, (None, None))
+        if line.version.role == PERSON:
+            call = (None, None)
         value = {"line": line.number, "text": text, "path": path, "version": known[name][0]}
         yield {**value, "turn": call[0], "tool": call[1]}
 

@@ -16,7 +16,7 @@ of directories on the path, each once, however many trees share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,13 +26,13 @@ from casfs.checkpoints import checkpoint, revisions
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
 from casfs.checkpoints.revisions import Revision
 from casfs.digest import NodeHash, TimesHash, TreeDigest, TreeHash
-from casfs.errors import Corrupt, NotFound
+from casfs.errors import CasfsError, Corrupt, NotFound
 from casfs.store import local_trees
 from casfs.store.nodes import directory, node
 from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.system import interruption
-from casfs.threads import threads
+from casfs.threads import sessions, threads
 from casfs.threads.state import created_ms
 from casfs.threads.threads import Thread, ThreadId
 from casfs.trees import recorded_state, tree
@@ -41,6 +41,7 @@ from casfs.trees.directory_cache import as_read
 from casfs.trees.recorded_state import RecordedState
 
 NEVER = 1 << 62  # later than any time, in ms
+PERSON = "person"
 HASH_CHARS = 12  # of a thread-start, that name a thread which is gone
 
 
@@ -49,7 +50,8 @@ class Version:
     """A tree, and what recorded it: a step, a thread-start (index 0), a checkpoint (index None).
     `recorded_at`: ms since 1970 UTC; `called`: the ends of the threads that the step called, or the
     steps that were applied before a checkpoint, None where its node has them; `call`: turn and tool
-    that left the tree, within a step."""
+    that left the tree, within a step. What a person has changed in a session's directory has the
+    role PERSON."""
 
     root: TreeHash | None
     hash: NodeHash
@@ -64,6 +66,7 @@ class Version:
     call: tuple[int, str | None] | None = None
     times: TimesHash | None = None  # of the tree that a call left
     whole: TreeHash | None = None  # root of the whole directory, where it is not that of `hash`
+    prompt: NodeHash | None = None  # of a session: the turn with what the person has asked for
 
     def dated(self, store: Store) -> DatedTree:
         """Returns its tree with the times that were recorded beside it. Raises NotFound where it
@@ -233,12 +236,16 @@ def _of_node(store: Store, thread_node: node.Node[Any], id: str = "") -> Place:
     began = steps[-1][1]["startedAt"] if steps else created_ms(ThreadId(id))
     root = start.payload["workspace"]
     caller = start.payload["parentState"]
+    session = start.payload.get("session")
     versions = [_step_version(hash, step, owner) for hash, step in steps]
-    versions.append(Version(root, start.hash, began, revision=f"{owner}@0", index=0))
+    role = "" if session is None else PERSON
+    versions.append(Version(root, start.hash, began, revision=f"{owner}@0", index=0, role=role))
 
     def older() -> Place | None:
         if caller is not None:
             return _of_node(store, store.node(caller))
+        if session is not None and (before := _session_before(store, session["directory"], began)):
+            return before
         return _recorded(store, root, began)
 
     return Place(Chain(store, versions, older))
@@ -255,6 +262,7 @@ def _step_version(hash: NodeHash, step: Any, owner: str) -> Version:
         agent=step["agent"],
         detail=step["detail"],
         called=tuple(step["childThreads"]),
+        prompt=step.get("prompt", {}).get("turn"),
     )
 
 
@@ -268,6 +276,17 @@ def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]
         # The last one read is the oldest. It names those before it, which one look-up brings:
         # `ancestors` are the steps before `previous`, without a gap.
         near = [payload["previous"], *payload["ancestors"]] if payload["previous"] else []
+
+
+def _session_before(store: Store, directory: str, before: int) -> Place | None:
+    """Returns the end of the last session that began in a directory before this moment."""
+    for thread in sessions.newest_first(store):
+        with suppress(CasfsError):
+            is_there = sessions.about(store, thread)["directory"] == directory
+            last = threads.last_step(store, thread)
+            if is_there and created_ms(thread.id) < before and last is not None:
+                return _of_node(store, store.node(last), thread.id)
+    return None
 
 
 def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None) -> str:
@@ -355,6 +374,8 @@ def _within_step(
     # Without `called` and `detail`: readers would come back here, without end.
     beginning = replace(step, root=root, called=(), detail=None)
     versions = [beginning]
+    if step.prompt is not None:
+        versions += _by_person(beginning, store.node(step.prompt, revisions.TURN).payload)
     for number, hash in enumerate(turns, 1):
         turn = store.node(hash, revisions.TURN).payload
         # Only a turn that changed files has this; any other repeats the tree before it.
@@ -362,12 +383,37 @@ def _within_step(
             continue
         turn_version = replace(beginning, revision=f"{step.revision}.{number}")
         tool_calls = [store.node(call_hash).payload for call_hash in turn["toolCalls"]]
+        if "begun" in turn:
+            began = store.node(turn["begun"], revisions.TURN).payload
+            versions += _by_person(turn_version, began)
+            recorded_at = turn.get("reportedAt", step.recorded_at)
+            turn_version = replace(turn_version, recorded_at=recorded_at)
+            # The tree of a session's call is that of its turn, which has no other.
+            tool_calls = [{**turn, "name": call["name"]} for call in tool_calls]
         for call in tool_calls or [turn]:
             if root := call.get("workspace"):
                 times = call.get("times")
                 tool = call.get("name")
                 versions.append(replace(turn_version, root=root, times=times, call=(number, tool)))
     return Chain(store, versions[::-1], lambda: older)
+
+
+def _by_person(version: Version, turn: Mapping[str, Any]) -> list[Version]:
+    """Returns the tree with which a prompt or a call of a session began: what differs from the tree
+    before it a person has changed, or another program."""
+    if not turn.get("workspace"):
+        return []
+    return [
+        replace(
+            version,
+            root=turn["workspace"],
+            times=turn.get("times"),
+            recorded_at=turn.get("reportedAt", version.recorded_at),
+            role=PERSON,
+            agent=None,
+            call=(0, None),
+        )
+    ]
 
 
 def _applied(store: Store, checkpoint: NodeHash) -> list[NodeHash]:

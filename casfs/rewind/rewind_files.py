@@ -12,9 +12,9 @@ from pathlib import Path
 
 from casfs.checkpoints.create import create_before_restore
 from casfs.errors import Conflict, NotFound
-from casfs.rewind import session_steps
-from casfs.rewind.session_steps import CallRecord, Point, StepRecord
 from casfs.rewind.undo_calls import Undone, undo_calls
+from casfs.sessions import session_steps
+from casfs.sessions.session_steps import CallRecord, Point, StepRecord
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
-from casfs.rewind.session_steps import CallRecord
+from casfs.sessions.session_steps import CallRecord
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.system.paths import printable

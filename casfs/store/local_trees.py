@@ -19,8 +19,17 @@ if TYPE_CHECKING:
     from casfs.store.write_batch import Batch
 
 HEADS = "local/"
-# of nodes that record a directory
-TYPES = frozenset({"checkpoint", "thread-start", "thread-step", "react-turn", "action-result"})
+# of nodes that record a directory, or the transcript of an outside agent
+TYPES = frozenset(
+    {
+        "checkpoint",
+        "thread-start",
+        "thread-step",
+        "react-turn",
+        "react-session",
+        "action-result",
+    }
+)
 
 
 class LocalTree(NamedTuple):

@@ -27,6 +27,16 @@ def newest_first(store: Store) -> Iterator[Thread]:
     return threads.with_field(store, "cause", [SESSION])
 
 
+def last_in(store: Store, directory: str) -> Thread | None:
+    """Returns the session that began last in a directory and has done a step; None where none
+    has."""
+    for thread in newest_first(store):
+        is_there = about(store, thread)["directory"] == directory
+        if is_there and threads.last_step(store, thread) is not None:
+            return thread
+    return None
+
+
 def about(store: Store, thread: Thread) -> Mapping[str, Any]:
     """Returns `agent`, `id`, `directory`, `transcript` of a session. Raises NotFound, Corrupt."""
     begun: Mapping[str, Any] = threads.start(store, thread).payload["session"]

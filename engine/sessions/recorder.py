@@ -13,10 +13,11 @@ from casfs.store.store import Store
 from casfs.threads import sessions
 from casfs.threads.threads import Thread
 from engine.secrets import redaction
-from engine.sessions import session_thread
+from engine.sessions import session_thread, transcript_reader
 from engine.sessions.directories import project_of
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.session_thread import Boundary
+from engine.sessions.transcript_reader import TranscriptPart
 
 
 class SessionRecorder:
@@ -42,9 +43,16 @@ class SessionRecorder:
                 self._directory = project_of(Path(event.directory))
         return self._directory
 
-    def record(self, event: SessionEvent, boundary: Boundary, name: str) -> Thread | None:
+    def record(
+        self,
+        event: SessionEvent,
+        boundary: Boundary,
+        name: str,
+        part: TranscriptPart | None = None,
+    ) -> Thread | None:
         """Records an event; `name`: of its file in the spool. One that is recorded already changes
-        nothing. Returns the thread, if there is one. Raises CasfsError."""
+        nothing. `part`: of the transcript that a step ends with, by default what it has gained.
+        Returns the thread, if there is one. Raises CasfsError."""
         thread = session_thread.find(self._store, event)
         if thread is not None and session_thread.last_event(thread) == name:
             return thread
@@ -52,6 +60,9 @@ class SessionRecorder:
         match event.kind:
             case Kind.PROMPT:
                 thread = thread or self._create(store, event, boundary)
+                # It has ended without an answer.
+                if thread.pending is not None:
+                    thread = self._end_step(store, thread, event, boundary, name="")
                 return session_thread.begin_step(store, thread, event, boundary, name)
             case Kind.CALL | Kind.RESULT:
                 return self._record_call(store, thread, event, boundary, name)
@@ -59,7 +70,7 @@ class SessionRecorder:
                 if thread is None:
                     return None
                 if thread.pending is not None:
-                    return session_thread.end_step(store, thread, event, boundary, name)
+                    return self._end_step(store, thread, event, boundary, name, part)
                 return session_thread.note(store, thread, event, boundary, name)
 
     def _record_call(
@@ -78,6 +89,21 @@ class SessionRecorder:
         if event.kind is Kind.CALL:
             return session_thread.begin_call(store, thread, event, boundary, name)
         return session_thread.end_call(store, thread, event, boundary, name)
+
+    def _end_step(
+        self,
+        store: Store,
+        thread: Thread,
+        event: SessionEvent,
+        boundary: Boundary,
+        name: str,
+        part: TranscriptPart | None = None,
+    ) -> Thread:
+        transcript = sessions.about(self._store, thread).get("transcript") or event.transcript
+        begin = thread.record["session"].get("transcriptBytes", 0)
+        if part is None and transcript is not None:
+            part = transcript_reader.read_part(self._store, event.agent, transcript, begin)
+        return session_thread.end_step(store, thread, event, boundary, name, part)
 
     def _create(self, store: Store, event: SessionEvent, boundary: Boundary) -> Thread:
         return session_thread.create(store, event, boundary, self.directory(event))

@@ -22,14 +22,14 @@ from casfs.system.log import Log
 from casfs.system.processes import start_time
 from casfs.threads import sessions
 from engine.blocking import blocking
-from engine.sessions import claude, events
+from engine.sessions import events
 from engine.sessions.directories import Directories
-from engine.sessions.events import Reader, SessionEvent
+from engine.sessions.events import SessionEvent
+from engine.sessions.hook_events import READERS
 from engine.sessions.recorder import SessionRecorder
 from engine.sessions.session_thread import session_end
 
 Answer = dict[str, Any]
-READERS: Mapping[str, Reader] = {"claude": claude.read}
 RETRY_S = 10.0
 LOST_S = 30.0
 MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool

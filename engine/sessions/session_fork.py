@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from casfs.backend.protocols import Head
-from casfs.rewind.session_steps import Point
+from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
 from casfs.threads.threads import SESSION, SUSPENDED, Thread
@@ -22,7 +23,7 @@ def fork(store: Store, thread: Thread, point: Point, id: str, transcript: str) -
     newest = threads.step_at(store, thread, done).hash if done else start
     agent = sessions.about(store, thread)["agent"]
     session: dict[str, Any] = {"pid": 0, "pidStart": None, "event": None, "open": {}}
-    session |= {"id": id, "transcript": transcript}
+    session |= {"id": id, "transcript": transcript, "transcriptBytes": _size(transcript)}
     key = session_key(agent, id)
     key_name = lifecycle.key_name(key)
     forked = lifecycle.new_thread(
@@ -42,6 +43,14 @@ def fork(store: Store, thread: Thread, point: Point, id: str, transcript: str) -
         batch.swap(forked.name, None, forked.head)
         batch.swap(key_name, store.heads.get(key_name), Head(start, {"thread": forked.id}))
     return forked
+
+
+def _size(transcript: str) -> int:
+    """Returns how many bytes the copy begins with: the other session has recorded them."""
+    try:
+        return Path(transcript).stat().st_size
+    except OSError:
+        return 0
 
 
 def _cut_step(store: Store, thread: Thread, point: Point) -> dict[str, Any]:

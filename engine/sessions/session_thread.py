@@ -8,6 +8,7 @@ prompt, which is then the pending step. In the record, `session` holds
     fault   why its directory is not recorded, or absent
     event   the last event of the spool that is recorded
     open    the tool calls that run: the id of each, and the turn as it stood when it began
+    transcriptBytes  up to which byte the transcript is recorded
     id, transcript  where they are not those of the thread-start: of a session that goes on from
             a point of another one
 
@@ -26,6 +27,8 @@ from casfs.agents.secrets import put_work
 from casfs.backend.protocols import Head
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import NotFound
+from casfs.store import local_trees
+from casfs.store.local_trees import LocalTree
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -33,11 +36,13 @@ from casfs.system.clock import now_ms
 from casfs.system.processes import start_time
 from casfs.threads import sessions, threads
 from casfs.threads.threads import SESSION, SUSPENDED, Thread
+from casfs.transcripts.messages import ModelMessage, ResultMessage
 from casfs.trees import recorded_state
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState
 from engine import content
 from engine.sessions.events import Kind, SessionEvent, ToolCall, ToolResult
+from engine.sessions.transcript_reader import TranscriptPart
 from engine.threads import lifecycle, record
 from engine.threads.transitions import move_head
 
@@ -45,7 +50,7 @@ MAX_OPEN_CALLS = 8  # that the record names; of more, the oldest is taken for ov
 NO_STEP = "(the session goes on by itself)"
 NO_ANSWER = "(it ended without an answer)"
 NO_RESULT = "it still runs"
-LOST_RESULT = "(no result was reported)"
+IN_PROGRESS = "in_progress"
 NO_TOKENS = {"input": 0, "output": 0}
 
 
@@ -113,10 +118,7 @@ def create(store: Store, event: SessionEvent, boundary: Boundary, directory: Pat
 def begin_step(
     store: Store, thread: Thread, event: SessionEvent, boundary: Boundary, name: str
 ) -> Thread:
-    """Begins the step of a prompt; one that is pending still ends without an answer. `name`: of the
-    event."""
-    if thread.pending is not None:
-        thread = end_step(store, thread, event, boundary, name="")
+    """Begins the step of a prompt. `name`: of the event."""
     with store.batch() as batch:
         index = threads.length(store, thread) + 1
         intent: dict[str, Any] = {**record.new_intent(event.agent, index, 1)}
@@ -168,24 +170,38 @@ def end_call(
 
 
 def end_step(
-    store: Store, thread: Thread, event: SessionEvent, boundary: Boundary, name: str
+    store: Store,
+    thread: Thread,
+    event: SessionEvent,
+    boundary: Boundary,
+    name: str,
+    part: TranscriptPart | None = None,
 ) -> Thread:
-    """Commits the pending step with the agent's answer. Calls that have no result yet run in the
-    background, or were lost; they become turns as they stand."""
+    """Commits the pending step with the agent's answer, and with what the transcript says of it.
+    Calls that have no result yet run in the background, or were lost; they become turns as they
+    stand."""
     intent = thread.intent
     session = _updated(thread, event, name or thread.record["session"]["event"])
     with store.batch() as batch:
         turns = [*threads.turns(store, intent), *session["open"].values()]
         session["open"] = {}
+        if part is not None:
+            turns = _enriched(store, batch, turns, part)
+            session["transcriptBytes"] = part.end
         start = threads.start(store, thread)
         agent = start.payload["agents"][event.agent]
-        detail = batch.put_known("react-session", _session_payload(event, agent, turns, intent))
+        detail = batch.put_known(
+            "react-session", _session_payload(event, agent, turns, intent, part)
+        )
+        if part is not None:
+            local_trees.put(batch, detail.hash, LocalTree(part.raw))
         steps = [ref.hash for ref in threads.steps(store, thread)]
         before = _state_before(store, thread)
         state = boundary.state or before
         prompt = store.node(intent["prompt"], "react-turn").payload["input"]
         prompt_text = content.text(store, prompt).encode()
         changes = _changes(store, before, state)
+        summary = None if part is None else part.summary
         is_answer = event.kind is Kind.ANSWER and event.text
         answer = event.text if is_answer else NO_ANSWER
         payload = {
@@ -197,7 +213,7 @@ def end_step(
             "agent": agent,
             "start": thread.record["start"],
             **threads.links(steps),
-            "compact": None,
+            "compact": content.put(batch, summary) if summary else None,
             "childThreads": [],
             "attempts": [],
             "extraction": "block",
@@ -313,7 +329,7 @@ def _turn(
 ) -> dict[str, Any]:
     """Returns the payload of a turn with one tool call. `before`: the turn as it stood when the
     call began; `result`: None while it runs."""
-    status = "in_progress"
+    status = IN_PROGRESS
     text = NO_RESULT
     duration = 0
     if result is not None:
@@ -370,14 +386,76 @@ def _keeper(batch: Batch) -> Any:
     return lambda turns: content.put(batch, "earlier turns", turns)
 
 
+def _enriched(
+    store: Store, batch: Batch, turns: list[NodeHash], part: TranscriptPart
+) -> list[NodeHash]:
+    """Returns the turns with what the model said and thought before each call, and what it took;
+    behind them a turn for each answer without a call."""
+    by_call = part.by_call
+    results = part.results
+    attributed: set[int] = set()
+    enriched = []
+    for hash in turns:
+        payload: dict[str, Any] = dict(store.node(hash, "react-turn").payload)
+        call_id = payload.get("callId", "")
+        changes: dict[str, Any] = {}
+        message = by_call.get(call_id)
+        # Of several calls that one answer asks for the first has it: its tokens count once.
+        if message is not None and id(message) not in attributed:
+            attributed.add(id(message))
+            changes = _said(batch, message)
+        # A call that was refused, or whose hook was lost, has a result there alone.
+        if (result := results.get(call_id)) is not None:
+            changes |= _with_result(store, batch, payload, result)
+        if changes and payload.get("workspace"):
+            state = recorded_state.of_node(store, hash, payload, "workspace")
+            changes |= {} if state is None else state.fields
+        known = hash
+        if changes:
+            known = recorded_state.put_turn(batch, payload | changes).hash
+        enriched.append(known)
+    for message in part.without_calls:
+        answer: dict[str, Any] = {"input": content.put(batch, ""), "toolCalls": [], "latencyMs": 0}
+        answer |= {"reportedAt": message.time_ms, **_said(batch, message)}
+        enriched.append(recorded_state.put_turn(batch, answer).hash)
+    return enriched
+
+
+def _with_result(
+    store: Store, batch: Batch, turn: Mapping[str, Any], result: ResultMessage
+) -> dict[str, Any]:
+    """Returns the changes of a turn whose call has no result yet; none for any other."""
+    (hash,) = turn["toolCalls"]
+    call = store.node(hash, "react-tool-call").payload
+    if call.get("status") != IN_PROGRESS:
+        return {}
+    status = "failed" if result.is_failure else "completed"
+    text = content.put(batch, result.text)
+    ended = batch.put_known("react-tool-call", {**call, "status": status, "result": text})
+    return {"toolCalls": [ended.hash]}
+
+
+def _said(batch: Batch, message: ModelMessage) -> dict[str, Any]:
+    said: dict[str, Any] = {"output": content.put(batch, message.text)}
+    said["tokens"] = {"input": message.input_tokens, "output": message.output_tokens}
+    if message.thoughts:
+        said["thoughts"] = content.put(batch, message.thoughts)
+    return said
+
+
 def _session_payload(
-    event: SessionEvent, agent: NodeHash, turns: list[NodeHash], intent: Mapping[str, Any]
+    event: SessionEvent,
+    agent: NodeHash,
+    turns: list[NodeHash],
+    intent: Mapping[str, Any],
+    part: TranscriptPart | None,
 ) -> dict[str, Any]:
     return {
+        "model": None if part is None else part.model,
         "agent": agent,
         "role": event.agent,
         "turns": turns,
-        "totalTokens": 0,
+        "totalTokens": 0 if part is None else part.tokens,
         "durationMs": max(0, event.reported_ms - intent["since"]),
         "sessionId": event.session,
         "agentName": event.agent,

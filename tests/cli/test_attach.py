@@ -106,7 +106,7 @@ def test_pause(cli: Cli, project: Path) -> None:
 
 
 def test_usage(cli: Cli, project: Path) -> None:
-    assert "'emacs' is not 'claude'" in cli("attach", "emacs", code=2).err
+    assert "'emacs' is not one of 'claude'" in cli("attach", "emacs", code=2).err
     assert "give AGENT, --list" in cli("attach", code=2).err
     assert "give AGENT, --list" in cli("attach", "claude", "--list", code=2).err
     both = cli("attach", "claude", "--user", "--project", ".", code=2)

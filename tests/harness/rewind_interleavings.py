@@ -26,7 +26,7 @@ from pathlib import Path
 from casfs.checkpoints import checkpoint, overwritten
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import FilePlan
-from casfs.rewind.session_steps import Point
+from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees.restore.restore import RestoreOptions, restore

@@ -11,7 +11,7 @@ from casfs.checkpoints import checkpoint, overwritten
 from casfs.errors import Conflict, NotFound
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import FilePlan
-from casfs.rewind.session_steps import Point
+from casfs.sessions.session_steps import Point
 from casfs.trees.restore.restore import RestoreOptions, restore
 from tests.support.attached_agent import AttachedAgent, contents
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from casfs.rewind import session_steps
-from casfs.rewind.session_steps import StepRecord
+from casfs.sessions import session_steps
+from casfs.sessions.session_steps import StepRecord
 from casfs.store.store import Store
 from casfs.threads import sessions
 from casfs.threads.threads import Thread

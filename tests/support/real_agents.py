@@ -104,6 +104,15 @@ wire_api = "responses"
     return {}
 
 
+def _codex_cli(home: Path, url: str) -> Mapping[str, object]:
+    _codex(home, url)
+    config = home / ".codex/config.toml"
+    asks = 'approval_policy = "on-request"\napprovals_reviewer = "user"\n'
+    never = 'approval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
+    config.write_text(config.read_text().replace(asks, never))
+    return {}
+
+
 def _gemini(home: Path, url: str) -> Mapping[str, object]:
     settings = {
         "security": {"auth": {"selectedType": "gemini-api-key"}},
@@ -132,6 +141,7 @@ AGENTS: Mapping[str, Agent] = {
 # As people run them, outside casfs.
 OUTSIDE: Mapping[str, Agent] = {
     "claude-code": Agent("@anthropic-ai/claude-code@2.1.330", ("claude",), _claude),
+    "codex-cli": Agent("@openai/codex@0.169.0", ("codex",), _codex_cli),
 }
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from casfs.attach import spool
 from casfs.system.clock import now_ms
-from engine.sessions import claude, events
+from engine.sessions import events
 from engine.sessions.events import SessionEvent
+from engine.sessions.hook_events import READERS as READERS
 
-READERS = {"claude": claude.read}
 PYTHON = os.path.realpath(sys.executable)
 _numbers = itertools.count(1)
 

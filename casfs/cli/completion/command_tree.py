@@ -43,7 +43,7 @@ PLAYER = "player"
 KINDS = {
     **dict.fromkeys(("tree", "base", "against", "checkpoint", "what", "roots", "revs"), REVISION),
     **dict.fromkeys(("directory", "source"), DIRECTORY),
-    **dict.fromkeys(("file", "paths", "output", "have", "steps_file"), FILE),
+    **dict.fromkeys(("file", "files", "paths", "output", "have", "steps_file"), FILE),
     **dict.fromkeys(("hash", "hashes", "why", "purge"), HASH),
     **dict.fromkeys(("id", "ids", "thread", "session"), THREAD),
     "sides": REVISION_OR_DIRECTORY,

@@ -140,6 +140,7 @@ THREAD = _object(
         fault=_text(),
         id=_text(),
         transcript=_text(),
+        transcriptBytes=_count(),
     ),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}

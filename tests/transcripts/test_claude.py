@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from casfs.errors import NotFound
-from casfs.rewind import claude_transcript
-from casfs.rewind.session_steps import CallRecord, StepRecord
+from casfs.sessions.session_steps import CallRecord, StepRecord
+from casfs.transcripts import claude
 
 
 def user(text: str, prompt: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def transcript(tmp_path: Path) -> Path:
 
 
 def cut(transcript: Path, step: StepRecord, before: CallRecord | None = None) -> list[Any]:
-    made = claude_transcript.cut(transcript, step, before)
+    made = claude.cut(transcript, step, before)
     assert uuid.UUID(made.id).version == 4
     assert made.transcript == transcript.with_name(f"{made.id}.jsonl")
     assert made.command == f"claude --resume {made.id}"
@@ -96,23 +96,23 @@ def test_before_the_second_of_two_calls_at_once(transcript: Path) -> None:
 
 def test_nothing_is_left(transcript: Path) -> None:
     with pytest.raises(NotFound, match="begin a new session"):
-        claude_transcript.cut(transcript, FIRST, None)
+        claude.cut(transcript, FIRST, None)
 
 
 def test_what_is_not_there(transcript: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="prompt 3 is not in"):
-        claude_transcript.cut(transcript, StepRecord(3, "third", "p3", 0, None, ()), None)
+        claude.cut(transcript, StepRecord(3, "third", "p3", 0, None, ()), None)
     with pytest.raises(NotFound, match=r"call 2\.1 is not in"):
-        claude_transcript.cut(transcript, SECOND, call("c9"))
+        claude.cut(transcript, SECOND, call("c9"))
     with pytest.raises(NotFound, match="has deleted its transcript"):
-        claude_transcript.cut(tmp_path / "gone.jsonl", SECOND, None)
+        claude.cut(tmp_path / "gone.jsonl", SECOND, None)
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "null", '{"message": {"content": [1, {}]}}', "\ufffd"])
 def test_lines_of_another_form(transcript: Path, line: str) -> None:
     text = transcript.read_text()
     transcript.write_text(f"{line}\n{text}{line}")
-    made = claude_transcript.cut(transcript, SECOND, None)
+    made = claude.cut(transcript, SECOND, None)
     assert made.transcript.read_text() == f"{line}\n" + "".join(
         json.dumps(kept) + "\n" for kept in LINES[:6]
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from casfs.rewind.session_steps import CallRecord, Point, StepRecord
+from casfs.sessions.session_steps import CallRecord, Point, StepRecord
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.threads.summary import first_line
@@ -14,7 +14,16 @@ from casfs.trees import tree
 
 MAX_CHANGED = 20  # paths of a row
 PROMPT = "prompt"
-TELLING = ("command", "file_path", "notebook_path", "path", "pattern", "url", "description")
+TELLING = (
+    "command",
+    "file_path",
+    "filePath",
+    "notebook_path",
+    "path",
+    "pattern",
+    "url",
+    "description",
+)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,9 @@ def _step(
 
 
 def _calls(store: Store, step: int, turns: list[NodeHash]) -> tuple[CallRecord, ...]:
-    return tuple(_call(store, step, number, hash) for number, hash in enumerate(turns, 1))
+    # An answer without a call is a turn, too.
+    with_call = [hash for hash in turns if store.node(hash, "react-turn").payload["toolCalls"]]
+    return tuple(_call(store, step, number, hash) for number, hash in enumerate(with_call, 1))
 
 
 def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:

@@ -1,0 +1,1 @@
+"""Sessions of outside agents as they are read: their prompts, calls and trees."""

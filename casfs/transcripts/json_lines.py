@@ -1,0 +1,103 @@
+"""What transcripts of JSON lines have alike: read, found in, and written under a new id."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from casfs.errors import NotFound
+from casfs.sessions.session_steps import CallRecord, StepRecord
+from casfs.system.files import os_errors, replacing
+
+Value = dict[str, Any]
+
+
+class CutConversation(NamedTuple):
+    """`id`: of the new session; `transcript`: its file; `command`: what goes on from there."""
+
+    id: str
+    transcript: Path
+    command: str
+
+
+class Lines(NamedTuple):
+    """The lines of a transcript, and each as JSON: an empty object for one that is cut off, or of
+    another form."""
+
+    raw: list[bytes]
+    values: list[Value]
+
+
+def read(transcript: Path) -> Lines:
+    """Raises NotFound, Failed."""
+    with os_errors(f"cannot read {transcript}"):
+        try:
+            return parsed(transcript.read_bytes())
+        except FileNotFoundError:
+            raise NotFound(f"the agent has deleted its transcript {transcript}") from None
+
+
+def parsed(data: bytes) -> Lines:
+    # Not `splitlines`, which also ends a line at other characters than a line feed.
+    raw = [line + b"\n" for line in data.split(b"\n")]
+    raw[-1] = raw[-1][:-1]
+    raw = [line for line in raw if line]
+    return Lines(raw, [_value(line) for line in raw])
+
+
+def _value(line: bytes) -> Value:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write(path: Path, lines: Iterable[bytes]) -> None:
+    """Writes a new transcript, whole or not at all. Raises Failed."""
+    with os_errors(f"cannot write {path}"), replacing(path, durable=True) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.writelines(lines)
+
+
+def prompt_line(prompts: Sequence[tuple[int, str | None, str]], step: StepRecord) -> int:
+    """Returns the line of a step's prompt, of all prompts: (line, id, text). By its id; else by its
+    text, the last of equal ones. Raises NotFound."""
+    by_text = None
+    for number, id, text in prompts:
+        if id is not None and id == step.prompt_id:
+            return number
+        if text == step.prompt:
+            by_text = number
+    if by_text is None:
+        raise NotFound(f"prompt {step.index} is not in the agent's transcript")
+    return by_text
+
+
+def missing_call(call: CallRecord) -> NotFound:
+    return NotFound(f"call {call.step}.{call.number} is not in the agent's transcript")
+
+
+def refuse_empty(has_messages: bool) -> None:
+    """Raises NotFound where nothing is left to go on from."""
+    if not has_messages:
+        raise NotFound("nothing is left of the conversation: begin a new session")
+
+
+def parts(content: Any, kind: str) -> list[Value]:
+    """Returns the parts of a message's content that are of a kind."""
+    members = content if isinstance(content, list) else []
+    return [part for part in members if isinstance(part, dict) and part.get("type") == kind]
+
+
+def joined_texts(content: Any) -> str:
+    """Returns the text of a message's content."""
+    if isinstance(content, str):
+        return content
+    members = content if isinstance(content, list) else []
+    return "".join(
+        str(part["text"]) for part in members if isinstance(part, dict) and "text" in part
+    )

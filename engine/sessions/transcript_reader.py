@@ -1,0 +1,114 @@
+"""The transcript of a session, read as it grows: its raw lines are kept here, byte for byte, and
+what they say of each call is added to the call's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.digest import TreeHash
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
+from casfs.transcripts import claude, codex, gemini, json_lines
+from casfs.transcripts.json_lines import Lines
+from casfs.transcripts.messages import Message, ModelMessage, ResultMessage, Summary
+from casfs.trees import edit
+
+MAX_PART_BYTES = 64 << 20  # that are read at once; the rest comes with the next step
+Reader = Callable[[Lines], Iterable[Message]]
+READERS: Mapping[str, Reader] = {
+    "claude": claude.messages,
+    "codex": codex.messages,
+    "gemini": gemini.messages,
+    "qwen": gemini.messages_of_qwen,
+}
+NAME = b"transcript.jsonl"
+
+
+@dataclass(frozen=True)
+class TranscriptPart:
+    """What a transcript has gained. `raw`: a tree with the lines, which stays here; `end`: up to
+    which byte."""
+
+    raw: TreeHash
+    end: int
+    messages: tuple[Message, ...]
+
+    @property
+    def summary(self) -> str | None:
+        """The last summary that stands for all before it."""
+        texts = [message.text for message in self.messages if isinstance(message, Summary)]
+        return texts[-1] if texts else None
+
+    @property
+    def by_call(self) -> dict[str, ModelMessage]:
+        """The messages of the model, by the ids of the calls that they ask for."""
+        return {
+            call.id: message
+            for message in self.messages
+            if isinstance(message, ModelMessage)
+            for call in message.calls
+        }
+
+    @property
+    def results(self) -> dict[str, ResultMessage]:
+        """What tools gave back, by the ids of the calls."""
+        return {
+            message.call_id: message
+            for message in self.messages
+            if isinstance(message, ResultMessage)
+        }
+
+    @property
+    def without_calls(self) -> list[ModelMessage]:
+        return [
+            message
+            for message in self.messages
+            if isinstance(message, ModelMessage) and not message.calls
+        ]
+
+    @property
+    def tokens(self) -> int:
+        answers = [message for message in self.messages if isinstance(message, ModelMessage)]
+        return sum(message.input_tokens + message.output_tokens for message in answers)
+
+    @property
+    def model(self) -> str | None:
+        """The model that answered last."""
+        models = [
+            message.model
+            for message in self.messages
+            if isinstance(message, ModelMessage) and message.model
+        ]
+        return models[-1] if models else None
+
+
+def read_part(store: Store, agent: str, transcript: str, begin: int) -> TranscriptPart | None:
+    """Stores the whole lines of a transcript from a byte on. Returns None where it has gained none,
+    is gone, or has a form that is not read."""
+    if agent not in READERS:
+        return None
+    try:
+        with Path(transcript).open("rb") as file:
+            file.seek(begin)
+            data = file.read(MAX_PART_BYTES)
+    except OSError:  # the agent has not made it yet, or has deleted it
+        return None
+    # A line may be half written; one that is longer than a part is taken in pieces.
+    whole = data.rpartition(b"\n")
+    raw = whole[0] + whole[1]
+    if not raw and len(data) == MAX_PART_BYTES:
+        raw = data
+    return store_part(store, agent, raw, begin) if raw else None
+
+
+def store_part(store: Store, agent: str, raw: bytes, begin: int) -> TranscriptPart:
+    """Stores lines of a transcript, which begin at a byte of it."""
+    with store.local_writes().batch() as batch:
+        digest = batch.put(raw)
+        tree = edit.with_entries(
+            store, batch, root=None, changes={NAME: File(NAME, digest, executable=False)}
+        )
+    messages = tuple(READERS[agent](json_lines.parsed(raw)))
+    return TranscriptPart(tree.hash, begin + len(raw), messages)
