@@ -202,8 +202,7 @@ def end_step(
         prompt_text = content.text(store, prompt).encode()
         changes = _changes(store, before, state)
         summary = None if part is None else part.summary
-        is_answer = event.kind is Kind.ANSWER and event.text
-        answer = event.text if is_answer else NO_ANSWER
+        answer = _answer(event, part)
         payload = {
             "index": intent["index"],
             "role": event.agent,
@@ -384,6 +383,17 @@ def _with_turn(batch: Batch, thread: Thread, turn: NodeHash) -> Any:
 
 def _keeper(batch: Batch) -> Any:
     return lambda turns: content.put(batch, "earlier turns", turns)
+
+
+def _answer(event: SessionEvent, part: TranscriptPart | None) -> str:
+    if event.kind is not Kind.ANSWER or not event.text:
+        return NO_ANSWER
+    # gemini reports all that the model has said since the prompt.
+    if part is not None and part.without_calls:
+        last = part.without_calls[-1].text
+        if last and event.text.endswith(last):
+            return last
+    return event.text
 
 
 def _enriched(

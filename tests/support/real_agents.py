@@ -104,6 +104,15 @@ wire_api = "responses"
     return {}
 
 
+def _opencode_cli(home: Path, url: str) -> Mapping[str, object]:
+    variables = _opencode(home, url)
+    config = home / ".config/opencode/opencode.json"
+    settings = json.loads(config.read_text())
+    del settings["permission"]
+    _write(config, settings)
+    return variables
+
+
 def _codex_cli(home: Path, url: str) -> Mapping[str, object]:
     _codex(home, url)
     config = home / ".codex/config.toml"
@@ -141,6 +150,7 @@ AGENTS: Mapping[str, Agent] = {
 # As people run them, outside casfs.
 OUTSIDE: Mapping[str, Agent] = {
     "claude-code": Agent("@anthropic-ai/claude-code@2.1.330", ("claude",), _claude),
+    "opencode-cli": Agent("opencode-ai@1.18.33", ("opencode",), _opencode_cli),
     "codex-cli": Agent("@openai/codex@0.169.0", ("codex",), _codex_cli),
 }
 
