@@ -108,9 +108,7 @@ def prompts(lines: Lines) -> Iterator[tuple[int, str | None, str]]:
 
 def _calls(value: Value) -> Iterator[Value]:
     """Yields the calls of a message, as {id, name, args}."""
-    for call in value.get("toolCalls", ()):
-        if isinstance(call, dict):
-            yield call
+    yield from _tool_calls(value)
     content = _content(value)
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and isinstance(part.get("functionCall"), dict):
@@ -154,10 +152,16 @@ def messages_of_qwen(lines: Lines) -> Iterator[Message]:
             yield PromptMessage(text, None, time)
         elif _role(value) in ("gemini", "assistant"):
             yield _model_message(value, text, time)
-            for call in value.get("toolCalls", ()):
-                if isinstance(call, dict) and "result" in call:
+            for call in _tool_calls(value):
+                if "result" in call:
                     result = json.dumps(call["result"], ensure_ascii=False, indent=1)
                     yield ResultMessage(str(call.get("id")), result, time_ms=time)
+
+
+def _tool_calls(value: Value) -> list[Value]:
+    calls = value.get("toolCalls")
+    members = calls if isinstance(calls, list) else []
+    return [call for call in members if isinstance(call, dict)]
 
 
 def _id(value: Value) -> str | None:

@@ -21,7 +21,7 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 
 PYTHON = os.path.realpath(sys.executable)
-EVENT = {"hook_event_name": "Stop", "session_id": "one", "cwd": "/work", "text": "ü\n"}
+EVENT = {"hook_event_name": "Stop", "session_id": "one", "cwd": "/project", "text": "ü\n"}
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from tests.support.engine import Cli
 
 
 def transcript(name: str, prompt: str) -> Path:
-    path = Path.home() / f".claude/projects/-work/{name}.jsonl"
+    path = Path.home() / f".claude/projects/-project/{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     time = "2026-11-27T20:01:45.500Z"
     lines = [
-        {"type": "user", "cwd": "/work", "timestamp": time, "message": {"content": prompt}},
+        {"type": "user", "cwd": "/project", "timestamp": time, "message": {"content": prompt}},
         {"type": "assistant", "message": {"id": "m", "content": [{"type": "text", "text": "Yes"}]}},
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -29,7 +29,7 @@ def test_an_import_and_the_list(cli: Cli) -> None:
     assert (done["imported"], len(done["known"])) == ([], 2)
     rows = cli("sessions", "list", "--json").json
     listed = {(row["id"], row["first"], row["directory"], row["prompts"]) for row in rows}
-    assert listed == {("one", "Do it", "/work", 1), ("two", "And more", "/work", 1)}
+    assert listed == {("one", "Do it", "/project", 1), ("two", "And more", "/project", 1)}
     assert {row["status"] for row in rows} == {"suspended"}
     assert len(cli("sessions", "list").text.splitlines()) == 2
 

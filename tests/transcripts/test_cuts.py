@@ -38,7 +38,7 @@ def says(role: str, text: str) -> dict[str, Any]:
 
 
 CODEX = [
-    {"type": "session_meta", "payload": {"id": ID, "session_id": ID, "cwd": "/work"}},
+    {"type": "session_meta", "payload": {"id": ID, "session_id": ID, "cwd": "/project"}},
     {"type": "turn_context", "payload": {"turn_id": "t1"}},
     says("user", "first"),
     item(type="function_call", call_id="c1", name="x", arguments="{}"),
@@ -60,7 +60,7 @@ def test_codex(tmp_path: Path) -> None:
         assert made.transcript.name == f"rollout-2026-11-27T20-01-46-{made.id}.jsonl"
         assert made.command == f"codex resume {made.id}"
         lines = [json.loads(line) for line in made.transcript.read_text().splitlines()]
-        meta = {"id": made.id, "session_id": made.id, "cwd": "/work"}
+        meta = {"id": made.id, "session_id": made.id, "cwd": "/project"}
         assert lines == [{"type": "session_meta", "payload": meta}, *CODEX[1:end]]
 
 

@@ -13,7 +13,7 @@ from engine.sessions import events
 from engine.sessions.events import Kind
 from tests.support.sessions import READERS, ClaudeEvents
 
-CLAUDE = ClaudeEvents(Path("/work"))
+CLAUDE = ClaudeEvents(Path("/project"))
 
 
 def read(payload: dict[str, Any], agent: str = "claude") -> Any:
@@ -23,7 +23,7 @@ def read(payload: dict[str, Any], agent: str = "claude") -> Any:
 def test_a_prompt() -> None:
     event = read({**CLAUDE.prompt("Do it"), "prompt_id": "0b-1"})
     assert (event.kind, event.text, event.id) == (Kind.PROMPT, "Do it", "0b-1")
-    assert (event.directory, event.reported_ms, event.pid) == ("/work", 5, 7)
+    assert (event.directory, event.reported_ms, event.pid) == ("/project", 5, 7)
     assert event.transcript.endswith(".jsonl")
 
 
@@ -31,11 +31,11 @@ def test_a_prompt() -> None:
     ("tool", "arguments", "kind", "paths", "writes"),
     [
         ("Bash", {"command": "ls"}, "execute", None, True),
-        ("Write", {"file_path": "/work/a", "content": ""}, "edit", ("/work/a",), True),
-        ("Edit", {"file_path": "/work/a"}, "edit", ("/work/a",), True),
-        ("NotebookEdit", {"notebook_path": "/work/n"}, "edit", ("/work/n",), True),
+        ("Write", {"file_path": "/project/a", "content": ""}, "edit", ("/project/a",), True),
+        ("Edit", {"file_path": "/project/a"}, "edit", ("/project/a",), True),
+        ("NotebookEdit", {"notebook_path": "/project/n"}, "edit", ("/project/n",), True),
         ("Write", {}, "edit", (), True),
-        ("Read", {"file_path": "/work/a"}, "read", None, False),
+        ("Read", {"file_path": "/project/a"}, "read", None, False),
         ("TodoWrite", {}, "other", None, False),
         ("mcp__files__write", {"path": "a"}, "other", None, True),
         ("Task", {"prompt": "go"}, "other", None, True),

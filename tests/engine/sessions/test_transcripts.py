@@ -44,7 +44,7 @@ def says(text: str) -> dict[str, Any]:
 def prompt(text: str) -> dict[str, Any]:
     return {
         "type": "user",
-        "cwd": "/work",
+        "cwd": "/project",
         "message": {"content": text},
         "timestamp": "2026-11-27T20:01:45.500Z",
     }
@@ -140,7 +140,7 @@ def test_an_import(store: Store, tmp_path: Path) -> None:
     assert thread is not None
     assert thread.pending is None
     about = sessions.about(store, thread)
-    assert (about["id"], about["directory"]) == ("3f0e", "/work")
+    assert (about["id"], about["directory"]) == ("3f0e", "/project")
     steps = [node.payload for node in threads.last_steps(store, thread, None)]
     assert [content.text(store, step["content"]) for step in steps] == ["First.", "Second."]
     assert [content.text(store, step["prompt"]["text"]) for step in steps] == ["one", "two"]
