@@ -48,7 +48,7 @@ def header(agent: str) -> bytes:
 
 
 def agent_pid() -> int:
-    """Returns the process that has started the hook: the nearest above that is no shell."""
+    """Returns the pid of the agent: the nearest ancestor process that is not a shell."""
     pid = posix.getppid()
     for _ in range(8):
         try:

@@ -74,10 +74,13 @@ def announce(root: Path, path: Path) -> None:
     link = root / HOOKS / "socket"
     if not link.parent.is_dir():
         return
-    if not (link.is_symlink() and link.readlink() == path):
-        temp = link.with_name(f".socket.{os.getpid()}")
-        temp.symlink_to(path)
-        temp.replace(link)
+    # A daemon starts without it, too: hooks spool what they have, and it takes that.
+    with suppress(OSError):
+        if not (link.is_symlink() and link.readlink() == path):
+            temp = link.with_name(f".socket.{os.getpid()}")
+            temp.unlink(missing_ok=True)
+            temp.symlink_to(path)
+            temp.replace(link)
 
 
 def _write_start_script(root: Path, env: Mapping[str, str]) -> None:
@@ -96,7 +99,7 @@ def names(root: Path) -> list[str]:
     """Returns the files of the spool in the order in which they were written. Those of an earlier
     boot come first; boots are ordered by the clock."""
     folder = root / SPOOL
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # no agent is attached; or the disk cannot be read now
         files = [
             name for name in os.listdir(folder) if name[0] != "." and name not in (MISSED, ASIDE)
         ]
@@ -120,7 +123,7 @@ def current_boot() -> str:
 
 
 def read(root: Path, name: str) -> Event | None:
-    """Returns an event of the spool; None where it was deleted meanwhile. Raises Failed."""
+    """Returns an event of the spool; None where it was deleted meanwhile."""
     path = root / SPOOL / name
     try:
         data = path.read_bytes()
@@ -151,17 +154,24 @@ def parse(data: bytes) -> Event:
     return Event(event.agent, event.reported_ms, event.pid, payload)
 
 
-def delete(root: Path, name: str) -> None:
-    with suppress(OSError):  # an unspooled one; or the store is read-only now
-        (root / SPOOL / name).unlink()
+def delete(root: Path, name: str) -> bool:
+    """Returns whether the file is gone."""
+    with suppress(OSError):
+        (root / SPOOL / name).unlink(missing_ok=True)
+        return True
+    return False
 
 
-def set_aside(root: Path, name: str) -> None:
-    """Keeps an event that cannot be recorded, where no daemon takes it again."""
+def set_aside(root: Path, name: str) -> bool:
+    """Keeps an event that cannot be recorded, where no daemon takes it again; returns whether it is
+    out of the way."""
     aside = root / SPOOL / ASIDE
     with suppress(OSError):
         aside.mkdir(mode=0o700, exist_ok=True)
-        (root / SPOOL / name).rename(aside / name)
+        with suppress(FileNotFoundError):  # it could not be spooled
+            (root / SPOOL / name).rename(aside / name)
+        return True
+    return False
 
 
 def set_aside_count(root: Path) -> int:

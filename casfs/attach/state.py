@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from casfs.attach import agents, attachments, spool
 from casfs.attach.attachments import Attachment
-from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.system.clock import moment
 from casfs.threads import sessions
@@ -59,14 +57,12 @@ def _state(store: Store, attachment: Attachment) -> dict[str, Any]:
 def _last_session(store: Store, attachment: Attachment) -> Mapping[str, Any] | None:
     """Returns the record of the session of an attachment that was recorded last."""
     latest: Mapping[str, Any] | None = None
-    for _, thread in zip(range(MAX_SESSIONS), sessions.newest_first(store), strict=False):
-        with suppress(CasfsError):
-            about = sessions.about(store, thread)
-            is_its = about["agent"] == attachment.agent
-            if is_its and _is_in(about["directory"], attachment):
-                fields = thread.fields
-                if latest is None or fields["updatedAt"] > latest["updatedAt"]:
-                    latest = fields
+    for _, (thread, about) in zip(range(MAX_SESSIONS), sessions.readable(store), strict=False):
+        is_its = about["agent"] == attachment.agent
+        if is_its and _is_in(about["directory"], attachment):
+            fields = thread.fields
+            if latest is None or fields["updatedAt"] > latest["updatedAt"]:
+                latest = fields
     return latest
 
 

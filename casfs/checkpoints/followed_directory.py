@@ -118,7 +118,7 @@ class FollowedDirectory:
         return bool(self._changes)
 
     def wake(self) -> None:
-        """Wakes who waits for `fd`: the events that it waited for have been read."""
+        """Makes `fd` readable once: its events were read by another caller than its waiter."""
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:

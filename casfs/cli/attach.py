@@ -15,6 +15,7 @@ from casfs import config
 from casfs.attach import agents, attachments, codex_trust, spool, state
 from casfs.attach.agents import OutsideAgent
 from casfs.attach.attachments import Attachment, SettingsChange
+from casfs.attach.projects import project_of
 from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store, options_as, refuse_home_or_root, store_root
 from casfs.cli.json_values import moment, times
@@ -161,15 +162,7 @@ def _project(agent: OutsideAgent, project: str | None, user: bool) -> Path | Non
         raise Usage("give --project DIR or --user, not both")
     if user or (project is None and agent.project_file is None):
         return None
-    directory = Path(os.path.realpath(project or "."))
-    if project is not None:
-        return directory
-    return next((path for path in (directory, *directory.parents) if _is_top(path)), directory)
-
-
-def _is_top(path: Path) -> bool:
-    # The home directory may be a repository, of dotfiles.
-    return (path / ".git").exists() and path != Path.home()
+    return project_of(Path.cwd()) if project is None else Path(os.path.realpath(project))
 
 
 def _refuse_tracked(file: Path, directory: Path) -> None:

@@ -20,7 +20,6 @@ from casfs.cli.terminal import is_asked
 from casfs.errors import Usage
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.rewind_files import FilePlan
-from casfs.rewind.undo_calls import Undone
 from casfs.sessions import find_session, points, session_steps
 from casfs.sessions.session_steps import Point, StepRecord
 from casfs.store.store import Store
@@ -117,23 +116,43 @@ def _chosen(store: Store, thread: Thread, steps: list[StepRecord], point: str | 
 
 
 def _rewind(rewinding: Rewinding) -> int:
-    plan = rewinding.plan()
-    value = _value(rewinding, plan)
-    has_files = rewinding.what != CONVERSATION
-    if has_files and not wants_json():
-        _print_plan(plan, rewinding.directory)
-    if has_files and plan.undone.changed and not rewinding.dry_run:
-        done = rewind_files.do(rewinding.store, rewinding.directory, plan, rewinding.steps)
-        value["failed"] = {printable(path): reason for path, reason in done.failed.items()}
-        if not wants_json():
-            print_aside(done.outcome.aside)
-            print_failed(done.failed)
-            echo("casfs undo takes it back")
+    point = rewinding.point
+    plan = None
+    # A conversation alone needs no look at the files, unless they say which call was the last.
+    if rewinding.what != CONVERSATION or point is None:
+        plan = rewinding.plan()
+        point = plan.point
+    assert point is not None
+    files = None if rewinding.what == CONVERSATION else plan
+    value = _value(rewinding, point, files)
+    conversation = None
+    # Before the files are written: where it cannot be cut, nothing is done.
     if rewinding.what != FILES and not rewinding.dry_run:
-        value["conversation"] = _cut_conversation(rewinding, plan.point)
+        conversation = _cut_conversation(rewinding, point)
+        value["conversation"] = conversation
+    if files is not None:
+        value["failed"] = _rewind_files(rewinding, files)
     if wants_json():
         echo_json(value)
+    elif conversation is not None:
+        is_open = rewinding.thread.pending is not None
+        quit_first = "quit the session, then run" if is_open else "go on from there with"
+        echo(f"{quit_first}: {conversation['command']}")
     return int(bool(value["conflicts"] or value["failed"]))
+
+
+def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
+    """Says what a plan does, and does it; returns what could not be written, with the reason."""
+    if not wants_json():
+        _print_plan(plan, rewinding.directory)
+    if rewinding.dry_run or not plan.undone.changed:
+        return {}
+    done = rewind_files.do(rewinding.store, rewinding.directory, plan, rewinding.steps)
+    if not wants_json():
+        print_aside(done.outcome.aside)
+        print_failed(done.failed)
+        echo("casfs undo takes it back")
+    return {printable(path): reason for path, reason in done.failed.items()}
 
 
 def _cut_conversation(rewinding: Rewinding, point: Point) -> dict[str, str]:
@@ -141,12 +160,8 @@ def _cut_conversation(rewinding: Rewinding, point: Point) -> dict[str, str]:
     from engine.sessions import session_fork
 
     conversation = conversations.cut(rewinding.store, rewinding.thread, rewinding.steps, point)
-    transcript = os.fspath(conversation.transcript)
-    fork = session_fork.fork(rewinding.store, rewinding.thread, point, conversation.id, transcript)
-    if not wants_json():
-        is_open = rewinding.thread.pending is not None
-        quit_first = "quit the session, then run" if is_open else "go on from there with"
-        echo(f"{quit_first}: {conversation.command}")
+    copy = conversation.transcript
+    fork = session_fork.fork(rewinding.store, rewinding.thread, point, conversation.id, copy)
     return {"session": fork.id, "id": conversation.id, "command": conversation.command}
 
 
@@ -186,21 +201,27 @@ def _list(store: Store, thread: Thread, steps: list[StepRecord]) -> None:
     echo_table(values, "POINT DATE TOOL TEXT CHANGED", cells, whole="POINT")
 
 
-def _value(rewinding: Rewinding, plan: FilePlan) -> dict[str, Any]:
-    undone = plan.undone
-    if rewinding.what == CONVERSATION:
-        undone = Undone(plan.current)
+def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[str, Any]:
+    changes: list[dict[str, Any]] = []
+    conflicts: dict[bytes, str] = {}
+    kept: dict[bytes, str] = {}
+    late: list[str] = []
+    if plan is not None:
+        changes = [change_json(plan.store, change) for change in plan.undone.changed]
+        conflicts = plan.undone.conflicts
+        kept = plan.undone.kept
+        late = [f"{call.step}.{call.number}" for call in plan.late]
     return {
         "session": rewinding.thread.id,
         "directory": os.fspath(rewinding.directory),
-        "point": str(plan.point),
+        "point": str(point),
         "what": rewinding.what,
-        "exact": plan.is_exact,
+        "exact": rewinding.is_exact,
         "dryRun": rewinding.dry_run,
-        "changes": [change_json(plan.store, change) for change in undone.changed],
-        "conflicts": {printable(path): reason for path, reason in undone.conflicts.items()},
-        "kept": {printable(path): reason for path, reason in undone.kept.items()},
+        "changes": changes,
+        "conflicts": {printable(path): reason for path, reason in conflicts.items()},
+        "kept": {printable(path): reason for path, reason in kept.items()},
         "failed": {},
         "conversation": None,
-        "late": [f"{call.step}.{call.number}" for call in plan.late],
+        "late": late,
     }

@@ -32,15 +32,14 @@ def sessions() -> None:
 @sessions.command("list")
 @json_option
 def list_() -> None:
-    """List the sessions that are recorded, newest first.
+    """List the sessions that this store has recorded, newest first.
 
     \b
     casfs sessions list
     """
     values = []
     with open_store() as store:
-        for thread in session_threads.newest_first(store):
-            about = session_threads.about(store, thread)
+        for thread, about in session_threads.readable(store):
             values.append(
                 {
                     "thread": thread.id,

@@ -26,7 +26,7 @@ from casfs.checkpoints import checkpoint, revisions
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
 from casfs.checkpoints.revisions import Revision
 from casfs.digest import NodeHash, TimesHash, TreeDigest, TreeHash
-from casfs.errors import CasfsError, Corrupt, NotFound
+from casfs.errors import Corrupt, NotFound
 from casfs.store import local_trees
 from casfs.store.nodes import directory, node
 from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -280,11 +280,10 @@ def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]
 
 def _session_before(store: Store, directory: str, before: int) -> Place | None:
     """Returns the end of the last session that began in a directory before this moment."""
-    for thread in sessions.newest_first(store):
-        with suppress(CasfsError):
-            is_there = sessions.about(store, thread)["directory"] == directory
+    for thread, about in sessions.readable(store):
+        if about["directory"] == directory and created_ms(thread.id) < before:
             last = threads.last_step(store, thread)
-            if is_there and created_ms(thread.id) < before and last is not None:
+            if last is not None:
                 return _of_node(store, store.node(last), thread.id)
     return None
 

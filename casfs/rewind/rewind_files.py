@@ -43,7 +43,9 @@ def plan(
     store: Store, directory: Path, steps: list[StepRecord], point: Point, *, is_exact: bool
 ) -> FilePlan:
     """Returns what `point` means for the files of a directory. Raises NotFound, Refused, Failed."""
-    return _plan(ScratchStore(store), directory, steps, point, is_exact)
+    scratch = ScratchStore(store)
+    current = look(scratch, directory, _latest(steps))
+    return _plan(scratch, current, steps, point, is_exact)
 
 
 def plan_last(store: Store, directory: Path, steps: list[StepRecord]) -> FilePlan:
@@ -56,23 +58,24 @@ def plan_last(store: Store, directory: Path, steps: list[StepRecord]) -> FilePla
             undone = undo_calls(scratch, current, [call])
             if undone.changed or undone.conflicts:
                 point = Point(step.index, call.number)
-                return _plan(scratch, directory, steps, point, is_exact=False)
+                return _plan(scratch, current, steps, point, is_exact=False)
     raise NotFound("no call of this session has changed a file that is still as it left it")
 
 
 def do(store: Store, directory: Path, planned: FilePlan, steps: list[StepRecord]) -> RestoreResult:
     """Does what was planned, in the directory as it is now. Raises Conflict where that has changed
     since, Refused, Failed."""
-    current_plan = _plan(store, directory, steps, planned.point, planned.is_exact)
-    if not current_plan.current.is_equal(planned.current):
+    current = look(store, directory, _latest(steps))
+    if not current.is_equal(planned.current):
         raise Conflict(f"{directory} has changed since it was looked at; try again")
-    create_before_restore(store, current_plan.current, directory=directory, what="rewind")
+    current_plan = _plan(store, current, steps, planned.point, planned.is_exact)
+    create_before_restore(store, current, directory=directory, what="rewind")
 
     def save(state: RecordedState, _: object = None) -> None:
         create_before_restore(store, state, directory=directory, what="rewind")
 
     options = RestoreOptions(
-        base=current_plan.current.full,
+        base=current.full,
         on_local_changes=save,
         on_delete=save,
         leaves_out_failed=True,
@@ -99,9 +102,8 @@ def look(store: Store, directory: Path, base: RecordedState | None) -> RecordedS
 
 
 def _plan(
-    store: Store, directory: Path, steps: list[StepRecord], point: Point, is_exact: bool
+    store: Store, current: RecordedState, steps: list[StepRecord], point: Point, is_exact: bool
 ) -> FilePlan:
-    current = look(store, directory, _latest(steps))
     calls = session_steps.calls_from(steps, point)
     if is_exact:
         state = session_steps.state_at(steps, point)

@@ -15,8 +15,8 @@ MAX_SEARCHED = 1000
 def named(store: Store, text: str) -> Thread:
     """Returns the session with a thread's id, a part of it or its name, or with the agent's own id.
     Raises NotFound, Conflict for a thread that is none."""
-    for _, thread in zip(range(MAX_SEARCHED), sessions.newest_first(store), strict=False):
-        if sessions.about(store, thread)["id"] == text:
+    for _, (thread, about) in zip(range(MAX_SEARCHED), sessions.readable(store), strict=False):
+        if about["id"] == text:
             return thread
     thread = lookup.find(store, text)
     if not sessions.is_session(thread):
@@ -28,8 +28,8 @@ def latest_in(store: Store, directory: Path) -> Thread:
     """Returns the session that was active last, of those whose directory holds this one. Raises
     NotFound."""
     latest = None
-    for _, thread in zip(range(MAX_SEARCHED), sessions.newest_first(store), strict=False):
-        if directory.is_relative_to(sessions.about(store, thread)["directory"]):
+    for _, (thread, about) in zip(range(MAX_SEARCHED), sessions.readable(store), strict=False):
+        if directory.is_relative_to(about["directory"]):
             is_later = latest is None or thread.fields["updatedAt"] > latest.fields["updatedAt"]
             # One that was cut, and that no agent has gone on with, has done nothing by itself.
             if is_later and thread.fields["session"]["pid"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from casfs.errors import Conflict
+from casfs.errors import CasfsError, Conflict
 from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.threads import SESSION, Thread
@@ -27,12 +27,24 @@ def newest_first(store: Store) -> Iterator[Thread]:
     return threads.with_field(store, "cause", [SESSION])
 
 
+def readable(store: Store) -> Iterator[tuple[Thread, Mapping[str, Any]]]:
+    """Yields the sessions of this store that can be read with what `about` says of each, newest
+    first. The directories of one from elsewhere are of another machine."""
+    for thread in newest_first(store):
+        if thread.fault is not None or "origin" in thread.fields:
+            continue
+        try:
+            described = about(store, thread)
+        except CasfsError:  # one damaged node must not hide the others
+            continue
+        yield thread, described
+
+
 def last_in(store: Store, directory: str) -> Thread | None:
     """Returns the session that began last in a directory and has done a step; None where none
     has."""
-    for thread in newest_first(store):
-        is_there = about(store, thread)["directory"] == directory
-        if is_there and threads.last_step(store, thread) is not None:
+    for thread, described in readable(store):
+        if described["directory"] == directory and threads.last_step(store, thread) is not None:
             return thread
     return None
 

@@ -16,10 +16,11 @@ Value = dict[str, Any]
 
 
 class CutConversation(NamedTuple):
-    """`id`: of the new session; `transcript`: its file; `command`: what goes on from there."""
+    """`id`: of the new session; `transcript`: its file, None where it has none; `command`: what
+    goes on from there."""
 
     id: str
-    transcript: Path
+    transcript: Path | None
     command: str
 
 

@@ -42,7 +42,7 @@ def cut(session: str, step: StepRecord, call: CallRecord | None) -> CutConversat
         file = Path(folder) / "session.json"
         file.write_text(text, "utf-8")
         _opencode("import", str(file))
-    return CutConversation(id, Path(), f"opencode -s {id}")
+    return CutConversation(id, None, f"opencode -s {id}")
 
 
 def _kept(messages: list[Any], step: StepRecord, call: CallRecord | None) -> list[Any]:

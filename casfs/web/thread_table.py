@@ -21,7 +21,16 @@ from casfs.system.lru_cache import LruCache
 from casfs.threads import threads
 from casfs.threads.state import QUEUED
 from casfs.threads.summary import head_fields, task_line
-from casfs.threads.threads import BROKEN, HEADS, RUNNING, SUSPENDED, Thread, ThreadId, of_head
+from casfs.threads.threads import (
+    BROKEN,
+    HEADS,
+    RUNNING,
+    SESSION,
+    SUSPENDED,
+    Thread,
+    ThreadId,
+    of_head,
+)
 
 RELOAD_MOVES = 1000  # from there on reading all heads again is quicker
 MAX_TASKS = 200_000  # that are kept
@@ -149,6 +158,9 @@ def row_of(name: HeadName, head: Head) -> Row:
 
 def _section(thread: Thread, fields: dict[str, Any]) -> str:
     state = fields["status"]
+    # Between two prompts an outside agent's session waits for nobody.
+    if state == SUSPENDED and fields["cause"] == SESSION:
+        return ENDED
     if state == SUSPENDED:
         return QUEUED if fields["cause"] in WAITING else NEEDS
     if state == BROKEN:

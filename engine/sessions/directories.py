@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -80,7 +79,9 @@ class Directories:
                         await trio.sleep(BURST_S)
                     await blocking(directory.drain)
         finally:
-            directory.close()
+            # It waits for a look that another session is taking.
+            with trio.CancelScope(shield=True):
+                await blocking(directory.close)
 
     def _let_go(self, path: Path) -> None:
         if (entry := self._followed.pop(path, None)) is not None:
@@ -98,14 +99,3 @@ class Directories:
                 " or raise attach.max_size"
             )
         return f"{path} is not recorded: {error}"
-
-
-def project_of(directory: Path) -> Path:
-    """Returns what is recorded of a session that begins in a directory: the repository that holds
-    it, or itself."""
-    real = Path(os.path.realpath(directory))
-    for path in (real, *real.parents):
-        # The home directory may be a repository, of dotfiles.
-        if path != Path.home() and (path / ".git").exists():
-            return path
-    return real

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from casfs.agents.secrets import Secrets
+from casfs.attach.projects import project_of
 from casfs.store.store import Store
 from casfs.threads import sessions
 from casfs.threads.threads import Thread
 from engine.secrets import redaction
 from engine.sessions import session_thread, transcript_reader
-from engine.sessions.directories import project_of
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.session_thread import Boundary
 from engine.sessions.transcript_reader import TranscriptPart

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from casfs.attach import attachments, spool
+from casfs.backend.capabilities import SharedByMachines
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.store.store import Store
 from casfs.system.log import Log
@@ -24,7 +25,7 @@ from casfs.threads import sessions
 from engine.blocking import blocking
 from engine.sessions import events
 from engine.sessions.directories import Directories
-from engine.sessions.events import SessionEvent
+from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.hook_events import READERS
 from engine.sessions.recorder import SessionRecorder
 from engine.sessions.session_thread import session_end
@@ -70,7 +71,10 @@ class SessionService:
         lost: set[str] = set()
         while True:
             await trio.sleep(LOST_S)
-            ends = await blocking(self._lost)
+            ends: dict[str, SessionEvent] = {}
+            # The database of a shared store may be away.
+            with suppress(CasfsError):
+                ends = await blocking(self._lost)
             for id, event in ends.items():
                 # Seen twice: its last events may be in the spool still.
                 if id in lost:
@@ -80,15 +84,18 @@ class SessionService:
     def _lost(self) -> dict[str, SessionEvent]:
         """Returns the end of each session with a pending step whose process is gone, by thread."""
         ends: dict[str, SessionEvent] = {}
-        for thread in sessions.newest_first(self._store):
-            with suppress(CasfsError):
-                session = thread.record["session"]
-                begun = session.get("pidStart")
-                # Without a start the process was gone when it reported: it was not the agent's own.
-                if thread.pending is None or begun is None:
-                    continue
-                if start_time(session["pid"]) != begun:
-                    ends[thread.id] = session_end(self._store, thread)
+        is_shared = isinstance(self._store.backend, SharedByMachines)
+        for thread, _ in sessions.readable(self._store):
+            session = thread.record["session"]
+            begun = session.get("pidStart")
+            # Without a start the process was gone when it reported: it was not the agent's own.
+            if thread.pending is None or begun is None:
+                continue
+            # Of another machine nothing is known here.
+            if is_shared and session.get("boot") != spool.current_boot():
+                continue
+            if start_time(session["pid"]) != begun:
+                ends[thread.id] = session_end(self._store, thread)
         return ends
 
     async def _session_event(self, file: str | None = None, hex: str | None = None) -> Answer:
@@ -140,7 +147,7 @@ class SessionService:
         if key not in self._sessions:
             sender, receiver = trio.open_memory_channel[tuple[str, SessionEvent]](MAX_QUEUED)
             self._sessions[key] = sender
-            self._nursery.start_soon(self._record_session, receiver)
+            self._nursery.start_soon(self._record_session, key, receiver)
         await self._sessions[key].send((name, event))
 
     def _is_paused(self, event: SessionEvent) -> bool:
@@ -149,18 +156,22 @@ class SessionService:
         return False
 
     async def _record_session(
-        self, queue: trio.MemoryReceiveChannel[tuple[str, SessionEvent]]
+        self, key: str, queue: trio.MemoryReceiveChannel[tuple[str, SessionEvent]]
     ) -> None:
         recorder = SessionRecorder(self._store, self._env)
         async for name, event in queue:
             try:
                 while not await self._record(recorder, name, event):
                     await trio.sleep(RETRY_S)
-            except (Invalid, NotFound) as error:
+            except Exception as error:  # must not end what else the daemon does
                 # What does not fit a schema today does not fit it later.
                 await self._set_aside(name, error)
             else:
                 await self._conclude(name)
+            # Without an `await` between the question and the end: nothing comes meanwhile.
+            if event.kind is Kind.END and queue.statistics().current_buffer_used == 0:
+                del self._sessions[key]
+                return
 
     async def _record(self, recorder: SessionRecorder, name: str, event: SessionEvent) -> bool:
         """Returns whether the event is recorded. Raises Invalid, NotFound where it can never be."""
@@ -175,16 +186,18 @@ class SessionService:
             return False
         return True
 
-    async def _set_aside(self, name: str, error: CasfsError) -> None:
-        self._log("session event set aside", file=name, error=str(error))
-        await blocking(partial(spool.set_aside, self._store.root, name))
-        self._forget(name)
+    async def _set_aside(self, name: str, error: Exception) -> None:
+        self._log("session event set aside", file=name, error=str(error) or repr(error))
+        is_gone = await blocking(partial(spool.set_aside, self._store.root, name))
+        self._forget(name, is_gone)
 
     async def _conclude(self, name: str) -> None:
-        await blocking(partial(spool.delete, self._store.root, name))
-        self._forget(name)
+        is_gone = await blocking(partial(spool.delete, self._store.root, name))
+        self._forget(name, is_gone)
 
-    def _forget(self, name: str) -> None:
-        self._taken.discard(name)
+    def _forget(self, name: str, is_gone: bool) -> None:
+        # A file that cannot be deleted must not be recorded again.
+        if is_gone:
+            self._taken.discard(name)
         if (done := self._awaited.pop(name, None)) is not None:
             done.set()

@@ -6,7 +6,8 @@ two looks is of the call that was open, of one of several, or of a person:
 - of an edit tool, where it names the path, and nobody else was seen to write there;
 - of a shell command, where a process of its agent wrote, or one that had ended before it could be
   looked up while no other command was open;
-- of a person, where no call was open, or a process that lives wrote and is none of an agent;
+- of a person, where no call was open, or a process wrote that still runs and is not a descendant
+  of an agent;
 - ambiguous in every other case: two agents, an agent and a person, a path that an edit tool does
   not name, what was moved while a person and an agent wrote to one file, all that changed in a call
   whose beginning this daemon has not seen.
@@ -18,6 +19,7 @@ change while one command is open is taken for its.
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,7 @@ from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.session_thread import Boundary
 
 LATE_MS = 300  # after which a hook lets its agent go on
+LOOK_AT_ALL_S = 3600.0
 MAX_ANCESTORS = 64
 PERSON = "a person"
 AMBIGUOUS = "ambiguous"
@@ -76,7 +79,8 @@ class SessionDirectory:
         self.fd = self._followed.fd
         self._state: RecordedState | None = None
         self._open: list[OpenCall] = []
-        self._agents: dict[int, str] = {}  # process of an agent: its session
+        # By the process of an agent: when that started, and its session.
+        self._agents: dict[int, tuple[int | None, str]] = {}
         self._writers: dict[bytes, set[str | None]] = defaultdict(set)
         self._owners: dict[int, str | None] = {}  # of processes that wrote since the last look
         self._renamed: set[bytes] = set()  # what was moved since then
@@ -91,7 +95,11 @@ class SessionDirectory:
         """Returns the directory as it is at an event. Raises CasfsError, OSError."""
         session = f"{event.agent} {event.session}"
         with self._lock:
-            self._agents[event.pid] = session
+            self._agents[event.pid] = processes.start_time(event.pid), session
+            # A file that is mapped for writing has no events until it is unmapped.
+            looked_ago = time.monotonic() - self._followed.looked_at_all
+            if event.kind is Kind.BEGIN and looked_ago > LOOK_AT_ALL_S:
+                self._followed.mark_everything()
             self._look()
             is_late = now_ms() - event.reported_ms > LATE_MS
             match event.kind:
@@ -208,14 +216,16 @@ class SessionDirectory:
                 self._renamed.add(path)
 
     def _owner_of_process(self, pid: int) -> str | None:
-        """Returns the session of the agent that has started a process, PERSON for that of nobody;
-        None where it has ended."""
+        """Returns the session of the agent that is an ancestor of a process, PERSON where none is;
+        None where the process has ended."""
         current: int | None = pid
         for _ in range(MAX_ANCESTORS):
             if current is None:
                 return None
-            if current in self._agents:
-                return self._agents[current]
+            begun, session = self._agents.get(current, (None, ""))
+            # Its number may be another process's by now.
+            if session and processes.start_time(current) == begun:
+                return session
             if current <= 1:
                 return PERSON
             current = processes.parent(current)

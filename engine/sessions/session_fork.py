@@ -15,7 +15,7 @@ from engine.sessions.session_thread import session_key
 from engine.threads import lifecycle, record
 
 
-def fork(store: Store, thread: Thread, point: Point, id: str, transcript: str) -> Thread:
+def fork(store: Store, thread: Thread, point: Point, id: str, transcript: Path | None) -> Thread:
     """Stores the thread of the session `id`, which begins with what `thread` holds before a point:
     its steps, and the calls of a step that is cut. Raises NotFound, Conflict."""
     done = point.step - 1
@@ -23,7 +23,10 @@ def fork(store: Store, thread: Thread, point: Point, id: str, transcript: str) -
     newest = threads.step_at(store, thread, done).hash if done else start
     agent = sessions.about(store, thread)["agent"]
     session: dict[str, Any] = {"pid": 0, "pidStart": None, "event": None, "open": {}}
-    session |= {"id": id, "transcript": transcript, "transcriptBytes": _size(transcript)}
+    session["id"] = id
+    if transcript is not None:
+        # The other session has recorded what the copy begins with.
+        session |= {"transcript": str(transcript), "transcriptBytes": transcript.stat().st_size}
     key = session_key(agent, id)
     key_name = lifecycle.key_name(key)
     forked = lifecycle.new_thread(
@@ -43,14 +46,6 @@ def fork(store: Store, thread: Thread, point: Point, id: str, transcript: str) -
         batch.swap(forked.name, None, forked.head)
         batch.swap(key_name, store.heads.get(key_name), Head(start, {"thread": forked.id}))
     return forked
-
-
-def _size(transcript: str) -> int:
-    """Returns how many bytes the copy begins with: the other session has recorded them."""
-    try:
-        return Path(transcript).stat().st_size
-    except OSError:
-        return 0
 
 
 def _cut_step(store: Store, thread: Thread, point: Point) -> dict[str, Any]:

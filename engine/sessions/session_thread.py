@@ -4,7 +4,7 @@ Its thread-start says which session it is (`session`), and its head is found by 
 daemon runs it: its record is `suspended` for the cause `session`, also while the agent works on a
 prompt, which is then the pending step. In the record, `session` holds
 
-    pid     of the agent, and `pidStart`, when that process started
+    pid     of the agent, `pidStart`, when that process started, and `boot`, of which machine
     fault   why its directory is not recorded, or absent
     event   the last event of the spool that is recorded
     open    the tool calls that run: the id of each, and the turn as it stood when it began
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.agents.secrets import put_work
+from casfs.attach import spool
 from casfs.backend.protocols import Head
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import NotFound
@@ -272,7 +273,8 @@ def _reason(event: SessionEvent) -> str:
 
 
 def _process(event: SessionEvent) -> dict[str, Any]:
-    return {"pid": event.pid, "pidStart": start_time(event.pid), "event": None, "open": {}}
+    process = {"pid": event.pid, "pidStart": start_time(event.pid), "boot": spool.current_boot()}
+    return {**process, "event": None, "open": {}}
 
 
 def _updated(thread: Thread, event: SessionEvent, name: str) -> dict[str, Any]:

@@ -3,9 +3,10 @@ what they say of each call is added to the call's turn."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.store.nodes.directory import File
@@ -90,7 +91,15 @@ def read_part(store: Store, agent: str, transcript: str, begin: int) -> Transcri
     if agent not in READERS:
         return None
     try:
-        with Path(transcript).open("rb") as file:
+        # An agent may name anything: a fifo must not be waited for.
+        fd = os.open(transcript, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            # It was written anew.
+            if status.st_size < begin:
+                begin = 0
             file.seek(begin)
             data = file.read(MAX_PART_BYTES)
     except OSError:  # the agent has not made it yet, or has deleted it

@@ -111,7 +111,8 @@ def test_the_conversation(
     fork = next(thread for thread in sessions.newest_first(agent.store) if thread.fields["fork"])
     assert fork.fields["fork"] == {"thread": agent.thread.id, "step": 1}
     assert fork.record["session"]["id"] == id
-    value = cli("rewind", "--to", "2", "--what", "conversation", "--json").json
+    project.rename(project.with_name("moved"))
+    value = cli("rewind", agent.thread.id, "--to", "2", "--what", "conversation", "--json").json
     assert value["conversation"]["command"].startswith("claude --resume ")
 
 

@@ -136,6 +136,7 @@ THREAD = _object(
     session=_object(
         {"pid": _count(), "open": {"type": "object"}},
         pidStart=_count(null=True),
+        boot=_text(),
         event=_text(null=True),
         fault=_text(),
         id=_text(),

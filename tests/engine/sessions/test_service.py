@@ -15,7 +15,7 @@ from casfs.store.store import Store
 from casfs.threads import sessions, threads
 from casfs.trees import tree
 from engine import content
-from tests.support.engine import daemon, kill, until
+from tests.support.engine import alive, daemon, kill, until
 from tests.support.sessions import ClaudeEvents, report
 
 
@@ -189,3 +189,26 @@ def test_a_tree_is_of_before_the_tool_runs(root: Path, disk_store: Store, projec
             continue
         names = {name: set(tree.load(disk_store, turn[name])) for name in ("before", "workspace")}
         assert names["workspace"] - names["before"] == {b"f%d" % number}
+
+
+def test_a_fault_of_ours_ends_neither_the_daemon_nor_the_session(
+    root: Path, disk_store: Store, project: Path
+) -> None:
+    """A record of the session that no version writes: each of its events is set aside."""
+    events = ClaudeEvents(project)
+    other = ClaudeEvents(project, session="other")
+    with daemon(root) as pid:
+        report(root, events.prompt("one"))
+        until(lambda: is_empty(root), "an empty spool")
+        (thread,) = sessions.newest_first(disk_store)
+        intent = {name: value for name, value in thread.intent.items() if name != "prompt"}
+        broken = {**thread.record, "intent": intent}
+        with disk_store.batch() as batch:
+            batch.move(thread.name, thread.head, thread.hash, broken)
+        report(root, events.stop())
+        report(root, other.prompt("two"))
+        report(root, other.stop())
+        until(lambda: is_empty(root), "an empty spool")
+        assert alive(pid)
+    assert spool.set_aside_count(root) == 1
+    assert recorded(disk_store)["other"] == [("two", [])]

@@ -232,3 +232,20 @@ def test_private_and_derived_files_are_there(
     assert found.state is not None
     shown = {path for path, _ in tree.walk(disk_store, found.state.tree)}
     assert shown == {b"a", b"package.json"}
+
+
+@needs_pids
+def test_a_process_with_the_number_of_an_agent_that_has_ended(
+    project: Path,
+    directory: SessionDirectory,
+    sessions: list[ClaudeEvents],
+    writers: list[Writer],
+) -> None:
+    first, second = sessions
+    at(directory, first, first.prompt("go"))
+    number = writers[0].process.pid
+    directory._agents[number] = (1, "ended")  # another process had this number
+    at(directory, second, second.prompt("go"))
+    at(directory, second, second.call("c1", command="x"))
+    writers[0].write(project / "mine")
+    assert at(directory, second, second.result("c1")).foreign == {"mine": "a person"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from casfs.store.store import Store
 from casfs.threads import sessions, threads
 from casfs.trees import tree
 from engine import content
-from engine.sessions import session_import
+from engine.sessions import session_import, transcript_reader
 from engine.sessions.recorder import SessionRecorder
 from engine.sessions.session_thread import Boundary
 from tests.support import planted
@@ -162,3 +163,14 @@ def test_an_import_of_what_is_none(store: Store, tmp_path: Path) -> None:
     for agent in session_import.TRANSCRIPTS:
         with pytest.raises(NotFound, match="does not say in which directory"):
             session_import.import_session(store, {}, agent, transcript)
+
+
+def test_a_transcript_that_is_a_fifo_or_was_written_anew(store: Store, tmp_path: Path) -> None:
+    transcript = tmp_path / "one.jsonl"
+    os.mkfifo(transcript)
+    assert transcript_reader.read_part(store, "claude", str(transcript), 0) is None
+    transcript.unlink()
+    data = append(transcript, prompt("one"))
+    part = transcript_reader.read_part(store, "claude", str(transcript), 10_000)
+    assert part is not None
+    assert part.end == len(data)
