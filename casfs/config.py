@@ -48,6 +48,11 @@ SETTINGS = (
     Setting("runs.limit", 8, "threads (runs of workflows) that the daemon runs at once", minimum=1),
     Setting("runs.max_workspace", 20 << 30, "bytes of a thread's workspace (0 = no limit)"),
     Setting("attach.max_size", 20 << 30, "bytes of an attached agent's directory (0 = no limit)"),
+    Setting(
+        "attach.max_turn_trees",
+        10 << 30,
+        "bytes of trees of tool calls in an attached directory; the oldest go first (0 = no limit)",
+    ),
     Setting("mount.transport", "builtin", "FUSE implementation: builtin or libfuse"),
     Setting("gc.grace_s", 86400, "seconds of grace before an unreferenced blob is deleted"),
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted (0 = no limit)"),

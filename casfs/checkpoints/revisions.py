@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -310,9 +310,21 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
     # Without the option only steps have trees: each turn would cost a snapshot.
     if not payload.get("workspace"):
         raise NotFound(f"{step_name}: turn {turn} has no tree; see `thread start --turn-trees`")
-    state = recorded_state.of_node(store, hash, payload=payload, field="workspace")
-    assert state is not None
+    state = recorded_state.of_turn(store, hash)
+    if state is None:
+        raise NotFound(
+            f"{step_name}: the tree of turn {turn} is not kept any more (attach.max_turn_trees);"
+            " that of the step is"
+        )
     return step, turn_hashes[:turn], state
+
+
+def have_trees(store: Store, turns: Iterable[NodeHash]) -> bool:
+    """Returns whether gc has deleted no tree of these turns, nor of those that they began as."""
+    payloads = [store.node(hash, TURN).payload for hash in turns]
+    payloads += [store.node(turn["begun"], TURN).payload for turn in payloads if "begun" in turn]
+    roots = {turn["workspace"] for turn in payloads if "workspace" in turn}
+    return len(store.blobs.info(roots)) == len(roots)
 
 
 def _pending_turns(store: Store, thread: Thread, pending: Mapping[str, Any]) -> list[NodeHash]:

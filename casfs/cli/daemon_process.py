@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from casfs.store.store import Store
     from engine.runtime.workspace import Workspaces
 
+GROWTH_SHARE = 0.1  # of the limit of turn trees
+
 
 def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
     from casfs.system import daemon_socket
@@ -29,7 +31,7 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
     limit = values["runs.limit"]
     max_bytes = values["runs.max_workspace"] or None
     workspaces = replace(_workspaces(root, log), max_bytes=max_bytes)
-    maintenance = _maintenance(values)
+    maintain = maintenance(values)
 
     def run(ready: Callable[[], None]) -> None:
         containment.set_defaults(_limits(values))
@@ -42,7 +44,7 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
             dict(os.environ),
             limit,
             log=log,
-            maintenance=maintenance,
+            maintenance=maintain,
             workspaces=workspaces,
             extractor=extractor,
             hold=hold,
@@ -86,23 +88,32 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
     return Workspaces(open, lambda: implicit_mount.end(root, os.environ), prepare)
 
 
-def _maintenance(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
-    """The daemon's periodic gc, which enforces the configured limits, and packing; None without
-    both settings."""
+def maintenance(values: Mapping[str, Any]) -> Callable[[Store], None]:
+    """The daemon's periodic gc, which enforces the configured limits, and packing."""
+    from casfs.attach import attachments
+    from casfs.backend.derived import total_stored
     from casfs.cli.sizes import parse_age
     from casfs.maintenance import cold, gc
 
     limits = gc.Limits(values["gc.max_size"] or None, values["gc.max_inodes"] or None)
+    max_turn_trees = values["attach.max_turn_trees"] or None
     age = parse_age(values["pack.older_than"]) if values["pack.older_than"] else None
-    if limits == gc.NO_LIMITS and age is None:
-        return None
     grace = values["gc.grace_s"]
     keep = values["gc.keep_checkpoints"]
+    bytes_after_gc = 0
 
     def maintain(store: Store) -> None:
         if age is not None:
             cold.pack(store, older_than=age)
-        if limits != gc.NO_LIMITS:
-            gc.collect(store, grace=grace, limits=limits, keep=keep)
+        nonlocal bytes_after_gc
+        applied = limits
+        # A run reads every node: for the trees of tool calls alone there is none before the store
+        # has grown by a part of what they may take.
+        if max_turn_trees is not None and (store.root / attachments.FILE).exists():
+            grown = total_stored(store.blobs).bytes - bytes_after_gc
+            if grown > max(max_turn_trees * GROWTH_SHARE, max_turn_trees - bytes_after_gc):
+                applied = replace(limits, max_turn_trees=max_turn_trees)
+        if applied != gc.NO_LIMITS:
+            bytes_after_gc = gc.collect(store, grace=grace, limits=applied, keep=keep).kept.bytes
 
     return maintain

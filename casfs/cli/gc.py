@@ -68,6 +68,7 @@ def gc(
         limits = collector.Limits(
             max_size if max_size is not None else values["gc.max_size"] or None,
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
+            values["attach.max_turn_trees"] or None,
         )
         total = total_stored(store.blobs)
         with progress("marking", "blobs", total=total.blobs, total_bytes=total.bytes) as update:
@@ -87,6 +88,8 @@ def gc(
     if not wants_json():
         for name in result.evicted:
             echo_line(f"{'would evict' if dry_run else 'evicted'} {name}")
+        if result.turn_trees:
+            echo_line(f"{verb} {result.turn_trees} trees of tool calls, the oldest")
         if result.removals:
             would = "would make" if dry_run else "made"
             echo_line(f"{would} {result.removals} removals final: `casfs undo` cannot undo them")

@@ -28,6 +28,7 @@ from casfs.threads import sessions
 from casfs.threads.threads import Thread
 
 FILES, CONVERSATION, BOTH = WHAT = ("files", "conversation", "both")
+LOST = "its trees are not kept any more (attach.max_turn_trees); --exact goes back to a prompt"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _rewind(rewinding: Rewinding) -> int:
         is_open = rewinding.thread.pending is not None
         quit_first = "quit the session, then run" if is_open else "go on from there with"
         echo(f"{quit_first}: {conversation['command']}")
-    return int(bool(value["conflicts"] or value["failed"]))
+    return int(bool(value["conflicts"] or value["failed"] or value["lost"]))
 
 
 def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
@@ -174,6 +175,8 @@ def _print_plan(plan: FilePlan, directory: Path) -> None:
     for call in plan.late:
         warn(f"{call.step}.{call.number} {call.tool}: what it changed at once may stay, as the"
              " directory was looked at late")  # fmt: skip
+    for call in plan.lost:
+        say_incomplete(f"{call.step}.{call.number} {call.tool}: what it changed stays: {LOST}")
     if not plan.undone.changed:
         echo(f"{directory}: nothing to change for {plan.point}")
         return
@@ -206,11 +209,13 @@ def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[st
     conflicts: dict[bytes, str] = {}
     kept: dict[bytes, str] = {}
     late: list[str] = []
+    lost: list[str] = []
     if plan is not None:
         changes = [change_json(plan.store, change) for change in plan.undone.changed]
         conflicts = plan.undone.conflicts
         kept = plan.undone.kept
         late = [f"{call.step}.{call.number}" for call in plan.late]
+        lost = [f"{call.step}.{call.number}" for call in plan.lost]
     return {
         "session": rewinding.thread.id,
         "directory": os.fspath(rewinding.directory),
@@ -224,4 +229,5 @@ def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[st
         "failed": {},
         "conversation": None,
         "late": late,
+        "lost": lost,
     }

@@ -375,7 +375,8 @@ def _within_step(
     versions = [beginning]
     if step.prompt is not None:
         versions += _by_person(beginning, store.node(step.prompt, revisions.TURN).payload)
-    for number, hash in enumerate(turns, 1):
+    # Without some of its trees a step is one change: they tell its calls from a person.
+    for number, hash in enumerate(turns if revisions.have_trees(store, turns) else (), 1):
         turn = store.node(hash, revisions.TURN).payload
         # Only a turn that changed files has this; any other repeats the tree before it.
         if "before" not in turn:

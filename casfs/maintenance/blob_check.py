@@ -122,7 +122,7 @@ def _check_refs(store: Store, node: Node[Any]) -> Iterator[Fault]:
             yield Fault("wrong ref", node.hash, f"{subject}: {error}")
     for ref in refs:
         if ref.hash not in known:
-            if ref.is_local:  # the store that recorded it has it
+            if ref.may_dangle:
                 continue
             message = f"{subject} refers to {ref.hash}, which is missing"
             yield Fault("missing", ref.hash, message)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from casfs.backend.derived import in_remote, repairable
 from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, Total, targets
+from casfs.checkpoints import revisions
 from casfs.errors import CasfsError
 from casfs.exchange.portable_heads import allowed_types, mismatch
 from casfs.maintenance.blob_check import (
@@ -112,7 +113,7 @@ def _check_heads(store: Store) -> Iterator[Fault]:
             continue
         wanted = dict.fromkeys(targets(head))
         known = store.blobs.info(wanted.keys())
-        for hash in wanted:
+        for hash in wanted if not _may_dangle(store, name) else ():
             if hash not in known and store.heads.get(name) == head:
                 message = f"head {name} leads to {hash}, which is missing"
                 yield Fault("missing", hash, message=message, takes=[name])
@@ -121,6 +122,16 @@ def _check_heads(store: Store) -> Iterator[Fault]:
             yield _wrong_head(store, name, hash=head.hash, info=known[head.hash], names=names)
         elif fault:
             yield Fault("damaged head", hash=None, message=f"head {name!r}: {fault}", takes=[name])
+
+
+def _may_dangle(store: Store, name: HeadName) -> bool:
+    """Returns whether the head is of a local tree that gc may have deleted: that of a turn."""
+    if not name.startswith(local_trees.HEADS):
+        return False
+    try:
+        return store.node(local_trees.node_of(name)).type == revisions.TURN
+    except CasfsError:  # a fault of its own
+        return False
 
 
 def _mismatch(store: Store, name: HeadName, head: Head) -> str | None:

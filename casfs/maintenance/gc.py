@@ -10,6 +10,9 @@ until the rest fits. Eviction costs a recomputation, never data. Images of trees
 they are deleted with their tree, or to meet a limit. What a person removed (`casfs.store.removals`)
 is a root for the grace period; then its heads are deleted.
 
+The trees of tool calls in sessions of outside agents are kept like all else until a limit is given:
+then the oldest of each directory go (`casfs.maintenance.turn_trees`).
+
 A tree mount has a head too; where a crash or a reboot has ended the mount, a run drops that
 head first.
 
@@ -30,6 +33,7 @@ from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid
+from casfs.maintenance import turn_trees
 from casfs.native import images
 from casfs.store import graph, local_trees, referrers, removals, tombstones
 from casfs.store.nodes import head_kinds
@@ -45,10 +49,12 @@ Progress = Callable[[int, int], None]  # blobs and bytes marked so far
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The store's maximum bytes of content and number of object files; None: no limit."""
+    """The store's maximum bytes of content and number of object files, and the bytes of the trees
+    of tool calls in each directory with sessions of outside agents; None: no limit."""
 
     max_bytes: int | None = None
     max_files: int | None = None
+    max_turn_trees: int | None = None
 
     def exceeded(self, total: Total) -> bool:
         too_big = self.max_bytes is not None and total.bytes > self.max_bytes
@@ -62,12 +68,13 @@ NO_LIMITS = Limits()
 @dataclass(slots=True)
 class Result:
     """`kept`, `freed`: content; `evicted`: names of cache heads and images; `removals`: number of
-    those that can be undone no more."""
+    those that can be undone no more; `turn_trees`: number of trees of tool calls that are freed."""
 
     kept: Total
     freed: Total = field(default_factory=Total)
     evicted: list[str] = field(default_factory=list)
     removals: int = 0
+    turn_trees: int = 0
 
 
 def collect(
@@ -90,7 +97,7 @@ def collect(
         lifecycle.sweep(store)
         tombstones.complete(store)
     with start_gc(store.backend) as collection:
-        marker = Marker(store, collection, progress)
+        marker = Marker(store, collection, progress, limits.max_turn_trees)
         files = total_stored(store.blobs).files
         final = [
             removal for removal in removals.listing(store) if removal.removed_at < before * 1000
@@ -115,6 +122,7 @@ def collect(
         for hash, info in collection.sweep(before, marker.follow, dry_run=dry_run):
             result.freed.blobs += 1
             result.freed.bytes += info.size
+            result.turn_trees += hash in marker.old_turn_trees
             if hash in trees:
                 gone.add(hash)
         result.freed.files = max(0, files - collection.marked.files)
@@ -181,10 +189,37 @@ def _path_down(child: dict[str, str], hash: str) -> list[str]:
 
 
 class Marker:
-    def __init__(self, store: Store, collection: GcRun, progress: Progress) -> None:
+    """`old_turn_trees`: the roots of trees of tool calls that are over the limit, which other nodes
+    may have as well."""
+
+    def __init__(
+        self,
+        store: Store,
+        collection: GcRun,
+        progress: Progress,
+        max_turn_trees: int | None = None,
+    ) -> None:
         self._store = store
         self._collection = collection
         self._progress = progress
+        self._max_turn_trees = max_turn_trees
+        # What comes during the run is not among them, and followed as any other node.
+        self._calls = [] if max_turn_trees is None else turn_trees.by_directory(store)
+        self._turns = {hash for calls in self._calls for call in calls for hash in call.turns}
+        self.old_turn_trees: set[str] = set()
+
+    def follow_turn_trees(self) -> None:
+        """Marks the trees of the newest calls in each directory, up to the limit. Counted is what
+        nothing else has marked before."""
+        self.old_turn_trees.clear()
+        for calls in self._calls:
+            before = self._collection.marked.bytes
+            for call in calls:
+                if self._collection.marked.bytes - before > (self._max_turn_trees or 0):
+                    self.old_turn_trees.update(call.roots(self._store))
+                    continue
+                for hash in call.turns:
+                    self.follow(graph.node_refs(self._store, hash, with_local=True))
 
     def follow(self, hashes: list[str]) -> None:
         """Marks blobs and all that they reach. Raises Corrupt for a missing blob or an
@@ -208,7 +243,8 @@ class Marker:
 
     def _refs(self, hash: str) -> list[str]:
         try:
-            return graph.node_refs(self._store, hash, with_local=True)
+            is_turn = hash in self._turns
+            return graph.node_refs(self._store, hash, with_local=not is_turn, with_weak=not is_turn)
         except CasfsError as error:
             raise _stopped(str(error)) from None
 
@@ -253,6 +289,7 @@ def _mark_roots(
         # A local tree lives as long as its node, through which it is marked (`graph.node_refs`).
         if name not in cache and not name.startswith(local_trees.HEADS):
             marker.follow(targets(head))
+    marker.follow_turn_trees()
 
 
 def _cache(store: Store, keep: int) -> list[tuple[HeadName, Head]]:

@@ -164,8 +164,8 @@ class Missing:
             raise self._corrupt(error) from None
 
     def _is_followed(self, ref: Ref) -> bool:
-        """Returns whether to fetch the target: a local one only where it was pushed."""
-        if not ref.is_local:
+        """Returns whether to fetch the target: a local or weak one only where it was pushed."""
+        if not ref.may_dangle:
             return True
         return bool(self._remote.state.locate([ref.hash]))
 

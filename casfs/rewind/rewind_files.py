@@ -29,7 +29,8 @@ from casfs.trees.snapshot.working_tree import Earlier
 class FilePlan:
     """What a rewind would do. `store`: in which its trees are, a view of the store until it is
     done; `current`: the directory as it is; `late`: calls that had begun when the directory before
-    them was looked at, so that their first changes may stay."""
+    them was looked at, so that their first changes may stay; `lost`: calls whose changes are not
+    known any more."""
 
     store: Store
     point: Point
@@ -37,6 +38,7 @@ class FilePlan:
     current: RecordedState
     undone: Undone
     late: tuple[CallRecord, ...] = ()
+    lost: tuple[CallRecord, ...] = ()
 
 
 def plan(
@@ -105,14 +107,16 @@ def _plan(
     store: Store, current: RecordedState, steps: list[StepRecord], point: Point, is_exact: bool
 ) -> FilePlan:
     calls = session_steps.calls_from(steps, point)
+    lost: tuple[CallRecord, ...] = ()
     if is_exact:
         state = session_steps.state_at(steps, point)
         changed = list(tree.changes(store, current.full, state.full))
         undone = Undone(state, changed)
     else:
         undone = undo_calls(store, current, calls)
+        lost = tuple(call for call in calls if call.is_lost)
     late = tuple(call for call in calls if call.is_late)
-    return FilePlan(store, point, is_exact, current, undone, late)
+    return FilePlan(store, point, is_exact, current, undone, late, lost)
 
 
 def _latest(steps: list[StepRecord]) -> RecordedState | None:

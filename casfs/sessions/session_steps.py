@@ -24,7 +24,7 @@ class CallRecord:
     at; `foreign`: printable paths that changed meanwhile and are not known to be its changes, with
     the reason; `paths`: that an edit tool names, relative to the directory, None for any;
     `is_unseen`: none of its changes is known to be its, but of these; `is_late`: it had begun when
-    the directory before it was looked at."""
+    the directory before it was looked at; `is_lost`: its trees are not kept any more."""
 
     step: int
     number: int
@@ -39,6 +39,7 @@ class CallRecord:
     paths: tuple[str, ...] | None = None
     is_unseen: bool = False
     is_late: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _step(
 ) -> StepRecord:
     turn = store.node(prompt, "react-turn").payload
     text = content_text(store, turn["input"])
-    before = _state(store, prompt)
+    before = recorded_state.of_turn(store, prompt)
     calls = _calls(store, index, turns)
     return StepRecord(index, text, prompt_id, turn.get("reportedAt", 0), before, calls)
 
@@ -90,10 +91,10 @@ def _calls(store: Store, step: int, turns: list[NodeHash]) -> tuple[CallRecord, 
 def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
     turn = store.node(hash, "react-turn").payload
     call = store.node(turn["toolCalls"][0], "react-tool-call").payload
-    after = _state(store, hash)
+    after = recorded_state.of_turn(store, hash)
     before = None
     if (begun := turn.get("begun")) is not None:
-        before = _state(store, begun)
+        before = recorded_state.of_turn(store, begun)
     elif call["status"] == "in_progress":
         # It runs, or was never reported to have ended: what it changed since is not known.
         before, after = after, None
@@ -117,14 +118,8 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
         paths=paths,
         is_unseen=call.get("isUnseen", False),
         is_late=turn.get("isLate", False),
+        is_lost=not revisions.have_trees(store, [hash]),
     )
-
-
-def _state(store: Store, turn: NodeHash) -> RecordedState | None:
-    payload = store.node(turn, "react-turn").payload
-    if "workspace" not in payload:
-        return None
-    return recorded_state.of_node(store, turn, payload, "workspace")
 
 
 @dataclass(frozen=True)
@@ -171,6 +166,11 @@ def state_at(steps: list[StepRecord], point: Point) -> RecordedState:
     if point.call is not None:
         earliest = calls_from(steps, point)[-1]
         state = earliest.before
+        if earliest.is_lost:
+            raise NotFound(
+                f"the directory before {point} is not kept any more (attach.max_turn_trees); that"
+                f" before prompt {point.step} is"
+            )
     if state is None:
         raise NotFound(f"the directory was not recorded at {point}")
     return state

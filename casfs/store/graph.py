@@ -2,7 +2,7 @@
 
 What is local belongs to the store that recorded it: a local ref (`cas_local` in a schema) and the
 local tree of a node (`casfs.store.local_trees`) are left out unless `with_local`, and then followed
-where they are stored.
+where they are stored. So is a weak ref (`cas_weak`), always: gc may have deleted what it leads to.
 """
 
 from __future__ import annotations
@@ -69,14 +69,18 @@ def refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
     return node_refs(store, hash, with_local=with_local)
 
 
-def node_refs(store: Store, hash: str, *, with_local: bool = False) -> list[str]:
+def node_refs(
+    store: Store, hash: str, *, with_local: bool = False, with_weak: bool = True
+) -> list[str]:
     """As `refs`, for a hash that is known to be a node."""
     node = store.node(hash)
     refs = store.refs(node)
-    followed = {ref.hash for ref in refs if not ref.is_local}
-    local = {ref.hash for ref in refs if ref.is_local} - followed
-    if with_local and local:
-        followed |= store.blobs.info(local).keys()
+    followed = {ref.hash for ref in refs if not ref.may_dangle}
+    uncertain = {
+        ref.hash for ref in refs if (ref.is_local and with_local) or (ref.is_weak and with_weak)
+    }
+    if uncertain := uncertain - followed:
+        followed |= store.blobs.info(uncertain).keys()
     hashes = [hash for hash in dict.fromkeys(ref.hash for ref in refs) if hash in followed - {META}]
     if with_local and node.type in local_trees.TYPES and (tree := local_trees.get(store, hash)):
         hashes[:0] = tree.refs  # the type stays last

@@ -3,7 +3,8 @@
 A node refers to the tree of the work alone. Where its directory had more files, the head
 `local/<hash of the node>` leads to the root of the whole directory, and its record has the times of
 that. So nothing that follows references from a node reaches a private file, or learns its hash. gc
-deletes the head of a node that it has deleted.
+deletes the head of a node that it has deleted. It may delete the local tree of a turn before the
+turn; the head stays, and tells that there was one.
 """
 
 from __future__ import annotations
@@ -78,6 +79,19 @@ def get(store: Store, node: str) -> LocalTree | None:
     gc deletes the node."""
     name = head_name(node)
     head = store.heads.get(name)
-    if head is None or head_kinds.fault(name, head) or not store.blobs.info([head.hash]):
+    if head is None or head_kinds.fault(name, head):
         return None
-    return LocalTree(TreeHash(head.hash), head.record.get("times"))
+    stored = store.blobs.info(targets(head))
+    if head.hash not in stored:
+        return None
+    times = head.record.get("times")
+    return LocalTree(TreeHash(head.hash), times if times in stored else None)
+
+
+def is_lost(store: Store, node: str) -> bool:
+    """Returns whether a node has a local tree that is not stored any more: that of a turn, whose
+    trees gc may delete before it."""
+    name = head_name(node)
+    head = store.heads.get(name)
+    # One that is only hidden from a reader is not lost.
+    return head is not None and not head_kinds.fault(name, head) and get(store.whole, node) is None

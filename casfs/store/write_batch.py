@@ -286,9 +286,9 @@ class Batch:
         return self._types[name]
 
     def _present(self, refs: list[Ref]) -> list[Ref]:
-        """Returns the refs without local ones to what is not here."""
-        self._look_up({ref.hash for ref in refs if ref.is_local})
-        return [ref for ref in refs if not ref.is_local or ref.hash in self._known_types]
+        """Returns the refs without local and weak ones to what is not here."""
+        self._look_up({ref.hash for ref in refs if ref.may_dangle})
+        return [ref for ref in refs if not ref.may_dangle or ref.hash in self._known_types]
 
     def _check_refs(self, name: str, type_hash: str, refs: list[Ref], payload: Any) -> None:
         """Raises Invalid for a node with a dangling reference, one to a node of another type, or

@@ -113,6 +113,22 @@ def of_node(store: Store, hash: str, payload: Payload, field: str) -> RecordedSt
     return RecordedState(root, local.root, times=times, local_times=local.times)
 
 
+def of_turn(store: Store, hash: NodeHash) -> RecordedState | None:
+    """Returns the state that the `react-turn` has; None where it has none, or none any more: its
+    references to it are weak."""
+    payload = store.node(hash, "react-turn").payload
+    if "workspace" not in payload or not store.blobs.info([payload["workspace"]]):
+        return None
+    # The whole directory may be gone though the work is not: another node has the same work. That
+    # work alone would be a directory whose private files were deleted.
+    if local_trees.is_lost(store, hash):
+        return None
+    state = of_node(store, hash, payload, "workspace")
+    if state is not None and state.times is not None and not store.blobs.info([state.times]):
+        return state._replace(times=None)
+    return state
+
+
 def divide(
     store: Store,
     batch: Batch,

@@ -30,6 +30,7 @@ def test_gc(cli: Cli, opened: Store) -> None:
         "freed": {"blobs": 2, "bytes": len(LARGE) + 5, "files": 1},
         "evicted": [],
         "removals": 0,
+        "turnTrees": 0,
         "dryRun": True,
     }
     assert value(cli, "gc")["freed"] == {"blobs": 0, "bytes": 0, "files": 0}

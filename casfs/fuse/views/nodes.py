@@ -122,12 +122,10 @@ class _Fields:
             is_json, factory = self._factory(key, value, whole)
             name = file_name(key + JSON) if is_json else _not_json(file_name(key))
             factories[name] = factory
-        if node.type == TURN and "workspace" in fields:
-            shown = self._reader.shown_tree(node, "workspace")
-            assert shown is not None
+        if node.type == TURN and (shown := self._reader.turn_tree(node)) is not None:
             target = b"../" * self._depth + b"trees/" + shown.name.encode("ascii")
             factories[b"workspace"] = partial(Link, target=target)
-            if "before" in fields:
+            if fields.get("before") in self._refs:
                 trees = self._reader.store, fields["before"], fields["workspace"]
                 make = partial(unified_diff.patch, *trees)
                 factories[b"changes.diff"] = partial(

@@ -26,6 +26,7 @@ from casfs.threads import prompts, threads
 from casfs.threads.threads import StepRef, Thread, ThreadId
 from casfs.trees import dated, recorded_state, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.recorded_state import RecordedState
 
 NODE_CACHE_BYTES = 1 << 24  # of memory, approximately
 STEP_LISTS = 16
@@ -78,6 +79,13 @@ class StoreReader:
     def shown_tree(self, node: Node[Any], field: str) -> DatedTree | None:
         """Returns the tree that a node's directory shows; `field` names its work."""
         state = recorded_state.of_node(self.store, node.hash, payload=node.payload, field=field)
+        return self._shown(state)
+
+    def turn_tree(self, turn: Node[Any]) -> DatedTree | None:
+        """As `shown_tree`; None where the tree is not kept any more."""
+        return self._shown(recorded_state.of_turn(self.store, turn.hash))
+
+    def _shown(self, state: RecordedState | None) -> DatedTree | None:
         if state is None:
             return None
         return state.whole if self.with_local else state.work
@@ -189,7 +197,10 @@ class StoreReader:
         which may dangle, as well."""
         _, schema = self.store.registry.compiled(node.type_hash)
         refs = schema.refs(node.payload)
-        return frozenset(ref.hash for ref in refs if local_too or not ref.is_local)
+        weak = {ref.hash for ref in refs if ref.is_weak}
+        deleted = weak - self.info(weak).keys() if weak else weak
+        shown = (ref.hash for ref in refs if local_too or not ref.is_local)
+        return frozenset(hash for hash in shown if hash not in deleted)
 
     def cache_sizes(self) -> dict[str, int]:
         return {"nodes": len(self._nodes), "descriptors": len(self.blobs.open_blobs)}

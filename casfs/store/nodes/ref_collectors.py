@@ -16,11 +16,16 @@ from casfs.digest import HEX
 class Ref(NamedTuple):
     """A reference found in a payload. `cas_type`: the type that its target must have, or None.
     `is_local`: only the store that recorded it has to have the target, and nothing takes it along
-    to another store unless asked."""
+    to another store unless asked. `is_weak`: gc may delete the target before the node."""
 
     hash: str
     cas_type: str | None
     is_local: bool = False
+    is_weak: bool = False
+
+    @property
+    def may_dangle(self) -> bool:
+        return self.is_local or self.is_weak
 
 
 Collect = Callable[[Iterable[Any], list[Ref]], None]
@@ -45,13 +50,14 @@ def in_turn(parts: list[Collect]) -> Collect | None:
 def collect_ref(schema: dict[str, Any]) -> Collect:
     cas_type: str | None = schema.get("cas_type")
     is_local: bool = schema.get("cas_local", False)
+    is_weak: bool = schema.get("cas_weak", False)
 
     new_tuple = tuple.__new__  # without the Python function that a NamedTuple's own is
 
     def collect(values: Iterable[Any], refs: list[Ref]) -> None:
         for value in values:
             if isinstance(value, str) and HEX.match(value):
-                refs.append(new_tuple(Ref, (value, cas_type, is_local)))
+                refs.append(new_tuple(Ref, (value, cas_type, is_local, is_weak)))
 
     return collect
 

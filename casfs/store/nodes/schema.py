@@ -1,12 +1,13 @@
 """JSON Schema 2020-12 with references: validates payloads and collects their refs.
 
-Three keywords extend the standard. `"format": "cas_ref"` marks a string as the hash of a
+Four keywords extend the standard. `"format": "cas_ref"` marks a string as the hash of a
 stored blob and asserts its 64 hex characters; `"cas_type": "content"` beside it names the
 type that the target must have; `"cas_local": true` makes it a local ref, which only the
-store that recorded it follows. References are derived from the schema and the payload
-together, never from a position, through every keyword that can apply a subschema; of
-`anyOf`, `oneOf`, `if` and `contains` only branches that validate count. An unknown keyword
-could hide a reference from gc, so a schema that has one is refused.
+store that recorded it follows; `"cas_weak": true` one that does not keep its target: gc may
+delete that, if a setting says so, before the node. References are derived from the schema
+and the payload together, never from a position, through every keyword that can apply a
+subschema; of `anyOf`, `oneOf`, `if` and `contains` only branches that validate count. An
+unknown keyword could hide a reference from gc, so a schema that has one is refused.
 
 jsonschema checks once, at registration, that a document is a schema; jsonschema-rs validates
 payloads (some hundred times faster; the tests compare the two). Compiled schemas are

@@ -28,7 +28,7 @@ ASSERTIONS = set(
     "contentEncoding contentMediaType type enum const multipleOf maximum exclusiveMaximum "
     "minimum exclusiveMinimum maxLength minLength pattern maxItems minItems uniqueItems "
     "maxContains minContains maxProperties minProperties required dependentRequired "
-    "format cas_type cas_local $ref".split()
+    "format cas_type cas_local cas_weak $ref".split()
 )
 
 Document = Any  # a schema: an object or a boolean
@@ -78,10 +78,11 @@ def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
         raise Invalid(f'{path}: cas_type stands only beside "format": "cas_ref"')
     if not isinstance(schema.get("cas_type", ""), str):
         raise Invalid(f"{path}.cas_type: must be the name of a type")
-    if "cas_local" in schema and schema.get("format") != "cas_ref":
-        raise Invalid(f'{path}: cas_local stands only beside "format": "cas_ref"')
-    if not isinstance(schema.get("cas_local", False), bool):
-        raise Invalid(f"{path}.cas_local: must be true or false")
+    for key in ("cas_local", "cas_weak"):
+        if key in schema and schema.get("format") != "cas_ref":
+            raise Invalid(f'{path}: {key} stands only beside "format": "cas_ref"')
+        if not isinstance(schema.get(key, False), bool):
+            raise Invalid(f"{path}.{key}: must be true or false")
     for key in ("not", "propertyNames"):
         if isinstance(schema.get(key), dict) and has_refs(schema[key]):
             raise Invalid(f"{path}.{key}: a cas_ref there could never be followed")

@@ -196,6 +196,13 @@ def test_a_local_ref_says_so() -> None:
     assert schema.refs({"a": A, "b": B}) == [Ref(A, None, is_local=True), Ref(B, None)]
 
 
+def test_a_weak_ref_says_so() -> None:
+    schema = Schema(obj(a={**REF, "cas_weak": True}, b=REF))
+    refs = schema.refs({"a": A, "b": B})
+    assert refs == [Ref(A, None, is_weak=True), Ref(B, None)]
+    assert [ref.may_dangle for ref in refs] == [True, False]
+
+
 def test_what_looks_like_a_ref_in_data_is_none() -> None:
     document = obj(a={"const": {"format": "cas_ref"}}, b={"enum": [{"format": "cas_ref"}]})
     payload = {"a": {"format": "cas_ref"}, "b": {"format": "cas_ref"}}
@@ -240,6 +247,7 @@ def test_what_looks_like_a_ref_in_data_is_none() -> None:
         ({"type": "string", "cas_type": "content"}, 'cas_type stands only beside "format"'),
         (obj(a={**REF, "cas_type": 5}), "$.properties.a.cas_type: must be the name"),
         ({"type": "string", "cas_local": True}, 'cas_local stands only beside "format"'),
+        ({"type": "string", "cas_weak": True}, 'cas_weak stands only beside "format"'),
         (obj(a={**REF, "cas_local": "yes"}), "$.properties.a.cas_local: must be true or false"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "is understood"),
         ({"items": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "is understood"),
