@@ -7,6 +7,10 @@ const COMMAND = "@COMMAND@"
 
 const texts = {} // by message: the parts of an answer
 const answer = {} // by session: the last message of the model
+const parent = {} // by the session of a subagent: the session that called it
+
+// What a subagent does is of the session of its person, as with other agents.
+const root = (session) => (session in parent ? root(parent[session]) : session)
 
 const report = (name, session, directory, more) => {
   try {
@@ -20,22 +24,25 @@ const tool = (input, args) => ({ tool_name: input.tool, tool_input: args, tool_u
 export const Casfs = async ({ directory }) => ({
   "chat.message": async (input, output) => {
     const prompt = output.parts.filter((part) => part.type === "text").map((part) => part.text).join("\n")
+    if (input.sessionID in parent) return
     report("UserPromptSubmit", input.sessionID, directory, { prompt, prompt_id: output.message?.id })
   },
   "tool.execute.before": async (input, output) =>
-    report("PreToolUse", input.sessionID, directory, tool(input, output.args)),
+    report("PreToolUse", root(input.sessionID), directory, tool(input, output.args)),
   "tool.execute.after": async (input, output) =>
-    report("PostToolUse", input.sessionID, directory, { ...tool(input, input.args), tool_response: output.output }),
+    report("PostToolUse", root(input.sessionID), directory, { ...tool(input, input.args), tool_response: output.output }),
   event: async ({ event }) => {
     const properties = event.properties
-    if (event.type === "session.created")
-      report("SessionStart", properties.info?.id, directory, { source: "startup" })
+    const info = properties.info
+    if (event.type === "session.created" && info?.parentID) parent[info.id] = info.parentID
+    else if (event.type === "session.created")
+      report("SessionStart", info?.id, directory, { source: "startup" })
     if (event.type === "message.part.updated" && properties.part?.type === "text") {
       const part = properties.part
       texts[part.messageID] = { ...texts[part.messageID], [part.id]: part.text }
       answer[part.sessionID] = part.messageID
     }
-    if (event.type === "session.idle") {
+    if (event.type === "session.idle" && !(properties.sessionID in parent)) {
       const parts = texts[answer[properties.sessionID]] ?? {}
       const said = Object.values(parts).join("\n")
       report("Stop", properties.sessionID, directory, { last_assistant_message: said })

@@ -22,7 +22,8 @@ from itertools import islice
 
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
-from casfs.history.versions import Chain, Place, Version, content
+from casfs.history.path_entries import content
+from casfs.history.versions import Chain, Place, Version
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.system import interruption

@@ -9,9 +9,6 @@ an equal tree there may be that of an unrelated directory.
 `find` leads to the version that a person names, a `Place` in its chain. From there readers go to
 `older` versions, and into a version by what it `called`. Each of these chains is read when it is
 first asked for, and kept by the one that led to it.
-
-The entries of a path are read for a whole chain, a level of directories at a time: only the nodes
-of directories on the path, each once, however many trees share it.
 """
 
 from __future__ import annotations
@@ -25,11 +22,12 @@ from typing import Any
 from casfs.checkpoints import checkpoint, revisions
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
 from casfs.checkpoints.revisions import Revision
-from casfs.digest import NodeHash, TimesHash, TreeDigest, TreeHash
-from casfs.errors import Corrupt, NotFound
+from casfs.digest import NodeHash, TimesHash, TreeHash
+from casfs.errors import NotFound
+from casfs.history.path_entries import content, entries_of, payloads
 from casfs.store import local_trees
-from casfs.store.nodes import directory, node
-from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes import node
+from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
 from casfs.system import interruption
 from casfs.threads import sessions, threads
@@ -37,7 +35,6 @@ from casfs.threads.state import created_ms
 from casfs.threads.threads import Thread, ThreadId
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
-from casfs.trees.directory_cache import as_read
 from casfs.trees.recorded_state import RecordedState
 
 NEVER = 1 << 62  # later than any time, in ms
@@ -112,7 +109,7 @@ class Chain:
             roots = [version.root for version in self.versions]
             if self.is_whole:
                 roots = [_whole_root(self.store, version) for version in self.versions]
-            entries = _entries(self.store, roots, path)
+            entries = entries_of(self.store, roots, path)
             self._entries[path] = entries
             # The oldest version is the last, so its index is the one that stays.
             self._oldest[path] = {content(entry): index for index, entry in enumerate(entries)}
@@ -157,7 +154,10 @@ class Place:
             ends = _applied(self.chain.store, self.version.hash)
         # All of them, not the latest alone: threads that ran at once do not have each other's work.
         for count in range(len(ends), 0, -1):
-            yield Place(_called_chain(self, ends[:count]))
+            chain = _called_chain(self, ends[:count])
+            # A subagent of a session has no tree: those of the step that called it are its, too.
+            if chain.versions[0].root is not None:
+                yield Place(chain)
 
 
 def find(store: Store, text: str) -> tuple[Place, bytes]:
@@ -271,7 +271,7 @@ def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]
     near = [last] if last else []
     while near:
         interruption.check()
-        for hash, payload in zip(near, _payloads(store, near, "thread-step"), strict=True):
+        for hash, payload in zip(near, payloads(store, near, "thread-step"), strict=True):
             yield hash, payload
         # The last one read is the oldest. It names those before it, which one look-up brings:
         # `ancestors` are the steps before `previous`, without a gap.
@@ -461,39 +461,3 @@ def _whole_root(store: Store, version: Version) -> TreeHash | None:
         return version.whole
     local = local_trees.get(store, version.hash)
     return version.root if local is None else local.root
-
-
-def content(entry: Entry | None) -> object:
-    """Returns a value that is equal where two files, or symlinks, have the same content."""
-    if isinstance(entry, File):
-        return entry.digest.hash
-    return entry.target if isinstance(entry, Symlink) else None
-
-
-def _entries(store: Store, roots: Sequence[TreeHash | None], path: bytes) -> list[Entry | None]:
-    """Returns what each of the trees has at a path."""
-    entries: dict[TreeHash | None, Entry | None] = {}
-    for root in roots:
-        if root:
-            entries[root] = Subdirectory(b".", TreeDigest(root, 0))
-    for name in tree.split_path(path):
-        interruption.check()
-        subtrees = {root: tree.subtree(entry) for root, entry in entries.items()}
-        wanted = dict.fromkeys(subtree for subtree in subtrees.values() if subtree)
-        # Not by `tree.load`: it decodes whole directories, and of each one entry is needed.
-        payloads = zip(wanted, _payloads(store, wanted, "directory"), strict=True)
-        below = {hash: directory.find(payload, name) for hash, payload in payloads}
-        for root, subtree in subtrees.items():
-            entries[root] = below.get(subtree) if subtree else None
-    stored = [entries.get(root) for root in roots]
-    # A stored payload still names what was purged since; readers see its substitute, or nothing.
-    return [as_read(store, entry) for entry in stored]
-
-
-def _payloads(store: Store, hashes: Collection[str], type: str) -> Iterator[Any]:
-    for hash, data in zip(hashes, store.blobs.get_many(hashes), strict=True):
-        # None stands for a blob that is too large to be read with others.
-        type_hash, payload = node.decode(hash, store.get(hash) if data is None else data)
-        if store.registry.compiled(type_hash)[0] != type:
-            raise Corrupt(f"{hash} is not a {type}")
-        yield payload

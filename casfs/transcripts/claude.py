@@ -7,8 +7,9 @@ all that follows the cut.
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,44 @@ def _result_ids(value: Value) -> list[Any]:
     return [part.get("tool_use_id") for part in _parts(value, "tool_result")]
 
 
+def subagents(transcript: Path) -> list[Path]:
+    """Returns the transcripts of the subagents of a session, oldest first."""
+    paths = (transcript.with_suffix("") / "subagents").glob("agent-*.jsonl")
+    return json_lines.oldest_first(paths)
+
+
+def calling_id(subagent: Path) -> str | None:
+    """Returns the id of the call that began a subagent; None where it is not known."""
+    try:
+        about = json.loads(subagent.with_suffix(".meta.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    id = about.get("toolUseId") if isinstance(about, dict) else None
+    return id if isinstance(id, str) else None
+
+
 def messages(lines: Lines) -> Iterator[Message]:
     """Yields what a transcript says. A message of the model has a line for each of its parts, with
     the same id and the same usage."""
+    # What older versions have in it of subagents.
+    return _messages(value for value in lines.values if not value.get("isSidechain"))
+
+
+def subagent_messages(lines: Lines) -> Iterator[Message]:
+    """Yields what the transcript of a subagent says."""
+    return _messages(lines.values)
+
+
+def _messages(values: Iterable[Value]) -> Iterator[Message]:
     blocks: list[Value] = []
-    for value in lines.values:
-        is_part = value.get("type") == "assistant" and not value.get("isSidechain")
+    for value in values:
+        is_part = value.get("type") == "assistant"
         if blocks and (not is_part or _message_id(value) != _message_id(blocks[0])):
             yield _model_message(blocks)
             blocks = []
         if is_part:
             blocks.append(value)
-        elif value.get("type") == "user" and not value.get("isSidechain"):
+        elif value.get("type") == "user":
             yield from _user_messages(value)
     if blocks:
         yield _model_message(blocks)

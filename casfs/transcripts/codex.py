@@ -31,6 +31,9 @@ from casfs.transcripts.messages import (
 
 CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 META = "session_meta"
+SEALED = "encrypted_content"
+MAX_META_BYTES = 1 << 20  # of the first line, which has the instructions
+ID_CHARS = 36
 
 
 def cut(transcript: Path, step: StepRecord, call: CallRecord | None) -> CutConversation:
@@ -82,6 +85,47 @@ def _call_line(lines: Lines, call: CallRecord) -> int:
         if item.get("type") in CALLS and item.get("call_id") == call.id:
             return number
     raise json_lines.missing_call(call)
+
+
+def subagents(transcript: Path) -> list[Path]:
+    """Returns the rollouts of the subagents of a session, oldest first. Each names its parent."""
+    id = transcript.stem[-ID_CHARS:]
+    # `sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`: what began later has a later name.
+    paths = transcript.parents[3].glob("*/*/*/rollout-*.jsonl") if len(transcript.parts) > 4 else ()
+    later = (path for path in paths if path.name > transcript.name)
+    return json_lines.oldest_first(path for path in later if parent(path) == id)
+
+
+def parent(rollout: Path) -> str | None:
+    """Returns the id of the session of which a rollout is of a subagent; None for any other."""
+    try:
+        with open(rollout, "rb") as file:
+            first = json_lines.parsed(file.readline(MAX_META_BYTES)).values
+    except OSError:
+        return None
+    payload = first[0].get("payload") if first else None
+    return payload.get("parent_thread_id") if isinstance(payload, dict) else None
+
+
+def subagent_messages(lines: Lines) -> Iterator[Message]:
+    """Yields what the rollout of a subagent says of itself: by default it begins with a copy of
+    all that its parent has said. What it was asked is a message of another agent."""
+    asked = [number for number, value in enumerate(lines.values) if _is_asked(value)]
+    begins_with_copy = bool(lines.values) and lines.values[0].get("type") == META
+    begin = asked[0] if asked else len(lines.values) if begins_with_copy else 0
+    for number in asked:
+        value = lines.values[number]
+        content = _item(value).get("content")
+        sealed = [part.get("encrypted_content") for part in json_lines.parts(content, SEALED)]
+        # A server that seals it gives a text without a space.
+        readable = [text for text in sealed if isinstance(text, str) and " " in text]
+        text = json_lines.joined_texts(content) + "".join(readable)
+        yield PromptMessage(text, None, time_ms(value.get("timestamp")))
+    yield from messages(Lines(lines.raw[begin:], lines.values[begin:]))
+
+
+def _is_asked(value: Value) -> bool:
+    return _item(value).get("type") == "agent_message"
 
 
 def messages(lines: Lines) -> Iterator[Message]:

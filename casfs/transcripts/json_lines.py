@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +41,17 @@ def read(transcript: Path) -> Lines:
             return parsed(transcript.read_bytes())
         except FileNotFoundError:
             raise NotFound(f"the agent has deleted its transcript {transcript}") from None
+
+
+def oldest_first(paths: Iterable[Path]) -> list[Path]:
+    """Returns those that are files, by when they were written last."""
+    written = []
+    for path in paths:
+        with suppress(OSError):  # it is being deleted
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                written.append((status.st_mtime_ns, path))
+    return [path for _, path in sorted(written)]
 
 
 def parsed(data: bytes) -> Lines:

@@ -16,9 +16,9 @@ from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.system.sizes import readable
 from engine.blocking import blocking
+from engine.sessions.boundary import Boundary
 from engine.sessions.events import SessionEvent
 from engine.sessions.session_directory import SessionDirectory
-from engine.sessions.session_thread import Boundary
 
 MAX_FOLLOWED = 8  # directories; of those at rest the one that was used first is let go
 BURST_S = 0.2  # events come in bursts: they are read together, but while a call is open

@@ -49,7 +49,8 @@ FAILURE = "PostToolUseFailure"
 class HookNames:
     """`kinds`: of the events, by their names; `edits`: tools that change one file, and the argument
     that names it; `shells`: those that run a command; `reads`, `silent`: those that change no
-    file, the latter nothing that a person could see."""
+    file, the latter nothing that a person could see. What a subagent does is reported call by
+    call, so the tool that asks it is silent."""
 
     kinds: Mapping[str, Kind]
     edits: Mapping[str, str]
@@ -68,15 +69,18 @@ CLAUDE = HookNames(
     reads=("Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "ToolSearch"),
     silent=(
         "TodoWrite", "TodoRead", "TaskCreate", "TaskUpdate", "TaskList", "TaskGet", "TaskOutput",
-        "AskUserQuestion", "ExitPlanMode", "EnterPlanMode", "ListMcpResourcesTool",
+        "AskUserQuestion", "ExitPlanMode", "EnterPlanMode", "ListMcpResourcesTool", "Agent", "Task",
     ),
+)  # fmt: skip
+CODEX_DELEGATES = (
+    "spawn_agent", "wait_agent", "list_agents", "send_message", "followup_task", "interrupt_agent",
 )  # fmt: skip
 CODEX = HookNames(
     CLAUDE_KINDS,
     edits={},  # its patches name files inside of a text
     shells=("Bash",),
     reads=("view_image", "web_search"),
-    silent=("update_plan",),
+    silent=("update_plan", *(f"collaboration{name}" for name in CODEX_DELEGATES)),
 )
 GEMINI_READS = (
     "read_file", "read_many_files", "glob", "search_file_content", "grep_search", "list_directory",
@@ -95,7 +99,7 @@ OPENCODE = HookNames(
     edits=dict.fromkeys(("write", "edit"), "filePath"),
     shells=("bash",),
     reads=("read", "glob", "grep", "list", "webfetch", "websearch", "codesearch"),
-    silent=("todowrite", "todoread", "question"),
+    silent=("todowrite", "todoread", "question", "task"),
 )
 
 

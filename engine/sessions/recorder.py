@@ -5,7 +5,7 @@ Synchronous; `engine.sessions.service` calls it in worker threads, for one sessi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from casfs.agents.secrets import Secrets
@@ -14,9 +14,10 @@ from casfs.store.store import Store
 from casfs.threads import sessions
 from casfs.threads.threads import Thread
 from engine.secrets import redaction
-from engine.sessions import session_thread, transcript_reader
+from engine.sessions import session_thread, subagents, transcript_reader
+from engine.sessions.boundary import Boundary
 from engine.sessions.events import Kind, SessionEvent
-from engine.sessions.session_thread import Boundary
+from engine.sessions.subagents import SubagentPart
 from engine.sessions.transcript_reader import TranscriptPart
 
 
@@ -49,10 +50,12 @@ class SessionRecorder:
         boundary: Boundary,
         name: str,
         part: TranscriptPart | None = None,
+        calls: Collection[str] | None = None,
     ) -> Thread | None:
         """Records an event; `name`: of its file in the spool. One that is recorded already changes
-        nothing. `part`: of the transcript that a step ends with, by default what it has gained.
-        Returns the thread, if there is one. Raises CasfsError."""
+        nothing. `part`: of the transcript that a step ends with, by default what it has gained;
+        `calls`: only what these have begun are its subagents. Returns the thread, if there is one.
+        Raises CasfsError."""
         thread = session_thread.find(self._store, event)
         if thread is not None and session_thread.last_event(thread) == name:
             return thread
@@ -70,7 +73,7 @@ class SessionRecorder:
                 if thread is None:
                     return None
                 if thread.pending is not None:
-                    return self._end_step(store, thread, event, boundary, name, part)
+                    return self._end_step(store, thread, event, boundary, name, part, calls)
                 return session_thread.note(store, thread, event, boundary, name)
 
     def _record_call(
@@ -98,12 +101,16 @@ class SessionRecorder:
         boundary: Boundary,
         name: str,
         part: TranscriptPart | None = None,
+        calls: Collection[str] | None = None,
     ) -> Thread:
         transcript = sessions.about(self._store, thread).get("transcript") or event.transcript
         begin = thread.record["session"].get("transcriptBytes", 0)
         if part is None and transcript is not None:
             part = transcript_reader.read_part(self._store, event.agent, transcript, begin)
-        return session_thread.end_step(store, thread, event, boundary, name, part)
+        called: Sequence[SubagentPart] = ()
+        if transcript is not None:
+            called = subagents.gained(store, event.agent, transcript, thread, calls)
+        return session_thread.end_step(store, thread, event, boundary, name, part, called)
 
     def _create(self, store: Store, event: SessionEvent, boundary: Boundary) -> Thread:
         return session_thread.create(store, event, boundary, self.directory(event))

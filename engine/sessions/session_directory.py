@@ -34,8 +34,8 @@ from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.tree import Change
+from engine.sessions.boundary import Boundary
 from engine.sessions.events import Kind, SessionEvent
-from engine.sessions.session_thread import Boundary
 
 LATE_MS = 300  # after which a hook lets its agent go on
 LOOK_AT_ALL_S = 3600.0

@@ -17,10 +17,10 @@ from casfs.transcripts import claude, codex, gemini, json_lines
 from casfs.transcripts.json_lines import Lines
 from casfs.transcripts.messages import Message, ModelMessage, PromptMessage, ResultMessage
 from engine.sessions import session_thread, transcript_reader
+from engine.sessions.boundary import Boundary
 from engine.sessions.events import Kind, SessionEvent, ToolResult
 from engine.sessions.hook_events import NAMES, tool_call
 from engine.sessions.recorder import SessionRecorder
-from engine.sessions.session_thread import Boundary
 
 # Below the home directory.
 TRANSCRIPTS: Mapping[str, str] = {
@@ -39,8 +39,9 @@ PROMPTS = {"claude": claude.prompts, "codex": codex.prompts, "gemini": gemini.pr
 
 def find(agent: str, home: Path) -> list[Path]:
     """Returns the transcripts that an agent has left, oldest first."""
-    paths = [path for path in home.glob(TRANSCRIPTS[agent]) if path.is_file()]
-    return sorted(paths, key=lambda path: path.stat().st_mtime)
+    paths = json_lines.oldest_first(home.glob(TRANSCRIPTS[agent]))
+    # The rollout of a subagent comes with that of its parent.
+    return [path for path in paths if agent != "codex" or codex.parent(path) is None]
 
 
 def import_session(
@@ -56,13 +57,17 @@ def import_session(
     recorder = SessionRecorder(store, env)
     thread = None
     begin = 0
-    for number, raw in enumerate(_steps(agent, lines)):
+    steps = list(_steps(agent, lines))
+    for number, raw in enumerate(steps):
         part = transcript_reader.store_part(store, agent, raw, begin)
         begin = part.end
         for index, event in enumerate(_events(first, part.messages)):
             name = f"import-{hash_bytes(transcript.name.encode())[:8]}-{number}-{index}"
             is_end = event.kind is Kind.ANSWER
-            thread = recorder.record(event, Boundary(), name, part if is_end else None) or thread
+            # What no step is known to have called is of the last one.
+            calls = None if raw is steps[-1] else part.by_call.keys()
+            ended_with = (part, calls) if is_end else (None, None)
+            thread = recorder.record(event, Boundary(), name, *ended_with) or thread
     return thread
 
 

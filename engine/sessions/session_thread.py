@@ -17,9 +17,7 @@ Each function is one transaction, by the rules of `engine.threads.transitions`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,36 +35,20 @@ from casfs.system.clock import now_ms
 from casfs.system.processes import start_time
 from casfs.threads import sessions, threads
 from casfs.threads.threads import SESSION, SUSPENDED, Thread
-from casfs.transcripts.messages import ModelMessage, ResultMessage
 from casfs.trees import recorded_state
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState
 from engine import content
-from engine.sessions.events import Kind, SessionEvent, ToolCall, ToolResult
+from engine.sessions import session_turns, subagents
+from engine.sessions.boundary import Boundary
+from engine.sessions.events import Kind, SessionEvent
+from engine.sessions.subagents import SubagentPart
 from engine.sessions.transcript_reader import TranscriptPart
 from engine.threads import lifecycle, record
 from engine.threads.transitions import move_head
 
 MAX_OPEN_CALLS = 8  # that the record names; of more, the oldest is taken for over
 NO_STEP = "(the session goes on by itself)"
-NO_ANSWER = "(it ended without an answer)"
-NO_RESULT = "it still runs"
-IN_PROGRESS = "in_progress"
-NO_TOKENS = {"input": 0, "output": 0}
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """The directory of a session at an event. `state`: None where it is not recorded; `is_late`: it
-    was looked at after the agent had gone on; `foreign`: paths that changed while the call ran and
-    that are not known to be its changes, with the reason; `is_unseen`: the daemon was not there
-    when the call began, so every change may be another's; `fault`: why there is no state."""
-
-    state: RecordedState | None = None
-    is_late: bool = False
-    foreign: Mapping[str, str] = field(default_factory=dict)
-    is_unseen: bool = False
-    fault: str | None = None
 
 
 def find(store: Store, event: SessionEvent) -> Thread | None:
@@ -124,7 +106,7 @@ def begin_step(
         index = threads.length(store, thread) + 1
         intent: dict[str, Any] = {**record.new_intent(event.agent, index, 1)}
         intent |= {"since": event.reported_ms, "run": None}
-        turn = {**_turn_fields(event, boundary), "output": content.put(batch, "")}
+        turn = {**session_turns.turn_fields(event, boundary), "output": content.put(batch, "")}
         turn["input"] = content.put(batch, event.text)
         intent["prompt"] = recorded_state.put_turn(batch, turn).hash
         if event.id is not None:
@@ -139,7 +121,9 @@ def begin_call(
     """Records that a tool is about to run, with the directory before it."""
     assert event.call is not None
     with store.batch() as batch:
-        payload = _turn(batch, event, event.call, before=None, boundary=boundary, result=None)
+        payload = session_turns.call_turn(
+            batch, event, event.call, before=None, boundary=boundary, result=None
+        )
         begun = recorded_state.put_turn(batch, payload).hash
         session = _updated(thread, event, name)
         is_known = event.call.id in session["open"]
@@ -160,7 +144,7 @@ def end_call(
     session = _updated(thread, event, name)
     begun = session["open"].pop(event.call.id, None)
     with store.batch() as batch:
-        payload = _turn(
+        payload = session_turns.call_turn(
             batch, event, event.call, before=begun, boundary=boundary, result=event.result
         )
         if begun is not None and boundary.state is not None:
@@ -177,8 +161,9 @@ def end_step(
     boundary: Boundary,
     name: str,
     part: TranscriptPart | None = None,
+    called: Sequence[SubagentPart] = (),
 ) -> Thread:
-    """Commits the pending step with the agent's answer, and with what the transcript says of it.
+    """Commits the pending step with the agent's answer, and with what the transcripts say of it.
     Calls that have no result yet run in the background, or were lost; they become turns as they
     stand."""
     intent = thread.intent
@@ -187,12 +172,18 @@ def end_step(
         turns = [*threads.turns(store, intent), *session["open"].values()]
         session["open"] = {}
         if part is not None:
-            turns = _enriched(store, batch, turns, part)
+            turns = session_turns.enriched(store, batch, turns, part)
             session["transcriptBytes"] = part.end
+        children: list[Thread] = []
+        for subagent in called:
+            batch.commit()  # so that the turns can be read
+            child, turns = subagents.put(store, batch, thread, event, subagent, turns)
+            children.append(child)
         start = threads.start(store, thread)
         agent = start.payload["agents"][event.agent]
         detail = batch.put_known(
-            "react-session", _session_payload(event, agent, turns, intent, part)
+            "react-session",
+            session_turns.session_payload(event, agent, turns, intent["since"], part),
         )
         if part is not None:
             local_trees.put(batch, detail.hash, LocalTree(part.raw))
@@ -203,7 +194,7 @@ def end_step(
         prompt_text = content.text(store, prompt).encode()
         changes = _changes(store, before, state)
         summary = None if part is None else part.summary
-        answer = _answer(event, part)
+        answer = session_turns.answer(event, part)
         payload = {
             "index": intent["index"],
             "role": event.agent,
@@ -214,7 +205,7 @@ def end_step(
             "start": thread.record["start"],
             **threads.links(steps),
             "compact": content.put(batch, summary) if summary else None,
-            "childThreads": [],
+            "childThreads": [child.hash for child in children],
             "attempts": [],
             "extraction": "block",
             "workspace": None if state is None else state.tree,
@@ -231,7 +222,17 @@ def end_step(
         if "promptId" in intent:
             payload["prompt"]["id"] = intent["promptId"]
         step = recorded_state.put_node(batch, "thread-step", payload=payload, state=state)
-        return move_head(batch, thread, step.hash, intent=None, session=session)
+        for child in children:
+            batch.swap(child.name, None, child.head)
+        ids = [*thread.record["children"], *(child.id for child in children)]
+        return move_head(
+            batch,
+            thread,
+            step.hash,
+            intent=None,
+            session=session,
+            children=ids[-threads.MAX_CHILDREN :],
+        )
 
 
 def note(
@@ -320,158 +321,12 @@ def _put_workflow(batch: Batch, agent: str) -> tuple[NodeHash, NodeHash]:
     return workflow, node
 
 
-def _turn(
-    batch: Batch,
-    event: SessionEvent,
-    call: ToolCall,
-    before: NodeHash | None,
-    boundary: Boundary,
-    result: ToolResult | None,
-) -> dict[str, Any]:
-    """Returns the payload of a turn with one tool call. `before`: the turn as it stood when the
-    call began; `result`: None while it runs."""
-    status = IN_PROGRESS
-    text = NO_RESULT
-    duration = 0
-    if result is not None:
-        status = "failed" if result.failed else "completed"
-        text = result.text
-        duration = result.duration_ms
-    members: dict[str, Any] = {
-        "name": call.name,
-        "arguments": content.put(batch, json.dumps(call.arguments, ensure_ascii=False, indent=1)),
-        "result": content.put(batch, text),
-        "durationMs": duration,
-        "kind": call.kind,
-        "status": status,
-    }
-    if call.paths:
-        members["locations"] = [
-            {"path": path.removeprefix(event.directory + "/"), "line": None} for path in call.paths
-        ]
-    if boundary.is_unseen:
-        members["isUnseen"] = True
-    if boundary.foreign:
-        members["foreign"] = content.put(
-            batch, json.dumps(dict(boundary.foreign), ensure_ascii=False, sort_keys=True, indent=1)
-        )
-    tool_call = batch.put_known("react-tool-call", members).hash
-    empty = content.put(batch, "")
-    payload = {**_turn_fields(event, boundary), "input": empty, "output": empty}
-    payload |= {"toolCalls": [tool_call], "callId": call.id}
-    if before is not None:
-        payload["begun"] = before
-    return payload
-
-
-def _turn_fields(event: SessionEvent, boundary: Boundary) -> dict[str, Any]:
-    """Returns what the turn of a prompt and that of a call have alike."""
-    payload: dict[str, Any] = {
-        "toolCalls": [],
-        "tokens": NO_TOKENS,
-        "latencyMs": 0,
-        "reportedAt": event.reported_ms,
-    }
-    if boundary.state is not None:
-        payload |= {"workspace": boundary.state.tree, **boundary.state.fields}
-    if boundary.is_late:
-        payload["isLate"] = True
-    return payload
-
-
 def _with_turn(batch: Batch, thread: Thread, turn: NodeHash) -> Any:
     return record.with_turn(thread.intent, turn, _keeper(batch))
 
 
 def _keeper(batch: Batch) -> Any:
     return lambda turns: content.put(batch, "earlier turns", turns)
-
-
-def _answer(event: SessionEvent, part: TranscriptPart | None) -> str:
-    if event.kind is not Kind.ANSWER or not event.text:
-        return NO_ANSWER
-    # gemini reports all that the model has said since the prompt.
-    if part is not None and part.without_calls:
-        last = part.without_calls[-1].text
-        if last and event.text.endswith(last):
-            return last
-    return event.text
-
-
-def _enriched(
-    store: Store, batch: Batch, turns: list[NodeHash], part: TranscriptPart
-) -> list[NodeHash]:
-    """Returns the turns with what the model said and thought before each call, and what it took;
-    behind them a turn for each answer without a call."""
-    by_call = part.by_call
-    results = part.results
-    attributed: set[int] = set()
-    enriched = []
-    for hash in turns:
-        payload: dict[str, Any] = dict(store.node(hash, "react-turn").payload)
-        call_id = payload.get("callId", "")
-        changes: dict[str, Any] = {}
-        message = by_call.get(call_id)
-        # Of several calls that one answer asks for the first has it: its tokens count once.
-        if message is not None and id(message) not in attributed:
-            attributed.add(id(message))
-            changes = _said(batch, message)
-        # A call that was refused, or whose hook was lost, has a result there alone.
-        if (result := results.get(call_id)) is not None:
-            changes |= _with_result(store, batch, payload, result)
-        if changes and payload.get("workspace"):
-            state = recorded_state.of_node(store, hash, payload, "workspace")
-            changes |= {} if state is None else state.fields
-        known = hash
-        if changes:
-            known = recorded_state.put_turn(batch, payload | changes).hash
-        enriched.append(known)
-    for message in part.without_calls:
-        answer: dict[str, Any] = {"input": content.put(batch, ""), "toolCalls": [], "latencyMs": 0}
-        answer |= {"reportedAt": message.time_ms, **_said(batch, message)}
-        enriched.append(recorded_state.put_turn(batch, answer).hash)
-    return enriched
-
-
-def _with_result(
-    store: Store, batch: Batch, turn: Mapping[str, Any], result: ResultMessage
-) -> dict[str, Any]:
-    """Returns the changes of a turn whose call has no result yet; none for any other."""
-    (hash,) = turn["toolCalls"]
-    call = store.node(hash, "react-tool-call").payload
-    if call.get("status") != IN_PROGRESS:
-        return {}
-    status = "failed" if result.is_failure else "completed"
-    text = content.put(batch, result.text)
-    ended = batch.put_known("react-tool-call", {**call, "status": status, "result": text})
-    return {"toolCalls": [ended.hash]}
-
-
-def _said(batch: Batch, message: ModelMessage) -> dict[str, Any]:
-    said: dict[str, Any] = {"output": content.put(batch, message.text)}
-    said["tokens"] = {"input": message.input_tokens, "output": message.output_tokens}
-    if message.thoughts:
-        said["thoughts"] = content.put(batch, message.thoughts)
-    return said
-
-
-def _session_payload(
-    event: SessionEvent,
-    agent: NodeHash,
-    turns: list[NodeHash],
-    intent: Mapping[str, Any],
-    part: TranscriptPart | None,
-) -> dict[str, Any]:
-    return {
-        "model": None if part is None else part.model,
-        "agent": agent,
-        "role": event.agent,
-        "turns": turns,
-        "totalTokens": 0 if part is None else part.tokens,
-        "durationMs": max(0, event.reported_ms - intent["since"]),
-        "sessionId": event.session,
-        "agentName": event.agent,
-    }
 
 
 def _state_before(store: Store, thread: Thread) -> RecordedState | None:

@@ -24,6 +24,10 @@ READERS: Mapping[str, Reader] = {
     "gemini": gemini.messages,
     "qwen": gemini.messages_of_qwen,
 }
+SUBAGENT_READERS: Mapping[str, Reader] = {
+    "claude": claude.subagent_messages,
+    "codex": codex.subagent_messages,
+}
 NAME = b"transcript.jsonl"
 
 
@@ -85,7 +89,9 @@ class TranscriptPart:
         return models[-1] if models else None
 
 
-def read_part(store: Store, agent: str, transcript: str, begin: int) -> TranscriptPart | None:
+def read_part(
+    store: Store, agent: str, transcript: str, begin: int, *, of_subagent: bool = False
+) -> TranscriptPart | None:
     """Stores the whole lines of a transcript from a byte on. Returns None where it has gained none,
     is gone, or has a form that is not read."""
     if agent not in READERS:
@@ -109,15 +115,18 @@ def read_part(store: Store, agent: str, transcript: str, begin: int) -> Transcri
     raw = whole[0] + whole[1]
     if not raw and len(data) == MAX_PART_BYTES:
         raw = data
-    return store_part(store, agent, raw, begin) if raw else None
+    return store_part(store, agent, raw, begin, of_subagent=of_subagent) if raw else None
 
 
-def store_part(store: Store, agent: str, raw: bytes, begin: int) -> TranscriptPart:
+def store_part(
+    store: Store, agent: str, raw: bytes, begin: int, *, of_subagent: bool = False
+) -> TranscriptPart:
     """Stores lines of a transcript, which begin at a byte of it."""
     with store.local_writes().batch() as batch:
         digest = batch.put(raw)
         tree = edit.with_entries(
             store, batch, root=None, changes={NAME: File(NAME, digest, executable=False)}
         )
-    messages = tuple(READERS[agent](json_lines.parsed(raw)))
+    readers = SUBAGENT_READERS if of_subagent else READERS
+    messages = tuple(readers[agent](json_lines.parsed(raw)))
     return TranscriptPart(tree.hash, begin + len(raw), messages)

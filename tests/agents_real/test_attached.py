@@ -237,3 +237,37 @@ def test_a_store_that_is_gone(attached: Attached) -> None:
     attached.cli("detach", attached.program.agent)
     assert "Done." in attached.ask("two", ("say", "Done."))
     assert list(sessions.newest_first(attached.store)) == []
+
+
+@pytest.mark.parametrize("attached", ["claude-code", "codex-cli", "opencode-cli"], indirect=True)
+def test_a_subagent(attached: Attached) -> None:
+    """What it changes is of its own call; where it has a transcript, it is a thread, too."""
+    agent = attached.program.agent
+    waits: list[tuple[Any, ...]] = []
+    if agent == "codex":  # by default it has none, and goes on beside it
+        with (Path.home() / ".codex/config.toml").open("a") as file:
+            file.write("\n[features]\nmulti_agent_v2 = true\n")
+        waits.append(("tool", "wait_agent", {"timeout_ms": 20_000}))
+    attached.ask(
+        "one",
+        ("run", "echo 1 > a"),
+        ("delegate", "Do a part", [("run", "echo part >> a"), ("say", "The part is done.")]),
+        *waits,
+        ("run", "echo 2 >> a"),
+        ("say", "Done."),
+    )
+    rows = attached.cli("blame", "a", "--json").json
+    commands = [call["name"] for call in map(attached.call, attached.turns(1))]
+    shells = [number for number, name in enumerate(commands, 1) if name.lower() == "bash"]
+    assert [int(row["version"]["revision"].rpartition(".")[2]) for row in rows] == shells
+    thread = attached.thread()
+    children = list(threads.with_field(attached.store, "parent", [thread.id]))
+    if agent == "opencode":  # keeps no transcript
+        assert children == []
+        return
+    (child,) = children
+    (step,) = threads.last_steps(attached.store, child, None)
+    assert content.text(attached.store, step.payload["content"]) == "The part is done."
+    assert "Do a part" in content.text(attached.store, step.payload["prompt"]["text"])
+    (caller,) = threads.last_steps(attached.store, thread, None)
+    assert caller.payload["childThreads"] == [child.hash]

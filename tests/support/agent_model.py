@@ -6,6 +6,7 @@ server finds its place in it from the conversation: a tool's result or a correct
 
     ["write", PATH, CONTENT]   a file, by the agent's own tool
     ["run", COMMAND]           a command, by the agent's own tool
+    ["delegate", PROMPT, ACTIONS]   a subagent, by the agent's own tool, which acts so
     ["tool", NAME, ARGUMENTS]  a tool of an MCP server, whose name each agent puts in its own form
     ["say", TEXT]              the answer
     ["hold", FILE]             no answer before FILE is there; FILE.asked tells that it is held
@@ -39,6 +40,7 @@ DIRECTORY = re.compile(
 )
 WRITERS = ("write", "write_file", "Write")
 SHELLS = ("bash", "run_shell_command", "terminal", "Bash", "exec_command")
+DELEGATES = ("Agent", "Task", "task", "collaboration.spawn_agent")
 _ids = itertools.count(1)
 
 
@@ -72,6 +74,8 @@ class Model:
             return Answer(arguments[0])
         if name == "tool":
             call = next(one for one in asked.tools if one.endswith(arguments[0])), arguments[1]
+        elif name == "delegate":
+            call = _delegate(asked, *arguments)
         else:
             call = _write(asked, *arguments) if name == "write" else _run(asked, arguments[0])
         return Answer("I shall use a tool. ", (f"call_{next(_ids)}", *call))
@@ -108,6 +112,20 @@ def _write(asked: Asked, path: str, content: str) -> tuple[str, dict[str, Any]]:
     found = DIRECTORY.search(asked.text)
     directory = found[1] if found else "."
     return tool, {where: str(Path(directory, path)), "content": content}
+
+
+def _delegate(asked: Asked, prompt: str, actions: list[Any]) -> tuple[str, dict[str, Any]]:
+    tool = next(name for name in DELEGATES if name in asked.tools)
+    text = f"{prompt}\n{script(*actions)}"
+    known = {
+        "description": "A subagent of the test",
+        "prompt": text,
+        "message": text,
+        "task_name": "test",
+        "subagent_type": "general" if tool == "task" else "general-purpose",
+        "run_in_background": False,
+    }
+    return tool, {name: value for name, value in known.items() if name in asked.tools[tool]}
 
 
 def _run(asked: Asked, command: str) -> tuple[str, dict[str, Any]]:

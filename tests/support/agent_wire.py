@@ -102,10 +102,17 @@ class Responses:
         for one in body["input"]:
             if one["type"] == "message" and one["role"] == "user":
                 turns.append(("user", _text(one["content"])))
+            elif one["type"] == "agent_message":
+                sealed = [part.get("encrypted_content", "") for part in one["content"]]
+                turns.append(("user", _text(one["content"]) + "".join(sealed)))
             elif one["type"].endswith("_call_output"):
                 turns.append(("result", json.dumps(one["output"])))
-        functions = [one for one in body.get("tools", ()) if one["type"] == "function"]
-        return _asked(body, turns, [(one["name"], one["parameters"]) for one in functions])
+        tools = []
+        for one in body.get("tools", ()):
+            prefix = f"{one['name']}." if one["type"] == "namespace" else ""
+            members = one["tools"] if prefix else [one] if one["type"] == "function" else ()
+            tools += [(prefix + member["name"], member["parameters"]) for member in members]
+        return _asked(body, turns, tools)
 
     def write(self, answer: Answer, given: int, got: int) -> list[Event]:
         content = [{"type": "output_text", "text": answer.said}]
@@ -115,6 +122,8 @@ class Responses:
         if answer.call:
             id, name, arguments = answer.call
             call = {"call_id": id, "name": name, "arguments": json.dumps(arguments)}
+            if "." in name:
+                call["namespace"], _, call["name"] = name.partition(".")
             items.append({"type": "function_call", "id": f"f{id}", **call})
         figures = {
             "input_tokens": given,

@@ -38,7 +38,7 @@ def test_a_prompt() -> None:
         ("Read", {"file_path": "/project/a"}, "read", None, False),
         ("TodoWrite", {}, "other", None, False),
         ("mcp__files__write", {"path": "a"}, "other", None, True),
-        ("Task", {"prompt": "go"}, "other", None, True),
+        ("Task", {"prompt": "go"}, "other", None, False),
     ],
 )
 def test_what_a_tool_may_change(

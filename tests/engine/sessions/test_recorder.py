@@ -17,8 +17,8 @@ from casfs.threads.state import state
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine import content
+from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
-from engine.sessions.session_thread import Boundary
 from engine.threads import lifecycle, suspension, transitions
 from tests.support import planted
 from tests.support.helpers import put_tree

@@ -13,8 +13,8 @@ import pytest
 
 from casfs.store.store import Store
 from casfs.trees import tree
+from engine.sessions.boundary import Boundary
 from engine.sessions.session_directory import SessionDirectory
-from engine.sessions.session_thread import Boundary
 from tests.support.sessions import ClaudeEvents
 
 WRITER = "import sys\nfor line in sys.stdin: open(line.strip(), 'a').write('x'); print(flush=True)"

@@ -16,8 +16,8 @@ from casfs.threads import sessions, threads
 from casfs.trees import tree
 from engine import content
 from engine.sessions import session_import, transcript_reader
+from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
-from engine.sessions.session_thread import Boundary
 from tests.support import planted
 from tests.support.sessions import ClaudeEvents, name
 

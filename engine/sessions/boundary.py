@@ -1,0 +1,22 @@
+"""What the directory of a session held at an event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from casfs.trees.recorded_state import RecordedState
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The directory of a session at an event. `state`: None where it is not recorded; `is_late`: it
+    was looked at after the agent had gone on; `foreign`: paths that changed while the call ran and
+    that are not known to be its changes, with the reason; `is_unseen`: the daemon was not there
+    when the call began, so every change may be another's; `fault`: why there is no state."""
+
+    state: RecordedState | None = None
+    is_late: bool = False
+    foreign: Mapping[str, str] = field(default_factory=dict)
+    is_unseen: bool = False
+    fault: str | None = None
