@@ -110,10 +110,10 @@ def parent(rollout: Path) -> str | None:
 def subagent_messages(lines: Lines) -> Iterator[Message]:
     """Yields what the rollout of a subagent says of itself: by default it begins with a copy of
     all that its parent has said. What it was asked is a message of another agent."""
-    asked = [number for number, value in enumerate(lines.values) if _is_asked(value)]
+    tasks = [number for number, value in enumerate(lines.values) if _is_task(value)]
     begins_with_copy = bool(lines.values) and lines.values[0].get("type") == META
-    begin = asked[0] if asked else len(lines.values) if begins_with_copy else 0
-    for number in asked:
+    begin = tasks[0] if tasks else len(lines.values) if begins_with_copy else 0
+    for number in tasks:
         value = lines.values[number]
         content = _item(value).get("content")
         sealed = [part.get("encrypted_content") for part in json_lines.parts(content, SEALED)]
@@ -124,7 +124,7 @@ def subagent_messages(lines: Lines) -> Iterator[Message]:
     yield from messages(Lines(lines.raw[begin:], lines.values[begin:]))
 
 
-def _is_asked(value: Value) -> bool:
+def _is_task(value: Value) -> bool:
     return _item(value).get("type") == "agent_message"
 
 

@@ -5,7 +5,7 @@ Synchronous; `engine.sessions.service` calls it in worker threads, for one sessi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from casfs.agents.secrets import Secrets
@@ -50,12 +50,10 @@ class SessionRecorder:
         boundary: Boundary,
         name: str,
         part: TranscriptPart | None = None,
-        calls: Collection[str] | None = None,
     ) -> Thread | None:
         """Records an event; `name`: of its file in the spool. One that is recorded already changes
-        nothing. `part`: of the transcript that a step ends with, by default what it has gained;
-        `calls`: only what these have begun are its subagents. Returns the thread, if there is one.
-        Raises CasfsError."""
+        nothing. `part`: of the transcript that a step ends with, by default what it has gained.
+        Returns the thread, if there is one. Raises CasfsError."""
         thread = session_thread.find(self._store, event)
         if thread is not None and session_thread.last_event(thread) == name:
             return thread
@@ -73,7 +71,7 @@ class SessionRecorder:
                 if thread is None:
                     return None
                 if thread.pending is not None:
-                    return self._end_step(store, thread, event, boundary, name, part, calls)
+                    return self._end_step(store, thread, event, boundary, name, part)
                 return session_thread.note(store, thread, event, boundary, name)
 
     def _record_call(
@@ -101,7 +99,6 @@ class SessionRecorder:
         boundary: Boundary,
         name: str,
         part: TranscriptPart | None = None,
-        calls: Collection[str] | None = None,
     ) -> Thread:
         transcript = sessions.about(self._store, thread).get("transcript") or event.transcript
         begin = thread.record["session"].get("transcriptBytes", 0)
@@ -109,6 +106,7 @@ class SessionRecorder:
             part = transcript_reader.read_part(self._store, event.agent, transcript, begin)
         called: Sequence[SubagentPart] = ()
         if transcript is not None:
+            calls = None if part is None else part.calls
             called = subagents.gained(store, event.agent, transcript, thread, calls)
         return session_thread.end_step(store, thread, event, boundary, name, part, called)
 

@@ -61,13 +61,13 @@ def import_session(
     for number, raw in enumerate(steps):
         part = transcript_reader.store_part(store, agent, raw, begin)
         begin = part.end
+        # A subagent that no step is known to have called is of the last one.
+        if raw is not steps[-1]:
+            part = replace(part, calls=part.by_call.keys())
         for index, event in enumerate(_events(first, part.messages)):
             name = f"import-{hash_bytes(transcript.name.encode())[:8]}-{number}-{index}"
             is_end = event.kind is Kind.ANSWER
-            # What no step is known to have called is of the last one.
-            calls = None if raw is steps[-1] else part.by_call.keys()
-            ended_with = (part, calls) if is_end else (None, None)
-            thread = recorder.record(event, Boundary(), name, *ended_with) or thread
+            thread = recorder.record(event, Boundary(), name, part if is_end else None) or thread
     return thread
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from casfs.digest import TreeHash
@@ -34,11 +34,12 @@ NAME = b"transcript.jsonl"
 @dataclass(frozen=True)
 class TranscriptPart:
     """What a transcript has gained. `raw`: a tree with the lines, which stays here; `end`: up to
-    which byte."""
+    which byte; `calls`: only subagents that these have begun are of its step, None for all."""
 
     raw: TreeHash
     end: int
     messages: tuple[Message, ...]
+    calls: Collection[str] | None = None
 
     @property
     def summary(self) -> str | None:
