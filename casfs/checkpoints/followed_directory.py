@@ -43,6 +43,7 @@ RULES = b".gitignore", b".git"  # by which directories are derived
 ABOVE = b".."  # the path of the directory that holds the followed one
 # What a snapshot reports by path of the directories that it lists, and of no others.
 CARRIED = ("private", "derived", "findings", "purged", "unreadable")
+WRITE_CACHE_S = 5.0  # between two times that the rows of looks are written
 Observer = Callable[[bytes, Event], None]
 
 
@@ -93,7 +94,8 @@ class FollowedDirectory:
         self._identity: tuple[int, ...] = ()  # inode and device of the directory
         self._rules = IgnoreRules()
         self._options: SnapshotOptions
-        self._cache: stat_cache.StatCache
+        self._cache = stat_cache.StatCache()
+        self._cache_written = 0.0
         self._uses_cache = True
         self.excluded: list[Excluded] = []
         # What is compared at each look, since no event tells of it.
@@ -122,6 +124,8 @@ class FollowedDirectory:
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
+        with suppress(CasfsError):  # the store may be gone
+            self._write_cache()
         self._close_source()
         self._poll.close()
         os.close(self._wake)
@@ -327,8 +331,10 @@ class FollowedDirectory:
         if self._is_full:
             self.excluded = report.excluded
         # Only now: a row must not name a node that the batch has not committed.
-        self._cache.save()
         self._cache.advance()  # the next look compares with these rows
+        # An agent waits for a look; what is not written is read again after a crash.
+        if self._is_full or time.monotonic() - self._cache_written > WRITE_CACHE_S:
+            self._write_cache()
         for path in snapshot.gone:
             self._unfollow(path)
         for path, reason in report.excluded:
@@ -336,6 +342,10 @@ class FollowedDirectory:
                 self._follow_left_out(path, fd)
         self._state = state
         return batch.new_bytes
+
+    def _write_cache(self) -> None:
+        self._cache.write()
+        self._cache_written = time.monotonic()
 
     def _note_listed(self, path: bytes, fd: int) -> None:
         self._listed.add(path)

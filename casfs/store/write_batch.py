@@ -298,9 +298,15 @@ class Batch:
             return
         hashes = {ref.hash for ref in refs}
         needed = {type_hash, *hashes}
-        # A cached type does not tell that the node is still stored: `_require` has that checked in
+        # What is cached does not tell that a blob is still stored: `_require` has that checked in
         # the transaction, where gc cannot come between.
-        types = self._registry.types_of(needed)
+        cached = self._registry.cached(needed)
+        typed = {ref.hash for ref in refs if ref.cas_type is not None}
+        types: dict[str, str | None] = {}
+        for hash, info in cached.items():
+            # Plain bytes may have become a node.
+            if info.type is not None or hash not in typed:
+                types[hash] = info.type
         self._look_up(needed - types.keys())
         for hash in needed & self._known_types.keys():
             types[hash] = self._known_types[hash]
@@ -314,7 +320,14 @@ class Batch:
         added_hashes = hashes & self._sizes.keys()
         sizes = self._sizes
         added = {hash: BlobInfo(sizes[hash], self._known_types[hash]) for hash in added_hashes}
-        return self.blobs.info(hashes - added_hashes) | added
+        cached = self._registry.cached(hashes - added_hashes)
+        looked_up = self.blobs.info(hashes - added_hashes - cached.keys())
+        self._cache(looked_up)
+        return looked_up | cached | added
+
+    def _cache(self, infos: Mapping[str, BlobInfo]) -> None:
+        # As in `_not_stored`: what is elsewhere, or purged, is not here.
+        self._registry.cache({hash: info for hash, info in infos.items() if info.is_here})
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (name, schema) of a type that is in this batch or in the store."""
@@ -418,8 +431,13 @@ class Batch:
         # `_add` counted all as new.
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
-        types = {hash: staged.type for hash, staged in new.items()}
-        self._registry.cache_types(types)
+        self._registry.cache(
+            {
+                hash: BlobInfo(staged.digest.size_bytes, staged.type)
+                for hash, staged in new.items()
+                if staged.type is not None
+            }
+        )
         # `_known_types` and `_sizes` stay: nodes to come may refer to what was published.
         self._staged = {}
         self._require = set()
@@ -473,4 +491,4 @@ class Batch:
             infos = self.blobs.info(unknown)
             types = {hash: info.type for hash, info in infos.items()}
             self._known_types.update(types)
-            self._registry.cache_types(types)
+            self._cache(infos)

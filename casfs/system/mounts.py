@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,8 +103,14 @@ def unshare(flags: int) -> None:
 
 def mounts(table: Path = TABLE) -> list[Mounted]:
     """Returns the mounts that this process sees (or the owner of `table`), in mount order."""
+    return list(_parsed(table.read_bytes()))
+
+
+# Asked at each look at a directory, and it changes rarely.
+@lru_cache(maxsize=4)
+def _parsed(table: bytes) -> tuple[Mounted, ...]:
     mount_list = []
-    for line in table.read_bytes().splitlines():
+    for line in table.splitlines():
         about, _, filesystem = line.partition(b" - ")
         id, _, device, _, point, *_ = about.split(b" ")
         type, source, *_ = filesystem.split(b" ")
@@ -113,7 +120,7 @@ def mounts(table: Path = TABLE) -> list[Mounted]:
                 device=device.decode(), id=int(id),
             )
         )  # fmt: skip
-    return mount_list
+    return tuple(mount_list)
 
 
 def mounted_at(point: Path) -> Mounted | None:

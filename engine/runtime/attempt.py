@@ -292,7 +292,8 @@ def detail_tokens(store: Store, detail: str | None) -> int:
 
 def _may_have_tokens(store: Store, detail: str) -> bool:
     """Returns False where the detail's type says so, which saves reading it."""
-    type = store.registry.types_of([detail]).get(detail)
+    info = store.registry.cached([detail]).get(detail)
+    type = None if info is None else info.type
     # The registry has only the types that are cached: the node has to be read.
     if type is None:
         return True

@@ -5,16 +5,17 @@ of the process. A name may move to a newer version; nodes of the older one keep 
 The built-in names are moved only by `casfs init` of a newer casfs; a running process of the
 older one goes on with the types that it has cached.
 
-The type of a node is part of its bytes, so it is cached too, for nodes that are often
-referred to. Whether the node is still stored must be checked each time.
+The size of a blob never changes, nor does the type of a node, which is part of its bytes: both
+are cached, for what is often referred to. Plain bytes may become a node, and whether a blob is
+still stored must be checked each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from casfs.backend.protocols import META, Backend, Head, HeadName
+from casfs.backend.protocols import META, Backend, BlobInfo, Head, HeadName
 from casfs.errors import Corrupt, NotFound
 from casfs.store.nodes import head_kinds, node
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from casfs.store.nodes.schema_dialect import Document
 
 HEADS = "schemas/"
-TYPE_CACHE_NODES = 20_000
+CACHED_BLOBS = 1 << 16
 MAX_COMPILED = 1000
 _compiled_schemas: dict[str, Schema] = {}
 
@@ -38,7 +39,7 @@ class Registry:
         self._compiled: dict[str, tuple[str, Schema]] = {}
         self._current: dict[str, str] = {}
         self._names: dict[str, str] = {META: META}
-        self._types: dict[str, str] = {}
+        self._infos: dict[str, BlobInfo] = {}
 
     def head(self, name: str) -> Head:
         """Returns the head of a type. Raises NotFound (no schema of that name), Corrupt."""
@@ -57,16 +58,16 @@ class Registry:
                 self._current[name] = type_hash
         return type_hash
 
-    def cache_types(self, types: Mapping[str, str | None]) -> None:
-        """Caches the types of stored blobs; None (not a node so far) is skipped."""
-        if len(self._types) > TYPE_CACHE_NODES:
-            self._types.clear()
-        self._types.update({hash: type for hash, type in types.items() if type is not None})
+    def cache(self, infos: Mapping[str, BlobInfo]) -> None:
+        """Caches sizes and types of stored blobs."""
+        if len(self._infos) > CACHED_BLOBS:
+            self._infos.clear()
+        self._infos.update(infos)
 
-    def types_of(self, hashes: Collection[str]) -> dict[str, str | None]:
-        """Returns the types of those that are cached."""
-        types = map(self._types.get, hashes)
-        return {hash: type for hash, type in zip(hashes, types, strict=True) if type is not None}
+    def cached(self, hashes: Iterable[str]) -> dict[str, BlobInfo]:
+        """Returns size and type of those that are cached; a type of None may be one by now."""
+        infos = self._infos
+        return {hash: infos[hash] for hash in hashes if hash in infos}
 
     def compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (type name, compiled schema) of a schema node. Raises NotFound, Corrupt."""

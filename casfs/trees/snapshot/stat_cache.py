@@ -136,7 +136,8 @@ class CachedDirectory(NamedTuple):
 
 @dataclass(slots=True)
 class StatCache:
-    """The rows of one workspace: `load`, use, `save`; in memory: use, `advance`, use again.
+    """The rows of one workspace: `load`, use, `save`; in memory: use, `advance`, use again, and
+    `write` now and then.
     `path`: the database, None where nothing is to be saved; `looks`: the store that is only looked
     with: rows are saved of what is stored, and none is deleted."""
 
@@ -146,6 +147,7 @@ class StatCache:
     rows: dict[bytes, CachedDirectory] = field(default_factory=dict)
     updated: dict[bytes, CachedDirectory] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set)
+    unsaved: dict[bytes, CachedDirectory | None] = field(default_factory=dict)  # None: gone
 
     def get(self, path: bytes) -> CachedDirectory | None:
         self.seen.add(path)
@@ -156,6 +158,7 @@ class StatCache:
 
     def advance(self) -> None:
         """Makes what was recorded the rows of the next snapshot."""
+        self._note_unsaved()
         kept = {path: row for path, row in self.rows.items() if path in self.seen}
         self.rows = kept | self.updated
         self.updated = {}
@@ -163,14 +166,26 @@ class StatCache:
 
     def save(self) -> None:
         """Writes new rows, deletes those of directories that are gone."""
-        gone = self.rows.keys() - self.seen
         if self.looks is not None:
             named = [hash for row in self.updated.values() for hash in row.nodes]
             stored = set(self.looks.stored(named))
             self.updated = {p: row for p, row in self.updated.items() if row.nodes <= stored}
-            gone = set()
-        if self.path is None or not (self.updated or gone):
+        self._note_unsaved()
+        self.write()
+
+    def _note_unsaved(self) -> None:
+        if self.path is not None:
+            if self.looks is None:
+                self.unsaved.update(dict.fromkeys(self.rows.keys() - self.seen))
+            self.unsaved.update(self.updated)
+
+    def write(self) -> None:
+        """Writes what was recorded and is not saved yet."""
+        if self.path is None or not self.unsaved:
             return
+        new_rows = {path: row for path, row in self.unsaved.items() if row is not None}
+        gone = self.unsaved.keys() - new_rows.keys()
+        self.unsaved = {}
         with _database(self.path) as database, database.write() as db:
             db.executemany(
                 "DELETE FROM dated_directories WHERE root = ? AND path = ?",
@@ -178,7 +193,7 @@ class StatCache:
             )
             db.executemany(
                 "INSERT OR REPLACE INTO dated_directories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(self.root, path, *row) for path, row in self.updated.items()],
+                [(self.root, path, *row) for path, row in new_rows.items()],
             )
 
 
