@@ -7,6 +7,7 @@ const COMMAND = "@COMMAND@"
 
 const texts = {} // by message: the parts of an answer
 const answer = {} // by session: the last message of the model
+const open = new Set() // calls that have begun
 const parent = {} // by the session of a subagent: the session that called it
 
 // What a subagent does is of the session of its person, as with other agents.
@@ -27,18 +28,28 @@ export const Casfs = async ({ directory }) => ({
     if (input.sessionID in parent) return
     report("UserPromptSubmit", input.sessionID, directory, { prompt, prompt_id: output.message?.id })
   },
-  "tool.execute.before": async (input, output) =>
-    report("PreToolUse", root(input.sessionID), directory, tool(input, output.args)),
-  "tool.execute.after": async (input, output) =>
-    report("PostToolUse", root(input.sessionID), directory, { ...tool(input, input.args), tool_response: output.output }),
+  "tool.execute.before": async (input, output) => {
+    open.add(input.callID)
+    report("PreToolUse", root(input.sessionID), directory, tool(input, output.args))
+  },
+  "tool.execute.after": async (input, output) => {
+    open.delete(input.callID)
+    report("PostToolUse", root(input.sessionID), directory, { ...tool(input, input.args), tool_response: output.output })
+  },
   event: async ({ event }) => {
     const properties = event.properties
     const info = properties.info
     if (event.type === "session.created" && info?.parentID) parent[info.id] = info.parentID
     else if (event.type === "session.created")
       report("SessionStart", info?.id, directory, { source: "startup" })
-    if (event.type === "message.part.updated" && properties.part?.type === "text") {
-      const part = properties.part
+    // Of a call that was refused, or has failed, nothing else tells.
+    const part = event.type === "message.part.updated" ? properties.part : undefined
+    if (part?.type === "tool" && part.state?.status === "error" && open.delete(part.callID))
+      report("PostToolUseFailure", root(part.sessionID), directory, {
+        ...tool(part, part.state.input),
+        error: part.state.error,
+      })
+    if (part?.type === "text") {
       texts[part.messageID] = { ...texts[part.messageID], [part.id]: part.text }
       answer[part.sessionID] = part.messageID
     }

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from casfs import config
-from casfs.attach import agents, attachments, codex_trust, spool, state
+from casfs.attach import agents, attachments, codex_trust, spool, state, user_service
 from casfs.attach.agents import OutsideAgent
 from casfs.attach.attachments import Attachment, SettingsChange
 from casfs.attach.projects import project_of
@@ -23,7 +23,7 @@ from casfs.cli.output import echo_line, echo_result, json_option, wants_json, wa
 from casfs.cli.table import Age, Cell, echo_table
 from casfs.errors import CasfsError, Refused, Usage
 from casfs.store.store import FORMAT_FILE, Store
-from casfs.system import reserve
+from casfs.system import daemon_socket, reserve
 from casfs.trees.git.index import TrackedFiles
 
 AGENT = click.Choice([*agents.AGENTS])
@@ -36,11 +36,12 @@ user_option = click.option("--user", is_flag=True, help="In all projects of your
 @dataclass(frozen=True)
 class AttachOptions:
     """Of `attach AGENT`. `project`: the directory, None for the default; `trust`: the hooks, as
-    codex asks for."""
+    codex asks for; `service`: make the daemon a service where there is systemd."""
 
     project: str | None
     user: bool
     trust: bool
+    service: bool
     dry_run: bool
 
 
@@ -49,6 +50,11 @@ class AttachOptions:
 @project_option
 @user_option
 @click.option("--trust", is_flag=True, help="Of codex: also trust the hooks, as codex asks.")
+@click.option(
+    "--service/--no-service",
+    default=True,
+    help="Start the daemon with each login, where you have systemd (default).",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be written; change nothing.")
 @click.option("--list", "listing", is_flag=True, help="List what is attached.")
 @click.option("--pause", metavar="DIR", help="Record no sessions in DIR for now.")
@@ -101,6 +107,8 @@ def detach(agent: str, project: str | None, user: bool) -> None:
     if agent == agents.CODEX.name:
         _forget_trust(root)
     done = attachments.detach(root, agent, None if directory is None else str(directory))
+    if not attachments.load(root).attached:
+        user_service.remove(root, os.environ)
     echo_result(_value(done), f"{agent} detached: {done.file}")
 
 
@@ -113,10 +121,14 @@ def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
         refuse_home_or_root(directory, force=None)
         _refuse_tracked(agent.settings(directory, Path.home()), directory)
     root = store_root()
+    has_service = options.service and user_service.is_available()
     change = attachments.plan(root, agent, directory, Path.home())
     if not wants_json():
         for line in _diff(change) if dry_run else _summary(root, change):
             echo_line(line)
+        if has_service:
+            file = user_service.unit_file(root, os.environ)
+            echo_line(f"{file} starts the daemon with each login; --no-service leaves it out")
     value = _value(change.attachment) | {"dryRun": dry_run, "trusted": None}
     where = "all projects" if directory is None else str(directory)
     if dry_run:
@@ -124,7 +136,12 @@ def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
         return
     _make_store(root)
     attachments.attach(root, change, os.environ)
-    start_daemon(root)
+    if has_service:
+        user_service.install(root, os.environ)
+    if has_service and not daemon_socket.runs(root):
+        user_service.start(root, os.environ)
+    else:
+        start_daemon(root)
     if options.trust:
         value["trusted"] = codex_trust.trust(root / spool.HOOKS / spool.PROGRAM)
     elif agent.note:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,20 +23,6 @@ from casfs.system.clock import rfc3339
 
 LOG = "daemon.jsonl"
 LOG_POLL_S = 0.2
-UNIT = """\
-# systemctl --user enable --now casfs.service, with this as ~/.config/systemd/user/casfs.service
-[Unit]
-Description=casfs daemon of {root}
-
-[Service]
-Type=notify
-ExecStart={program} -P -m casfs --store {root} daemon start --foreground
-Restart=on-failure
-Delegate=yes
-
-[Install]
-WantedBy=default.target
-"""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -210,6 +195,9 @@ def unit() -> None:
 
     \b
     casfs daemon unit > ~/.config/systemd/user/casfs.service
+    systemctl --user enable --now casfs.service
     """
-    text = UNIT.format(program=sys.executable, root=store_root())
+    from casfs.attach import user_service
+
+    text = user_service.unit(store_root())
     echo_result({"unit": text}, text.rstrip())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.checkpoints.create import create_before_restore
+from casfs.digest import hash_bytes
 from casfs.errors import Conflict, NotFound
 from casfs.rewind.undo_calls import Undone, undo_calls
 from casfs.sessions import session_steps
@@ -23,6 +24,8 @@ from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.working_tree import Earlier
+
+MARK_CHARS = 32
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class FilePlan:
     undone: Undone
     late: tuple[CallRecord, ...] = ()
     lost: tuple[CallRecord, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """Equal for equal directories; not a hash that anything is stored under."""
+        return hash_bytes(f"rewind\0{self.current.full}".encode())[:MARK_CHARS]
 
 
 def plan(

@@ -66,10 +66,19 @@ def load(store: Store, thread: Thread) -> list[StepRecord]:
         steps.append(_step(store, step["index"], prompt["turn"], prompt.get("id"), turns))
     if (intent := thread.pending) is not None:
         fields: Mapping[str, Any] = intent
-        turns = [*threads.turns(store, intent), *thread.record["session"]["open"].values()]
+        open_turns = thread.record["session"]["open"].values()
+        turns = in_order(store, [*threads.turns(store, intent), *open_turns])
         prompt_id = fields.get("promptId")
         steps.append(_step(store, intent["index"], fields["prompt"], prompt_id, turns))
     return steps
+
+
+def in_order(store: Store, turns: list[NodeHash]) -> list[NodeHash]:
+    """Returns turns by when they were reported last. One of a call that its agent has refused is
+    known to be over only when the step is."""
+    return sorted(
+        turns, key=lambda hash: store.node(hash, "react-turn").payload.get("reportedAt", 0)
+    )
 
 
 def _step(
@@ -95,7 +104,7 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
     before = None
     if (begun := turn.get("begun")) is not None:
         before = recorded_state.of_turn(store, begun)
-    elif call["status"] == "in_progress":
+    elif not call.get("isUnseen", False):
         # It runs, or was never reported to have ended: what it changed since is not known.
         before, after = after, None
     foreign = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 from casfs.errors import NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
-from casfs.transcripts import json_lines
+from casfs.transcripts import json_lines, resume
 from casfs.transcripts.json_lines import CutConversation, Lines, Value
 from casfs.transcripts.messages import (
     Message,
@@ -43,7 +43,7 @@ def cut(transcript: Path, step: StepRecord, call: CallRecord | None) -> CutConve
     id = str(uuid.uuid4())
     copy = transcript.with_name(f"{id}.jsonl")
     json_lines.write(copy, kept)
-    return CutConversation(id, copy, f"claude --resume {id}")
+    return CutConversation(id, copy, resume.command("claude", id))
 
 
 def prompts(lines: Lines) -> Iterator[tuple[int, str | None, str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from casfs.errors import NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
-from casfs.transcripts import json_lines
+from casfs.transcripts import json_lines, resume
 from casfs.transcripts.json_lines import CutConversation, Lines, Value
 from casfs.transcripts.messages import (
     Message,
@@ -54,7 +54,7 @@ def cut(transcript: Path, step: StepRecord, call: CallRecord | None) -> CutConve
     payload = {**lines.values[0]["payload"], "id": id, "session_id": id}
     meta = {**lines.values[0], "payload": payload}
     json_lines.write(copy, [json.dumps(meta).encode() + b"\n", *lines.raw[1:end]])
-    return CutConversation(id, copy, f"codex resume {id}")
+    return CutConversation(id, copy, resume.command("codex", id))
 
 
 def _item(value: Value) -> Value:

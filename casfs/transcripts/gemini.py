@@ -16,7 +16,7 @@ from typing import Any
 
 from casfs.errors import NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
-from casfs.transcripts import json_lines
+from casfs.transcripts import json_lines, resume
 from casfs.transcripts.json_lines import CutConversation, Lines, Value
 from casfs.transcripts.messages import (
     Message,
@@ -45,7 +45,7 @@ def cut(transcript: Path, step: StepRecord, call: CallRecord | None) -> CutConve
     if copy == transcript:
         raise NotFound(f"{transcript} is not named by its session: of another version of gemini")
     json_lines.write(copy, _with_id(lines, end, old, id))
-    return CutConversation(id, copy, f"gemini --resume {id}")
+    return CutConversation(id, copy, resume.command("gemini", id))
 
 
 def _with_id(lines: Lines, end: int, old: str, new: str) -> Iterator[bytes]:
@@ -66,7 +66,7 @@ def cut_qwen(transcript: Path, step: StepRecord, call: CallRecord | None) -> Cut
     id = str(uuid.uuid4())
     copy = transcript.with_name(f"{id}.jsonl")
     json_lines.write(copy, lines.raw[:end])
-    return CutConversation(id, copy, f"qwen --resume {id}")
+    return CutConversation(id, copy, resume.command("qwen", id))
 
 
 def _end(lines: Lines, step: StepRecord, call: CallRecord | None) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from casfs.errors import Failed, NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
-from casfs.transcripts import json_lines
+from casfs.transcripts import json_lines, resume
 from casfs.transcripts.json_lines import CutConversation
 
 IDS = re.compile(r'"((?:ses|msg|prt)_[0-9A-Za-z]{8,})"')
@@ -42,7 +42,7 @@ def cut(session: str, step: StepRecord, call: CallRecord | None) -> CutConversat
         file = Path(folder) / "session.json"
         file.write_text(text, "utf-8")
         _opencode("import", str(file))
-    return CutConversation(id, None, f"opencode -s {id}")
+    return CutConversation(id, None, resume.command("opencode", id))
 
 
 def _kept(messages: list[Any], step: StepRecord, call: CallRecord | None) -> list[Any]:

@@ -12,10 +12,11 @@ from starlette.responses import Response
 from casfs.backend.protocols import HeadName
 from casfs.errors import CasfsError
 from casfs.store.store import Store
-from casfs.threads import lookup, threads
+from casfs.threads import lookup, sessions, threads
 from casfs.threads.summary import detail_tokens, first_line
 from casfs.threads.threads import StepNode, Thread
 from casfs.threads.workflow_path import START, edges_taken
+from casfs.transcripts import resume
 from casfs.web import texts
 from casfs.web.graph_layout import Graph, Rule, counted, layout
 from casfs.web.site import Call
@@ -67,6 +68,7 @@ class Page:
     agents: Mapping[str, str] = field(default_factory=dict)
     workspace: str | None = None
     fork: Mapping[str, Any] | None = None
+    session: Mapping[str, str] | None = None  # of an attached agent, with the command to go on
     ending: str | None = None
     rules: Sequence[Rule] = ()
     graph: Graph | None = None
@@ -130,10 +132,18 @@ def page(store: Store, table: ThreadTable, thread: Thread, first: int | None, co
         },
         workspace=start["workspace"],
         fork=thread.record.get("fork"),
+        session=_session(store, thread),
         ending=None if end is None else end.payload["summary"],
         rules=counted(rules, taken),
         graph=layout(list(flow["roles"]), rules, taken=taken, pending=pending),
     )
+
+
+def _session(store: Store, thread: Thread) -> Mapping[str, str] | None:
+    if not sessions.is_session(thread):
+        return None
+    about = sessions.about(store, thread)
+    return {**about, "command": resume.command(about["agent"], about["id"])}
 
 
 def window(store: Store, thread: Thread, first: int, last: int) -> list[StepNode]:

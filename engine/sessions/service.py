@@ -23,7 +23,7 @@ from casfs.system.log import Log
 from casfs.system.processes import start_time
 from casfs.threads import sessions
 from engine.blocking import blocking
-from engine.sessions import events
+from engine.sessions import events, session_rewind
 from engine.sessions.directories import Directories
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.hook_events import READERS
@@ -49,7 +49,8 @@ class SessionService:
         self._wake = trio.Event()
         self._unspooled = 0
         self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
-            "session_event": self._session_event
+            "session_event": self._session_event,
+            "session_rewind": self._session_rewind,
         }
 
     async def run(self) -> None:
@@ -112,6 +113,13 @@ class SessionService:
             self._wake.set()
         await done.wait()
         return {}
+
+    async def _session_rewind(
+        self, id: str, point: str, what: str, exact: bool, seen: str
+    ) -> Answer:
+        return await blocking(
+            partial(session_rewind.rewind, self._store, id, point, what, exact, seen)
+        )
 
     async def _take_all(self) -> None:
         """Takes the files of the spool in their order."""

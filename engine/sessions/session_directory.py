@@ -36,6 +36,7 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.tree import Change
 from engine.sessions.boundary import Boundary
 from engine.sessions.events import Kind, SessionEvent
+from engine.sessions.transcript_reader import answered_calls
 
 LATE_MS = 300  # after which a hook lets its agent go on
 LOOK_AT_ALL_S = 3600.0
@@ -96,6 +97,8 @@ class SessionDirectory:
         session = f"{event.agent} {event.session}"
         with self._lock:
             self._agents[event.pid] = processes.start_time(event.pid), session
+            if event.kind is Kind.CALL:
+                self._close_refused(event, session)
             # A file that is mapped for writing has no events until it is unmapped.
             looked_ago = time.monotonic() - self._followed.looked_at_all
             if event.kind is Kind.BEGIN and looked_ago > LOOK_AT_ALL_S:
@@ -130,6 +133,15 @@ class SessionDirectory:
                 paths = frozenset(self._relative(path) for path in event.call.paths)
             self._open.append(OpenCall(session, event.call.id, paths))
         return Boundary(self._state, is_late)
+
+    def _close_refused(self, event: SessionEvent, session: str) -> None:
+        """Forgets open calls that are over without a report, before what has changed meanwhile is
+        taken for theirs."""
+        if any(call.session == session for call in self._open):
+            answered = answered_calls(event.agent, event.transcript)
+            self._open = [
+                call for call in self._open if call.session != session or call.id not in answered
+            ]
 
     def _end(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:
         assert event.call is not None

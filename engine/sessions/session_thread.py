@@ -26,6 +26,7 @@ from casfs.attach import spool
 from casfs.backend.protocols import Head
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import NotFound
+from casfs.sessions import session_steps
 from casfs.store import local_trees
 from casfs.store.local_trees import LocalTree
 from casfs.store.nodes import head_kinds
@@ -169,7 +170,8 @@ def end_step(
     intent = thread.intent
     session = _updated(thread, event, name or thread.record["session"]["event"])
     with store.batch() as batch:
-        turns = [*threads.turns(store, intent), *session["open"].values()]
+        open_turns = session["open"].values()
+        turns = session_steps.in_order(store, [*threads.turns(store, intent), *open_turns])
         session["open"] = {}
         if part is not None:
             turns = session_turns.enriched(store, batch, turns, part)

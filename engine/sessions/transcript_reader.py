@@ -17,6 +17,7 @@ from casfs.transcripts.messages import Message, ModelMessage, ResultMessage, Sum
 from casfs.trees import edit
 
 MAX_PART_BYTES = 64 << 20  # that are read at once; the rest comes with the next step
+TAIL_BYTES = 1 << 20  # in which the last results stand
 Reader = Callable[[Lines], Iterable[Message]]
 READERS: Mapping[str, Reader] = {
     "claude": claude.messages,
@@ -117,6 +118,25 @@ def read_part(
     if not raw and len(data) == MAX_PART_BYTES:
         raw = data
     return store_part(store, agent, raw, begin, of_subagent=of_subagent) if raw else None
+
+
+def answered_calls(agent: str, transcript: str | None) -> set[str]:
+    """Returns the ids of the calls whose result stands at the end of a transcript: also of one that
+    its agent has refused, of which no hook tells."""
+    if transcript is None or agent not in READERS:
+        return set()
+    try:
+        fd = os.open(transcript, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return set()
+            file.seek(max(0, status.st_size - TAIL_BYTES))
+            lines = json_lines.parsed(file.read(TAIL_BYTES))
+    except OSError:
+        return set()
+    messages = READERS[agent](lines)
+    return {message.call_id for message in messages if isinstance(message, ResultMessage)}
 
 
 def store_part(

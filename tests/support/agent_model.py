@@ -22,7 +22,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,15 +52,22 @@ def script(*actions: tuple[Any, ...]) -> str:
 @dataclass
 class Model:
     """`url`: of the server; `answers`: how many were given by script; `requests`: what was asked
-    for these; `faults`: what went wrong in the server itself."""
+    for these; `faults`: what went wrong in the server itself; `observe` is called with what is
+    asked and the answer, before that is given."""
 
     url: str = ""
     answers: int = 0
     requests: list[Asked] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
+    observe: Callable[[Asked, Answer], object] = lambda asked, answer: None
 
     def answer(self, asked: Asked) -> Answer:
+        answer = self._answer(asked)
+        self.observe(asked, answer)
+        return answer
+
+    def _answer(self, asked: Asked) -> Answer:
         actions, place = _script(asked)
         if not actions or not asked.tools:
             return Answer("A title.")

@@ -6,6 +6,7 @@ generateContent (gemini), each as far as these agents use it.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ class WireFormat(Protocol):
     def read(self, body: Mapping[str, Any]) -> Asked: ...
     def write(self, answer: Answer, given: int, got: int) -> list[Event]: ...
     def whole(self, events: list[Event]) -> Event: ...
+
+
+_ids = itertools.count(1)  # agents join what has the same
 
 
 def _text(content: Any) -> str:
@@ -115,9 +119,10 @@ class Responses:
         return _asked(body, turns, tools)
 
     def write(self, answer: Answer, given: int, got: int) -> list[Event]:
+        answer_id = f"r_{next(_ids)}"
         content = [{"type": "output_text", "text": answer.said}]
         items: list[Event] = [
-            {"type": "message", "role": "assistant", "id": "m", "content": content}
+            {"type": "message", "role": "assistant", "id": f"m_{next(_ids)}", "content": content}
         ]
         if answer.call:
             id, name, arguments = answer.call
@@ -137,9 +142,9 @@ class Responses:
             for at, item in enumerate(items)
         ]
         return [
-            {"type": "response.created", "response": {"id": "r"}},
+            {"type": "response.created", "response": {"id": answer_id}},
             *done,
-            {"type": "response.completed", "response": {"id": "r", "usage": figures}},
+            {"type": "response.completed", "response": {"id": answer_id, "usage": figures}},
         ]
 
     def whole(self, events: list[Event]) -> Event:
@@ -173,7 +178,12 @@ class Messages:
             delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
             blocks.append((start, delta))
         figures = {"input_tokens": given, "output_tokens": 1}
-        base = {"id": "msg", "type": "message", "role": "assistant", "model": "scripted"}
+        base = {
+            "id": f"msg_{next(_ids)}",
+            "type": "message",
+            "role": "assistant",
+            "model": "scripted",
+        }
         message = {**base, "content": [], "stop_reason": None, "stop_sequence": None}
         events: list[Event] = [{"type": "message_start", "message": {**message, "usage": figures}}]
         for index, (start, delta) in enumerate(blocks):

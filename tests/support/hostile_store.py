@@ -24,11 +24,13 @@ from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
+from engine.sessions.session_directory import SessionDirectory
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support import model_server
+from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import ONE, STATUS, carry_on, role, rule, shell, workflow
 from tests.support.helpers import put_tree, set_head, write_tree
 from tests.support.new_store import init_store
@@ -98,7 +100,8 @@ SEEN = re.compile("XSS([0-9]{2})")
 @dataclass
 class Site:
     """`ended`: a thread with steps of every kind; `asks`: one with a question; `failed`: one whose
-    agent failed; `runs`: one that runs, as its record says; `calls`: one with a child."""
+    agent failed; `runs`: one that runs, as its record says; `calls`: one with a child; `session`:
+    of an attached agent."""
 
     root: Path
     ended: Thread
@@ -106,13 +109,32 @@ class Site:
     failed: Thread
     runs: Thread
     calls: Thread
+    session: Thread
     steps: list[Node]  # of `ended`
     checkpoints: list[Checkpoint]  # of the name `app`
 
 
 def build(folder: Path) -> Site:
     with init_store(folder / "store") as store, model_server.served(*_script()) as model:
-        return trio.run(_build, store, folder, model.url)
+        return trio.run(_build, store, folder, model.url, _session(store, folder))
+
+
+def _session(store: Store, folder: Path) -> Thread:
+    """A session of an attached agent: what it was asked, and the files that it wrote."""
+    project = folder / f"project {NAMES[1]}"
+    project.mkdir()
+    followed = SessionDirectory(store, project, None)
+    try:
+        agent = AttachedAgent(store, project, followed)
+        for payload in PAYLOADS:
+            agent.prompt(payload)
+            agent.stop(payload)
+        agent.prompt(ALL)
+        for name in NAMES:
+            agent.call(lambda: write_tree(project, {name: b"x"}), PAYLOADS[3], name)  # noqa: B023
+        return agent.thread
+    finally:
+        followed.close()
 
 
 def _script() -> list[model_server.Say]:
@@ -126,7 +148,7 @@ def _script() -> list[model_server.Say]:
     return [call, model_server.text(ALL + '\n```json\n{"status": "done"}\n```\n')]
 
 
-async def _build(store: Store, folder: Path, url: str) -> Site:
+async def _build(store: Store, folder: Path, url: str, session: Thread) -> Site:
     roles = {key: role(key, {**STATUS, "title": PAYLOADS[7]}) for key in PAYLOADS[:4]}
     roles[PAYLOADS[1]]["policy"] = {"retries": 1}
     for one in roles.values():
@@ -189,6 +211,7 @@ async def _build(store: Store, folder: Path, url: str) -> Site:
         failed,
         threads.get(store, runs.id),
         threads.get(store, calls.id),
+        session,
         list(threads.backwards(store, ended))[::-1],
         checkpoint.listing(store, "app"),
     )

@@ -31,11 +31,16 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
         f"/threads/{site.failed.id}/steps/1/trace?attempt=1",
     ],
     "answer": lambda site: [f"/threads/{site.asks.id}/answer"],
+    "rewind": lambda site: [
+        f"/threads/{site.session.id}/rewind{query}"
+        for query in ("", "?done=1", f"?to={len(PAYLOADS) + 1}", "?to=1&exact=1")
+    ],
     "compare": lambda site: [
         f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
     ],
     "thread": lambda site: [
         *(f"/threads/{one.id}" for one in (site.asks, site.failed, site.calls)),
+        f"/threads/{site.session.id}",
         f"/threads/{site.ended.id}?from=2&count=2",
     ],
     "files": lambda site: [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -249,3 +250,28 @@ def test_a_process_with_the_number_of_an_agent_that_has_ended(
     at(directory, second, second.call("c1", command="x"))
     writers[0].write(project / "mine")
     assert at(directory, second, second.result("c1")).foreign == {"mine": "a person"}
+
+
+def test_a_call_that_its_agent_has_refused(
+    directory: SessionDirectory,
+    project: Path,
+    tmp_path: Path,
+    sessions: list[ClaudeEvents],
+    writers: list[Writer],
+) -> None:
+    """No hook tells that it is over; its transcript does, and what changes then is not its."""
+    session = sessions[0]
+    transcript = tmp_path / "one.jsonl"
+    path = {"transcript_path": str(transcript)}
+    at(directory, session, session.prompt("go"))
+    at(directory, session, {**session.call("c1", command="rm -rf /"), **path})
+    part = {"type": "tool_result", "tool_use_id": "c1", "content": "refused", "is_error": True}
+    line = {"type": "user", "message": {"content": [part]}}
+    transcript.write_text('{"cut\n' + json.dumps(line) + "\n")
+    writers[2].write(project / "mine")
+    at(directory, session, {**session.call("c2", command="make"), **path})
+    writers[0].write(project / "made")
+    boundary = at(directory, session, {**session.result("c2", command="make"), **path})
+    assert "made" not in boundary.foreign
+    late = at(directory, session, {**session.result("c1", command="rm -rf /"), **path})
+    assert late.is_unseen

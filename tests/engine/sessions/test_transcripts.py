@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casfs.errors import NotFound
+from casfs.sessions import session_steps
 from casfs.store import local_trees
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
@@ -18,6 +20,7 @@ from engine import content
 from engine.sessions import session_import, transcript_reader
 from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
+from engine.sessions.session_directory import SessionDirectory
 from tests.support import planted
 from tests.support.sessions import ClaudeEvents, name
 
@@ -174,3 +177,36 @@ def test_a_transcript_that_is_a_fifo_or_was_written_anew(store: Store, tmp_path:
     part = transcript_reader.read_part(store, "claude", str(transcript), 10_000)
     assert part is not None
     assert part.end == len(data)
+
+
+def test_a_call_without_a_result_has_its_place(disk_store: Store, tmp_path: Path) -> None:
+    """An agent may refuse a call after it has reported it: it stands where it began."""
+    transcript = tmp_path / "one.jsonl"
+    project = tmp_path / "project"
+    project.mkdir()
+    followed = SessionDirectory(disk_store, project, None)
+    recorder = SessionRecorder(disk_store, {})
+    events = ClaudeEvents(project)
+
+    def report(payload: dict[str, Any]) -> None:
+        event = events.event({**payload, "transcript_path": str(transcript)})
+        recorder.record(event, followed.boundary(event), name())
+
+    try:
+        report(events.prompt("go"))
+        report(events.call("c1", command="rm -rf /"))
+        time.sleep(0.01)
+        report(events.call("c2", command="echo"))
+        (project / "a").write_text("changed")
+        report(events.result("c2", command="echo"))
+        append(transcript, prompt("go"), asks("c1"), result("c1"), asks("c2"), result("c2"))
+        report(events.stop())
+    finally:
+        followed.close()
+    (thread,) = sessions.newest_first(disk_store)
+    (step,) = session_steps.load(disk_store, thread)
+    assert [call.id for call in step.calls] == ["c1", "c2"]
+    refused, made = step.calls
+    assert (refused.status, refused.after) == ("completed", None)
+    assert refused.before is not None
+    assert refused.before.is_equal(made.before)

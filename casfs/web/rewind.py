@@ -1,0 +1,90 @@
+"""The picker of `casfs rewind`: the prompts and calls of a session, and what a rewind would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from starlette.responses import RedirectResponse, Response
+
+from casfs.errors import Failed
+from casfs.rewind import rewind_files
+from casfs.rewind.rewind_files import FilePlan
+from casfs.sessions import find_session, points, session_steps
+from casfs.sessions.session_steps import Point
+from casfs.system.paths import printable
+from casfs.threads import sessions
+from casfs.web.actions import ask
+from casfs.web.site import Call
+
+MAX_ROWS = 500
+MAX_CHANGES = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a rewind would do. `stays`: what is not brought back, with the reason; `total`: of the
+    changes, of which the first are listed; `mark`: of the directory as it was looked at."""
+
+    point: str
+    is_exact: bool
+    changes: list[tuple[str, str]]
+    total: int
+    stays: Mapping[str, str]
+    mark: str
+
+
+def show(call: Call) -> Response:
+    """Stores nothing: the directory is only looked at."""
+    # Private files come back as well; without them a plan would delete these.
+    store = call.store.whole
+    thread = find_session.named(store, call.path["id"])
+    directory = sessions.about(store, thread)["directory"]
+    steps = session_steps.load(store, thread)
+    plan = None
+    if point := call.query.get("to"):
+        is_exact = "exact" in call.query
+        planned = rewind_files.plan(
+            store, Path(directory), steps, Point.parse(point), is_exact=is_exact
+        )
+        plan = _shown(planned)
+    rows = list(islice(points.rows(store, directory, steps), MAX_ROWS))
+    return call.page(
+        "rewind.html",
+        id=thread.id,
+        directory=directory,
+        rows=rows,
+        plan=plan,
+        is_done="done" in call.query,
+    )
+
+
+def _shown(plan: FilePlan) -> Plan:
+    undone = plan.undone
+    stays = {printable(path): reason for path, reason in undone.conflicts.items()}
+    stays |= {
+        printable(path): f"not known to be the agent's: {reason}"
+        for path, reason in undone.kept.items()
+    }
+    stays |= {
+        f"{call.step}.{call.number} {call.tool}": "its trees are not kept any more"
+        for call in plan.lost
+    }
+    changes = [(change.letter, printable(change.path)) for change in undone.changed[:MAX_CHANGES]]
+    return Plan(str(plan.point), plan.is_exact, changes, len(undone.changed), stays, mark=plan.mark)
+
+
+def send(call: Call) -> Response:
+    """Has the daemon do it; shows the session that goes on from there, if there is one."""
+    id = call.path["id"]
+    fields = {name: call.form.get(name, "") for name in ("point", "what", "seen")}
+    answer = ask(call, "session_rewind", id=id, exact="exact" in call.form, **fields)
+    if answer["failed"]:
+        path, reason = next(iter(answer["failed"].items()))
+        raise Failed(f"{path}: {reason}, and {len(answer['failed']) - 1} more; the rest is back")
+    if answer["thread"] is not None:
+        return RedirectResponse(f"/threads/{quote(answer['thread'])}", 303)
+    return RedirectResponse(f"/threads/{quote(id)}/rewind?{urlencode({'done': 1})}", 303)

@@ -1,0 +1,104 @@
+"""The daemon as a service of systemd. None runs on the machines of these tests: what it would be
+told is written down by a program in its place, and the unit is checked by systemd's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from casfs.attach import user_service
+from casfs.errors import Failed
+from casfs.system import daemon_socket
+from tests.support import programs
+from tests.support.engine import Cli
+
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >>{log}
+[ "$3" != "{fails}" ] || {{ echo "no bus" >&2; exit 1; }}
+"""
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What systemctl was told, a line for each call; `fails` in PATH decides which one fails."""
+    stand_in(tmp_path, monkeypatch)
+    return tmp_path / "said"
+
+
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str = "-") -> None:
+    program = tmp_path / "bin/systemctl"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(SYSTEMCTL.format(log=tmp_path / "said", fails=fails))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["store", "a store", "100%", "$HOME", 'a"b'])
+def test_the_unit_is_one(tmp_path: Path, name: str) -> None:
+    programs.require("systemd-analyze")
+    file = tmp_path / "casfs.service"
+    file.write_text(user_service.unit(tmp_path / name))
+    ended = subprocess.run(
+        ["systemd-analyze", "--user", "--man=no", "verify", file], capture_output=True, text=True
+    )
+    assert str(file) not in ended.stderr, ended.stderr
+    assert "casfs" not in ended.stderr, ended.stderr
+
+
+def test_from_attach_to_detach(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Path
+) -> None:
+    project(tmp_path, monkeypatch)
+    file = user_service.unit_file(cli.root, os.environ)
+    assert f"{file} starts the daemon" in cli("attach", "claude", "--dry-run").text
+    assert not file.exists()
+    try:
+        cli("attach", "claude")
+        assert f"--store {cli.root} daemon start --foreground" in file.read_text()
+        told = said.read_text().splitlines()[-3:]
+        assert told == [
+            "--user --quiet daemon-reload",
+            f"--user --quiet enable {file.name}",
+            f"--user --quiet start {file.name}",
+        ]
+        cli("attach", "claude", "--user")
+        cli("detach", "claude")
+        assert file.exists(), "something is attached still"
+        cli("detach", "claude", "--user")
+        assert not file.exists()
+        assert f"--user --quiet disable {file.name}" in said.read_text()
+    finally:
+        if daemon_socket.runs(cli.root):
+            daemon_socket.stop(cli.root)
+
+
+def test_without_systemd(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Path
+) -> None:
+    stand_in(tmp_path, monkeypatch, fails="show-environment")
+    project(tmp_path, monkeypatch)
+    try:
+        assert "service" not in cli("attach", "claude").text
+        assert daemon_socket.find(cli.root) is not None
+        assert not user_service.unit_file(cli.root, os.environ).exists()
+        cli("detach", "claude")
+    finally:
+        daemon_socket.stop(cli.root)
+
+
+def test_a_service_that_cannot_be_made(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Path
+) -> None:
+    stand_in(tmp_path, monkeypatch, fails="enable")
+    with pytest.raises(Failed, match=r"enable .*: no bus"):
+        user_service.install(cli.root, os.environ)
