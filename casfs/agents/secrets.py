@@ -39,6 +39,7 @@ SEARCH_CHUNK_BYTES = 1 << 20
 PRIVATE = "private"  # the kind of a value in a private file
 TREE = "directory"
 STEP = "thread-step"
+START = "thread-start"
 STEP_TEXTS = ("meta",)  # the other fields are hashes and numbers
 RECORD_TEXTS = ("reason", "name", "message")
 HIGHEST_MARK = "secretMarks"  # in the record of a thread: a later run gives higher numbers
@@ -287,7 +288,11 @@ class _RedactingBatch(Batch):
         elif type == STEP:
             payload = self._in_fields(payload, STEP_TEXTS)
         elif type != TREE:
-            payload = self._secrets.redact_json(payload)
+            redacted = self._secrets.redact_json(payload)
+            # By its directory and its transcript a session is found again: paths, and no texts.
+            if type == START and "session" in payload:
+                redacted["session"] = payload["session"]
+            payload = redacted
         return super().put_node(type, payload)
 
     def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:

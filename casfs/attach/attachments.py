@@ -157,6 +157,8 @@ def attach(root: Path, change: SettingsChange, env: Mapping[str, str]) -> None:
 def detach(root: Path, agent: str, directory: str | None) -> Attachment:
     """Takes the hooks of an agent out of the settings of a project, or of the user. Raises
     NotFound, Refused, Failed."""
+    if not (root / FILE).exists():
+        raise NotFound(f"nothing is attached to the store at {root}")
     with _changing(root) as attachments:
         for attachment in attachments.attached:
             if (attachment.agent, attachment.directory) == (agent, directory):
@@ -243,7 +245,7 @@ def _read(file: Path) -> str | None:
             raise Refused(f"{file} is not a file")
         # As root every file can be written, also one that its owner has protected.
         if not status.st_mode & stat.S_IWUSR or not os.access(file, os.W_OK):
-            raise Refused(f"{file} is read-only; it stays as it is")
+            raise Refused(f"{file} is read-only; it stays as it is (chmod u+w lets it be changed)")
         if status.st_size > MAX_SETTINGS_BYTES:
             raise Refused(f"{file} has {status.st_size} bytes; that is not a settings file")
         return file.read_bytes().decode()

@@ -24,6 +24,7 @@ def with_hooks(text: str, hooks: Mapping[str, Mapping[str, Any]]) -> tuple[str, 
     that were empty, by their paths, for `without_hooks`. Raises Invalid."""
     emptied: dict[str, str] = {}
     text = text if text.strip() else "{}\n"
+    json_edit.whole(text)
     if _at(text, HOOKS) is None:
         groups = {event: [_group(hook)] for event, hook in hooks.items()}
         return _append(text, (), emptied, groups, key=HOOKS), emptied
@@ -44,7 +45,10 @@ def without_hooks(text: str, program: str, emptied: Mapping[str, str]) -> str:
 
 def events(text: str, program: str) -> set[str]:
     """Returns the events whose hooks run `program`. Raises Invalid."""
-    return {str(path[1]) for path in _own_hooks(text, program)} if text.strip() else set()
+    if not text.strip():
+        return set()
+    json_edit.whole(text)
+    return {str(path[1]) for path in _own_hooks(text, program)}
 
 
 Path = tuple[str | int, ...]  # keys and indices, from the top

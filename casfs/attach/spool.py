@@ -83,10 +83,15 @@ def announce(root: Path, path: Path) -> None:
             temp.replace(link)
 
 
-def _write_start_script(root: Path, env: Mapping[str, str]) -> None:
+def daemon_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a daemon that no person's shell starts."""
     # Not the environment of the agent that starts it, which holds keys.
     settings = {name: env[name] for name in KEPT_VARIABLES if name in env}
-    settings |= {name: value for name, value in env.items() if name.startswith("CASFS_")}
+    return settings | {name: value for name, value in env.items() if name.startswith("CASFS_")}
+
+
+def _write_start_script(root: Path, env: Mapping[str, str]) -> None:
+    settings = daemon_settings(env)
     words = ["exec", "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in settings.items())]
     words += [sys.executable, "-P", "-m", "casfs", "--store", str(root), "daemon", "start"]
     script = root / HOOKS / "start-daemon"

@@ -76,7 +76,7 @@ def _fault(store: Store, attachment: Attachment) -> str | None:
         return "the project is gone; `casfs detach` forgets it"
     reported = attachments.reported_events(store.root, attachment)
     if reported is None:
-        return "the settings cannot be read"
+        return "the settings are not what the agent can read; mend them, or `casfs detach`"
     wanted = set(agents.AGENTS[attachment.agent].events)
     if missing := wanted - reported:
         return f"no hook for {', '.join(sorted(missing))}; detach, and attach again"

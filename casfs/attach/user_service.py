@@ -6,13 +6,15 @@ by any command, and each session starts one that is away.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from casfs.attach import spool
 from casfs.digest import hash_bytes
-from casfs.errors import Failed
+from casfs.errors import Failed, Refused
 from casfs.system.files import os_errors, replacing
 
 TIMEOUT_S = 30
@@ -22,7 +24,7 @@ Description=casfs daemon of {root}
 
 [Service]
 Type=notify
-ExecStart={program} -P -m casfs --store {root} daemon start --foreground
+{environment}ExecStart={program} -P -m casfs --store {root} daemon start --foreground
 Restart=on-failure
 Delegate=yes
 
@@ -31,9 +33,18 @@ WantedBy=default.target
 """
 
 
-def unit(root: Path) -> str:
-    """Returns the text of a unit that runs the daemon of a store."""
-    return UNIT.format(program=_escaped(sys.executable), root=_escaped(str(root)))
+def unit(root: Path, env: Mapping[str, str]) -> str:
+    """Returns the text of a unit that runs the daemon of a store, with the settings that `env` has
+    for it. Raises Refused for a path that no unit can have."""
+    if not f"{sys.executable}{root}".isprintable():
+        raise Refused(f"the path {str(root)!r} has a character that a unit cannot have")
+    settings = spool.daemon_settings(env)
+    lines = [f"Environment={_escaped(f'{name}={value}')}\n" for name, value in settings.items()]
+    return UNIT.format(
+        program=_escaped(sys.executable),
+        root=_escaped(str(root)),
+        environment="".join(line for line in lines if line[:-1].isprintable()),
+    )
 
 
 def unit_file(root: Path, env: Mapping[str, str]) -> Path:
@@ -56,7 +67,7 @@ def install(root: Path, env: Mapping[str, str]) -> Path:
     with os_errors(f"cannot write {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as written:
-            written.write(unit(root).encode())
+            written.write(unit(root, env).encode())
     for arguments in (("daemon-reload",), ("enable", file.name)):
         if (fault := _systemctl(*arguments)) is not None:
             raise Failed(f"systemctl --user {' '.join(arguments)}: {fault}")
@@ -99,4 +110,4 @@ def _systemctl(*arguments: str) -> str | None:
 def _escaped(word: str) -> str:
     """Returns a word of ExecStart as systemd reads it."""
     word = word.replace("%", "%%").replace("$", "$$").replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{word}"' if " " in word or '"' in word else word
+    return f'"{word}"' if re.search("[ \"']", word) else word

@@ -220,6 +220,8 @@ class FollowedDirectory:
             new_bytes = 0
             try:
                 self._mark_what_has_no_event(fd, rules)
+                if not self._changes and not self._is_stored():
+                    self.mark_everything()
                 if b"" in self._changes.below:
                     self._start_over(fd)
                 if self._changes:
@@ -239,6 +241,13 @@ class FollowedDirectory:
             # The look itself may have seen that the events do not suffice (`_note_link`).
             if b"" not in self._changes.below:
                 return Look(self._state, report, new_bytes, began_ms)
+
+    def _is_stored(self) -> bool:
+        """Returns whether the state of the last look is stored still: perhaps no head has kept it,
+        and gc has deleted it since."""
+        state = self._state
+        needed = {hash for hash in (state.tree, *state.fields.values()) if hash is not None}
+        return len(self._store.blobs.info(needed)) == len(needed)
 
     def _read_rules(self) -> IgnoreRules:
         return exclusions.ignore_rules(
@@ -344,7 +353,9 @@ class FollowedDirectory:
         return batch.new_bytes
 
     def _write_cache(self) -> None:
-        self._cache.write()
+        # A purge has deleted rows since; those in memory may name what it took.
+        if self._store.purged.replaced() is self._purged:
+            self._cache.write()
         self._cache_written = time.monotonic()
 
     def _note_listed(self, path: bytes, fd: int) -> None:

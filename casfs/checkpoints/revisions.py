@@ -32,6 +32,7 @@ from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import MIN_PART_CHARS, NEWEST, TEXT, Checkpoint
 from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound
+from casfs.store import local_trees
 from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store.store import MIN_PREFIX_CHARS, Store
 from casfs.system import moments
@@ -320,11 +321,15 @@ def turn_state(store: Store, thread: Thread, index: int, turn: int) -> StepTurns
 
 
 def have_trees(store: Store, turns: Iterable[NodeHash]) -> bool:
-    """Returns whether gc has deleted no tree of these turns, nor of those that they began as."""
-    payloads = [store.node(hash, TURN).payload for hash in turns]
-    payloads += [store.node(turn["begun"], TURN).payload for turn in payloads if "begun" in turn]
-    roots = {turn["workspace"] for turn in payloads if "workspace" in turn}
-    return len(store.blobs.info(roots)) == len(roots)
+    """Returns whether gc has deleted no tree of these turns, nor of those that they began as; of a
+    whole directory neither."""
+    payloads = {hash: store.node(hash, TURN).payload for hash in turns}
+    begun = [turn["begun"] for turn in payloads.values() if "begun" in turn]
+    payloads |= {hash: store.node(hash, TURN).payload for hash in begun}
+    roots = {turn["workspace"] for turn in payloads.values() if "workspace" in turn}
+    if len(store.blobs.info(roots)) < len(roots):
+        return False
+    return not any(local_trees.is_lost(store, hash) for hash in payloads)
 
 
 def _pending_turns(store: Store, thread: Thread, pending: Mapping[str, Any]) -> list[NodeHash]:

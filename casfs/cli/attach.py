@@ -21,7 +21,7 @@ from casfs.cli.common import open_store, options_as, refuse_home_or_root, store_
 from casfs.cli.json_values import moment, times
 from casfs.cli.output import echo_line, echo_result, json_option, wants_json, warn
 from casfs.cli.table import Age, Cell, echo_table
-from casfs.errors import CasfsError, Refused, Usage
+from casfs.errors import CasfsError, NotFound, Refused, Usage
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import daemon_socket, reserve
 from casfs.trees.git.index import TrackedFiles
@@ -104,9 +104,9 @@ def detach(agent: str, project: str | None, user: bool) -> None:
     """
     directory = _project(agents.AGENTS[agent], project, user)
     root = store_root()
+    done = attachments.detach(root, agent, None if directory is None else str(directory))
     if agent == agents.CODEX.name:
         _forget_trust(root)
-    done = attachments.detach(root, agent, None if directory is None else str(directory))
     if not attachments.load(root).attached:
         user_service.remove(root, os.environ)
     echo_result(_value(done), f"{agent} detached: {done.file}")
@@ -137,16 +137,24 @@ def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
     _make_store(root)
     attachments.attach(root, change, os.environ)
     if has_service:
-        user_service.install(root, os.environ)
-    if has_service and not daemon_socket.runs(root):
-        user_service.start(root, os.environ)
-    else:
-        start_daemon(root)
+        _start_service(root)
+    start_daemon(root)
     if options.trust:
         value["trusted"] = codex_trust.trust(root / spool.HOOKS / spool.PROGRAM)
     elif agent.note:
         warn(agent.note)
     echo_result(value, f"{agent.name} attached in {where}; sessions that begin now are recorded")
+
+
+def _start_service(root: Path) -> None:
+    """The hooks are there by now, and each session starts a daemon that is away: a service that
+    cannot be made keeps nobody from working."""
+    try:
+        user_service.install(root, os.environ)
+        if not daemon_socket.runs(root):
+            user_service.start(root, os.environ)
+    except CasfsError as error:
+        warn(f"no service for the daemon: {error}")
 
 
 def _make_store(root: Path) -> None:
@@ -179,7 +187,12 @@ def _project(agent: OutsideAgent, project: str | None, user: bool) -> Path | Non
         raise Usage("give --project DIR or --user, not both")
     if user or (project is None and agent.project_file is None):
         return None
-    return project_of(Path.cwd()) if project is None else Path(os.path.realpath(project))
+    if project is None:
+        return project_of(Path.cwd())
+    directory = Path(os.path.realpath(project))
+    if not directory.is_dir():
+        raise NotFound(f"{project} is not a directory")
+    return directory
 
 
 def _refuse_tracked(file: Path, directory: Path) -> None:

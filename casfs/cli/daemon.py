@@ -199,5 +199,5 @@ def unit() -> None:
     """
     from casfs.attach import user_service
 
-    text = user_service.unit(store_root())
+    text = user_service.unit(store_root(), os.environ)
     echo_result({"unit": text}, text.rstrip())

@@ -13,17 +13,20 @@ from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.overwritten import Overwritten
 from casfs.cli.common import open_store
 from casfs.cli.json_values import moment
-from casfs.cli.output import echo_result, json_option, wants_json
+from casfs.cli.output import echo_result, json_option, say_incomplete, wants_json
 from casfs.cli.removal import listed
 from casfs.cli.restore import print_aside, print_failed
 from casfs.cli.table import Moment, echo_table
 from casfs.errors import Usage
+from casfs.rewind import rewind_files
+from casfs.rewind.undo_calls import Undone
 from casfs.store import removals
 from casfs.store.removals import Removal
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions, restore
+from casfs.trees.restore.restore import RestoreOptions, RestoreResult, restore
+from casfs.trees.restore.target import Target
 
 
 @click.command()
@@ -34,8 +37,8 @@ def undo(removal: str | None, listing: bool) -> None:
     """Take back the last `rm` or `forget`, or what a restore or an apply overwrote last.
 
     Or the one that is named: REMOVAL, a NAME that was removed, or a directory. A removal can be
-    taken back until `casfs gc` has run, a grace period after it. An undo of files is undone by
-    another one.
+    taken back until `casfs gc` has run, a grace period after it. An undo of files keeps what you
+    have changed since, names what it cannot bring back, and is undone by another one.
 
     \b
     casfs undo --list
@@ -48,10 +51,12 @@ def undo(removal: str | None, listing: bool) -> None:
         if listing:
             _list(store)
         elif files := _overwritten(store, removal):
-            _restore_files(store, files)
+            is_restored = _restore_files(store, files)
             value = _files_value(files)
             directory = printable(os.fsencode(files.directory))
-            echo_result(value, f"{value['removal']} restored to {directory}")
+            said = f"restored to {directory}; `casfs undo` takes that back"
+            said = said if is_restored else f"stays to be undone in {directory}"
+            echo_result(value, f"{value['removal']} {said}")
         else:
             done = removals.undo(store, removal)
             echo_result(_value(done), f"{done.id} restored {listed(done.names)}")
@@ -89,20 +94,39 @@ def _overwritten(store: Store, text: str | None) -> Overwritten | None:
     return None
 
 
-def _restore_files(store: Store, files: Overwritten) -> None:
-    def save(state: RecordedState, _: object = None) -> None:
-        create_before_restore(store, state, directory=files.directory, what="undo")
-
-    state = checkpoint.recorded(store, files.before)
-    done = restore(
-        store,
-        state,
-        files.directory,
-        RestoreOptions(on_local_changes=save, on_delete=save, leaves_out_failed=True),
-    )
-    print_aside(done.outcome.aside)
-    print_failed(done.failed)
+def _restore_files(store: Store, files: Overwritten) -> bool:
+    """Brings back what was overwritten, and keeps what was changed since, where it is known what
+    the directory held in between. Returns False where nothing could be brought back."""
+    before = checkpoint.recorded(store, files.before)
+    after = None
+    done: RestoreResult | None
+    undone = Undone(before)
+    if files.directory.is_dir():
+        after = Target(store, files.directory).restored_state()
+    if after is not None and store.blobs.info([after.full]):
+        undone, done = rewind_files.undo(store, files.directory, before, after)
+        for path, reason in sorted(undone.conflicts.items()):
+            kept_in = f"{files.before.name}@{files.before.id}"
+            say_incomplete(
+                f"{printable(path)} stays as it is: {reason}; what it was is in {kept_in}"
+            )
+    else:
+        done = _overwrite(store, files.directory, before)
+    if done is not None:
+        print_aside(done.outcome.aside)
+        print_failed(done.failed)
+    elif undone.conflicts:
+        return False  # it can be undone once these files are out of the way
     overwritten.forget(store, files)
+    return True
+
+
+def _overwrite(store: Store, directory: Path, state: RecordedState) -> RestoreResult:
+    def save(current: RecordedState, _: object = None) -> None:
+        create_before_restore(store, current, directory=directory, what="undo")
+
+    options = RestoreOptions(on_local_changes=save, on_delete=save, leaves_out_failed=True)
+    return restore(store, state, directory, options)
 
 
 def _files_value(files: Overwritten) -> dict[str, Any]:

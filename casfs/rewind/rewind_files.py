@@ -79,10 +79,31 @@ def do(store: Store, directory: Path, planned: FilePlan, steps: list[StepRecord]
     if not current.is_equal(planned.current):
         raise Conflict(f"{directory} has changed since it was looked at; try again")
     current_plan = _plan(store, current, steps, planned.point, planned.is_exact)
-    create_before_restore(store, current, directory=directory, what="rewind")
+    return _write(store, directory, current, current_plan.undone.state, what="rewind")
 
-    def save(state: RecordedState, _: object = None) -> None:
-        create_before_restore(store, state, directory=directory, what="rewind")
+
+def undo(
+    store: Store, directory: Path, before: RecordedState, after: RecordedState
+) -> tuple[Undone, RestoreResult | None]:
+    """Takes back what a restore has made of a directory, from `before` to `after`, and keeps what
+    was changed since; the result is None where nothing is to be written. Raises NotFound, Refused,
+    Failed."""
+    current = look(store, directory, after)
+    overwriting = CallRecord(0, 0, "", "restore", "", "completed", 0, before=before, after=after)
+    undone = undo_calls(store, current, [overwriting])
+    if not undone.changed:
+        return undone, None
+    return undone, _write(store, directory, current, undone.state, what="undo")
+
+
+def _write(
+    store: Store, directory: Path, current: RecordedState, state: RecordedState, what: str
+) -> RestoreResult:
+    """Makes a directory that holds `current` hold `state`; what it holds is recorded before."""
+    create_before_restore(store, current, directory=directory, what=what)
+
+    def save(seen: RecordedState, _: object = None) -> None:
+        create_before_restore(store, seen, directory=directory, what=what)
 
     options = RestoreOptions(
         base=current.full,
@@ -90,7 +111,7 @@ def do(store: Store, directory: Path, planned: FilePlan, steps: list[StepRecord]
         on_delete=save,
         leaves_out_failed=True,
     )
-    return restore(store, current_plan.undone.state, directory, options)
+    return restore(store, state, directory, options)
 
 
 def look(store: Store, directory: Path, base: RecordedState | None) -> RecordedState:

@@ -21,6 +21,8 @@ def named(store: Store, text: str) -> Thread:
     thread = lookup.find(store, text)
     if not sessions.is_session(thread):
         raise Conflict(f"thread {thread.id} was run by casfs; restore a step of it instead")
+    if "origin" in thread.fields:
+        raise Conflict(f"session {thread.id} came from elsewhere: its directory is not one here")
     return thread
 
 
@@ -35,5 +37,8 @@ def latest_in(store: Store, directory: Path) -> Thread:
             if is_later and thread.fields["session"]["pid"]:
                 latest = thread
     if latest is None:
-        raise NotFound(f"no session of an attached agent in {directory}; see `casfs attach --list`")
+        raise NotFound(
+            f"no session of an attached agent in {directory}: one begins when an agent that is"
+            " attached there (`casfs attach --list`) gets its first prompt"
+        )
     return latest

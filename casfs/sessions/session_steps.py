@@ -67,7 +67,7 @@ def load(store: Store, thread: Thread) -> list[StepRecord]:
     if (intent := thread.pending) is not None:
         fields: Mapping[str, Any] = intent
         open_turns = thread.record["session"]["open"].values()
-        turns = in_order(store, [*threads.turns(store, intent), *open_turns])
+        turns = [*threads.turns(store, intent), *open_turns]
         prompt_id = fields.get("promptId")
         steps.append(_step(store, intent["index"], fields["prompt"], prompt_id, turns))
     return steps

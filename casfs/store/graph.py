@@ -80,7 +80,9 @@ def node_refs(
         ref.hash for ref in refs if (ref.is_local and with_local) or (ref.is_weak and with_weak)
     }
     if uncertain := uncertain - followed:
-        followed |= store.blobs.info(uncertain).keys()
+        stored = store.blobs.info(uncertain).keys()
+        # What gc has deleted may be here again, as a private file is.
+        followed |= stored if with_local else stored - store.blobs.local_among(stored)
     hashes = [hash for hash in dict.fromkeys(ref.hash for ref in refs) if hash in followed - {META}]
     if with_local and node.type in local_trees.TYPES and (tree := local_trees.get(store, hash)):
         hashes[:0] = tree.refs  # the type stays last

@@ -241,6 +241,10 @@ class Batch:
         # In a local batch the node makes nothing work. Refs to blobs that this batch has added are
         # no disclosure either: whoever sent the node sent them, too.
         if is_foreign and not self._is_local:
+            # A weak ref to what is private here leads nowhere, as one to what is absent.
+            weak = {ref.hash for ref in refs if ref.is_weak} - self._sizes.keys()
+            hidden = self.blobs.local_among(weak) - self._require if weak else set()
+            refs = [ref for ref in refs if not (ref.is_weak and ref.hash in hidden)]
             self._refuse_local({ref.hash for ref in refs} - self._sizes.keys())
         needed_refs = self._present(refs) if is_foreign else refs
         self._check_refs(name, type_hash, refs=needed_refs, payload=payload)
@@ -381,6 +385,7 @@ class Batch:
         try:
             stored = self.backend.publish(*self.publication(new, swaps))
         except NotFound:
+            self._registry.forget_blobs()  # one of them may be gone
             if len(new) == len(self._staged):
                 raise
             # A blob that was left out as stored may be what gc has deleted since: with all of them

@@ -56,6 +56,14 @@ def container(text: str, start: int) -> Container:
     return Container(start, end, list(_members(text, start + 1, bracket)))
 
 
+def whole(text: str) -> Container:
+    """Returns the object or array that a text is. Raises Invalid."""
+    top = container(text, 0)
+    if text[top.end :].strip():
+        raise Invalid("is not JSON: something stands behind its end")
+    return top
+
+
 def _members(text: str, position: int, bracket: str) -> Iterator[Member]:
     closing = {"{": "}", "[": "]"}[bracket]
     position = _skip(text, position)

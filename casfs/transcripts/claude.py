@@ -7,7 +7,6 @@ all that follows the cut.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,6 +26,8 @@ from casfs.transcripts.messages import (
     count,
     time_ms,
 )
+
+MAX_META_BYTES = 1 << 16
 
 
 def cut(transcript: Path, step: StepRecord, call: CallRecord | None) -> CutConversation:
@@ -90,17 +91,15 @@ def _result_ids(value: Value) -> list[Any]:
 
 def subagents(transcript: Path) -> list[Path]:
     """Returns the transcripts of the subagents of a session, oldest first."""
-    paths = (transcript.with_suffix("") / "subagents").glob("agent-*.jsonl")
+    paths = (transcript.parent / transcript.stem / "subagents").glob("agent-*.jsonl")
     return json_lines.oldest_first(paths)
 
 
 def calling_id(subagent: Path) -> str | None:
     """Returns the id of the call that began a subagent; None where it is not known."""
-    try:
-        about = json.loads(subagent.with_suffix(".meta.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    id = about.get("toolUseId") if isinstance(about, dict) else None
+    about = json_lines.read_head(subagent.with_suffix(".meta.json"), MAX_META_BYTES)
+    values = json_lines.parsed(about.replace(b"\n", b" ")).values
+    id = values[0].get("toolUseId") if values else None
     return id if isinstance(id, str) else None
 
 
@@ -165,7 +164,7 @@ def _model_message(blocks: list[Value]) -> ModelMessage:
             RequestedCall(str(part.get("id")), str(part.get("name")), part.get("input"))
             for part in calls
         ),
-        model=message.get("model"),
+        model=json_lines.text_or_none(message.get("model")),
         input_tokens=sum(count(usage.get(name)) for name in cached),
         output_tokens=count(usage.get("output_tokens")),
         time_ms=time_ms(blocks[0].get("timestamp")),

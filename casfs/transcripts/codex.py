@@ -31,6 +31,7 @@ from casfs.transcripts.messages import (
 
 CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 META = "session_meta"
+SESSIONS = "sessions"
 SEALED = "encrypted_content"
 MAX_META_BYTES = 1 << 20  # of the first line, which has the instructions
 ID_CHARS = 36
@@ -91,18 +92,17 @@ def subagents(transcript: Path) -> list[Path]:
     """Returns the rollouts of the subagents of a session, oldest first. Each names its parent."""
     id = transcript.stem[-ID_CHARS:]
     # `sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`: what began later has a later name.
-    paths = transcript.parents[3].glob("*/*/*/rollout-*.jsonl") if len(transcript.parts) > 4 else ()
-    later = (path for path in paths if path.name > transcript.name)
-    return json_lines.oldest_first(path for path in later if parent(path) == id)
+    top = transcript.parents[3] if len(transcript.parts) > 4 else transcript
+    if top.name != SESSIONS:  # who reports it may name any file
+        return []
+    later = (path for path in top.glob("*/*/*/rollout-*.jsonl") if path.name > transcript.name)
+    return [path for path in json_lines.oldest_first(later) if parent(path) == id]
 
 
 def parent(rollout: Path) -> str | None:
     """Returns the id of the session of which a rollout is of a subagent; None for any other."""
-    try:
-        with open(rollout, "rb") as file:
-            first = json_lines.parsed(file.readline(MAX_META_BYTES)).values
-    except OSError:
-        return None
+    head = json_lines.read_head(rollout, MAX_META_BYTES)
+    first = json_lines.parsed(head.partition(b"\n")[0]).values
     payload = first[0].get("payload") if first else None
     return payload.get("parent_thread_id") if isinstance(payload, dict) else None
 
@@ -112,7 +112,9 @@ def subagent_messages(lines: Lines) -> Iterator[Message]:
     all that its parent has said. What it was asked is a message of another agent."""
     tasks = [number for number, value in enumerate(lines.values) if _is_task(value)]
     begins_with_copy = bool(lines.values) and lines.values[0].get("type") == META
-    begin = tasks[0] if tasks else len(lines.values) if begins_with_copy else 0
+    begin = 0
+    if begins_with_copy:
+        begin = tasks[0] if tasks else len(lines.values)
     for number in tasks:
         value = lines.values[number]
         content = _item(value).get("content")
@@ -140,7 +142,7 @@ def messages(lines: Lines) -> Iterator[Message]:
         fields = payload if isinstance(payload, dict) else {}
         item = _item(value)
         if value.get("type") == "turn_context":
-            model = fields.get("model")
+            model = json_lines.text_or_none(fields.get("model"))
         elif value.get("type") == "compacted":
             yield Summary(str(fields.get("message", "")))
         elif number in by_line:

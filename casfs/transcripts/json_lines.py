@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from casfs.errors import NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
-from casfs.system.files import os_errors, replacing
+from casfs.system.files import closing_fd, os_errors, replacing
+from casfs.system.surrogates import replace_in_json
 
 Value = dict[str, Any]
 
@@ -54,6 +55,16 @@ def oldest_first(paths: Iterable[Path]) -> list[Path]:
     return [path for _, path in sorted(written)]
 
 
+def read_head(path: Path, count: int) -> bytes:
+    """Returns the first bytes of a file; none of what is no file, such as a fifo, or a link."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with closing_fd(fd):
+        return os.read(fd, count) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+
+
 def parsed(data: bytes) -> Lines:
     # Not `splitlines`, which also ends a line at other characters than a line feed.
     raw = [line + b"\n" for line in data.split(b"\n")]
@@ -67,7 +78,8 @@ def _value(line: bytes) -> Value:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    # What was cut in a character, such as the output of a tool, is in no node.
+    return replace_in_json(value) if isinstance(value, dict) else {}
 
 
 def write(path: Path, lines: Iterable[bytes]) -> None:
@@ -105,6 +117,10 @@ def parts(content: Any, kind: str) -> list[Value]:
     """Returns the parts of a message's content that are of a kind."""
     members = content if isinstance(content, list) else []
     return [part for part in members if isinstance(part, dict) and part.get("type") == kind]
+
+
+def text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def joined_texts(content: Any) -> str:

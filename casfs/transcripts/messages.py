@@ -67,9 +67,10 @@ Message: TypeAlias = PromptMessage | ModelMessage | ResultMessage | Summary
 def time_ms(text: Any) -> int:
     """Returns an ISO time in ms since 1970 UTC; 0 for what is none."""
     try:
-        return round(datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp() * 1000)
-    except ValueError:
+        moment = datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
         return 0
+    return max(0, round(moment * 1000))
 
 
 def count(value: Any) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+
+from casfs.errors import NotFound
 
 WORDS: Mapping[str, str] = {
     "claude": "claude --resume",
@@ -14,4 +17,7 @@ WORDS: Mapping[str, str] = {
 
 
 def command(agent: str, id: str) -> str:
-    return f"{WORDS[agent]} {id}"
+    """Returns the command as a person types it. Raises NotFound for an agent that has none."""
+    if agent not in WORDS:
+        raise NotFound(f"how {agent} goes on with a session is not known")
+    return f"{WORDS[agent]} {shlex.quote(id)}"

@@ -140,7 +140,7 @@ def page(store: Store, table: ThreadTable, thread: Thread, first: int | None, co
 
 
 def _session(store: Store, thread: Thread) -> Mapping[str, str] | None:
-    if not sessions.is_session(thread):
+    if not sessions.is_session(thread) or "origin" in thread.fields:
         return None
     about = sessions.about(store, thread)
     return {**about, "command": resume.command(about["agent"], about["id"])}

@@ -34,9 +34,9 @@ from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.tree import Change
+from engine.sessions import transcript_reader
 from engine.sessions.boundary import Boundary
 from engine.sessions.events import Kind, SessionEvent
-from engine.sessions.transcript_reader import answered_calls
 
 LATE_MS = 300  # after which a hook lets its agent go on
 LOOK_AT_ALL_S = 3600.0
@@ -48,12 +48,14 @@ OTHER_SESSION = "another session"
 
 @dataclass
 class OpenCall:
-    """A tool call that runs. `paths`: the only ones that it accounts for, None for any; `own` and
-    `foreign`: what has changed since it began, the latter with the reason."""
+    """A tool call that runs. `paths`: the only ones that it accounts for, None for any;
+    `transcript_bytes`: of its agent's transcript when it began; `own` and `foreign`: what has
+    changed since it began, the latter with the reason."""
 
     session: str
     id: str
     paths: frozenset[bytes] | None
+    transcript_bytes: int = 0
     own: set[bytes] = field(default_factory=set)
     foreign: dict[bytes, str] = field(default_factory=dict)
 
@@ -131,17 +133,20 @@ class SessionDirectory:
             paths = None
             if event.call.paths is not None:
                 paths = frozenset(self._relative(path) for path in event.call.paths)
-            self._open.append(OpenCall(session, event.call.id, paths))
+            size = transcript_reader.size(event.transcript)
+            self._open.append(OpenCall(session, event.call.id, paths, size))
         return Boundary(self._state, is_late)
 
     def _close_refused(self, event: SessionEvent, session: str) -> None:
         """Forgets open calls that are over without a report, before what has changed meanwhile is
-        taken for theirs."""
-        if any(call.session == session for call in self._open):
-            answered = answered_calls(event.agent, event.transcript)
-            self._open = [
-                call for call in self._open if call.session != session or call.id not in answered
-            ]
+        taken for theirs. One that reports its end after all counts as unseen."""
+        for call in [call for call in self._open if call.session == session]:
+            # Behind where it began: an id may be one that was used before.
+            answered = transcript_reader.answered_calls(
+                event.agent, event.transcript, call.transcript_bytes
+            )
+            if call.id in answered:
+                self._open.remove(call)
 
     def _end(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:
         assert event.call is not None

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from casfs.errors import Conflict, Invalid
+from casfs.errors import CasfsError, Conflict, Failed, Invalid
 from casfs.rewind import conversations, rewind_files
 from casfs.sessions import find_session, session_steps
 from casfs.sessions.session_steps import Point
@@ -42,6 +42,13 @@ def rewind(store: Store, id: str, point: str, what: str, exact: bool, seen: str)
         fork = session_fork.fork(store, thread, target, conversation.id, copy)
         answer["thread"] = fork.id
     if plan is not None and plan.undone.changed:
-        done = rewind_files.do(store, directory, plan, steps)
+        try:
+            done = rewind_files.do(store, directory, plan, steps)
+        except CasfsError as error:
+            if answer["thread"] is None:
+                raise
+            raise Failed(
+                f"{error}; the conversation is cut already, as thread {answer['thread']}"
+            ) from None
         answer["failed"] = {printable(path): reason for path, reason in done.failed.items()}
     return answer

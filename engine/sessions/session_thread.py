@@ -9,6 +9,7 @@ prompt, which is then the pending step. In the record, `session` holds
     event   the last event of the spool that is recorded
     open    the tool calls that run: the id of each, and the turn as it stood when it began
     transcriptBytes  up to which byte the transcript is recorded
+    subagents        the same of the transcripts of its subagents, by their names
     id, transcript  where they are not those of the thread-start: of a session that goes on from
             a point of another one
 
@@ -18,6 +19,7 @@ Each function is one transaction, by the rules of `engine.threads.transitions`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,9 @@ def end_call(
     assert event.result is not None
     session = _updated(thread, event, name)
     begun = session["open"].pop(event.call.id, None)
+    if begun is None and event.call.writes:
+        # Without its beginning the state is only that after it.
+        boundary = replace(boundary, is_unseen=True)
     with store.batch() as batch:
         payload = session_turns.call_turn(
             batch, event, event.call, before=begun, boundary=boundary, result=event.result
@@ -181,6 +186,8 @@ def end_step(
             batch.commit()  # so that the turns can be read
             child, turns = subagents.put(store, batch, thread, event, subagent, turns)
             children.append(child)
+            read_bytes = session.get("subagents", {})
+            session["subagents"] = {**read_bytes, subagent.id: subagent.part.end}
         start = threads.start(store, thread)
         agent = start.payload["agents"][event.agent]
         detail = batch.put_known(

@@ -9,11 +9,12 @@ are those of the step where it has them. One that goes on after that is another 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from casfs.digest import NodeHash, hash_bytes
+from casfs.errors import CasfsError
 from casfs.store import local_trees
 from casfs.store.local_trees import LocalTree
 from casfs.store.store import Store
@@ -60,20 +61,18 @@ def gained(
 ) -> list[SubagentPart]:
     """Returns what the subagents of a session have said since its last step, oldest first. `calls`:
     only of those that these have begun."""
-    read_bytes: dict[str, int] = {}
-    for child in threads.with_field(store, "parent", [thread.id]):
-        begun: Mapping[str, Any] = threads.start(store, child).payload
-        path = begun.get("session", {}).get("transcript", "")
-        end = child.fields.get("session", {}).get("transcriptBytes", 0)
-        read_bytes[path] = max(end, read_bytes.get(path, 0))
+    read_bytes: Mapping[str, int] = thread.record["session"].get("subagents", {})
     parts = []
     for path in FINDERS[agent](Path(transcript)) if agent in FINDERS else ():
-        if calls is not None and claude.calling_id(path) not in calls:
+        is_named = path.stem.isascii() and path.stem.isprintable()
+        if not is_named or (calls is not None and claude.calling_id(path) not in calls):
             continue
-        begin = read_bytes.get(str(path), 0)
-        part = transcript_reader.read_part(store, agent, str(path), begin, of_subagent=True)
-        if part is not None and part.messages:
-            parts.append(_subagent_part(store, path, part))
+        # Its transcript is the agent's: what is in it must not keep its parent from being recorded.
+        with suppress(CasfsError, ValueError, TypeError, KeyError, AttributeError):
+            begin = read_bytes.get(path.stem, 0)
+            part = transcript_reader.read_part(store, agent, str(path), begin, of_subagent=True)
+            if part is not None and part.messages:
+                parts.append(_subagent_part(store, path, part))
     return parts
 
 
@@ -105,12 +104,10 @@ def put(
         reported_ms=max(times, default=event.reported_ms),
     )
     began_ms = min(times, default=event.reported_ms)
-    own_turns = [
-        by_call.get(call.id) or _turn_of_call(batch, ended, message, call.id, part)
-        for message in part.messages
-        if isinstance(message, ModelMessage)
-        for call in message.calls
-    ]
+    own_turns = []
+    for call_id, message in part.by_call.items():
+        hash = by_call.get(call_id) or _turn_of_call(batch, ended, message, call_id, part)
+        own_turns.append(hash)
     batch.commit()  # so that they can be read
     said = session_turns.enriched(store, batch, own_turns, part)
     start = _put_start(store, batch, parent, ended, subagent.prompt)
@@ -132,7 +129,6 @@ def put(
         status=ENDED,
         returnCode=0,
         parent=parent.id,
-        session={"pid": 0, "open": {}, "transcriptBytes": part.end},
     )
     replaced = dict(zip(own_turns, said, strict=False))
     return child, [replaced.get(hash, hash) for hash in turns]
@@ -142,7 +138,7 @@ def _turn_of_call(
     batch: Batch, event: SessionEvent, message: ModelMessage, call_id: str, part: TranscriptPart
 ) -> NodeHash:
     """Puts the turn of a call that no hook has reported."""
-    (requested,) = [call for call in message.calls if call.id == call_id]
+    requested = next(call for call in message.calls if call.id == call_id)
     call = tool_call(NAMES[event.agent], call_id, requested.tool, requested.arguments)
     answer = part.results.get(call_id)
     result = None if answer is None else ToolResult(answer.text, answer.is_failure)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from casfs.digest import TreeHash
@@ -120,9 +121,16 @@ def read_part(
     return store_part(store, agent, raw, begin, of_subagent=of_subagent) if raw else None
 
 
-def answered_calls(agent: str, transcript: str | None) -> set[str]:
-    """Returns the ids of the calls whose result stands at the end of a transcript: also of one that
-    its agent has refused, of which no hook tells."""
+def size(transcript: str | None) -> int:
+    """Returns the bytes of a transcript; 0 of one that is not there."""
+    with suppress(OSError, ValueError):
+        return os.stat(transcript).st_size if transcript else 0
+    return 0
+
+
+def answered_calls(agent: str, transcript: str | None, since: int) -> set[str]:
+    """Returns the ids of the calls whose result stands behind a byte of a transcript: also of one
+    that its agent has refused, of which no hook tells."""
     if transcript is None or agent not in READERS:
         return set()
     try:
@@ -131,7 +139,7 @@ def answered_calls(agent: str, transcript: str | None) -> set[str]:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 return set()
-            file.seek(max(0, status.st_size - TAIL_BYTES))
+            file.seek(max(since, status.st_size - TAIL_BYTES))
             lines = json_lines.parsed(file.read(TAIL_BYTES))
     except OSError:
         return set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from casfs.attach import user_service
-from casfs.errors import Failed
+from casfs.errors import Failed, Refused
 from casfs.system import daemon_socket
 from tests.support import programs
 from tests.support.engine import Cli
@@ -43,16 +43,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["store", "a store", "100%", "$HOME", 'a"b'])
+@pytest.mark.parametrize("name", ["store", "a store", "100%", "$HOME", 'a"b', "it's"])
 def test_the_unit_is_one(tmp_path: Path, name: str) -> None:
     programs.require("systemd-analyze")
     file = tmp_path / "casfs.service"
-    file.write_text(user_service.unit(tmp_path / name))
-    ended = subprocess.run(
-        ["systemd-analyze", "--user", "--man=no", "verify", file], capture_output=True, text=True
-    )
-    assert str(file) not in ended.stderr, ended.stderr
-    assert "casfs" not in ended.stderr, ended.stderr
+    file.write_text(user_service.unit(tmp_path / name, {"PATH": "/a b:/c", "CASFS_X": "1"}))
+    assert verified(file) == []
+    file.write_text(file.read_text().replace("ExecStart=", "ExecStart=not-absolute'"))
+    assert verified(file) != [], "what is wrong is seen"
+
+
+def verified(file: Path) -> list[str]:
+    """What systemd has to say of a unit."""
+    argv = ["systemd-analyze", "--man=no", "verify", file]
+    ended = subprocess.run(argv, capture_output=True, text=True)
+    return [line for line in ended.stderr.splitlines() if file.name in line]
+
+
+def test_a_path_that_no_unit_can_have(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot have"):
+        user_service.unit(tmp_path / "a\nExecStart=/bin/sh", {})
 
 
 def test_from_attach_to_detach(

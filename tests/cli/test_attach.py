@@ -87,7 +87,7 @@ def test_what_is_wrong_with_an_attachment(cli: Cli, project: Path) -> None:
         file.write_text(json.dumps(value))
         assert "no hook for Stop" in cli("attach", "--list").err
         file.write_text("{")
-        assert "cannot be read" in cli("status").err
+        assert "not what the agent can read" in cli("status").err
         (cli.root / "spool/aside").mkdir()
         (cli.root / "spool/aside/x").touch()
         (cli.root / "spool/missed").touch()

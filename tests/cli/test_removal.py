@@ -258,20 +258,37 @@ def test_undo_brings_back_what_a_restore_overwrote(cli: Cli, tmp_path: Path) -> 
         assert read_tree(place) == {b"f": b"1", b"g": b"g"}
     (listed,) = value(cli, "undo", "--list")
     assert listed["names"] == [str(place)]
-    assert cli("undo").text == f"{listed['removal']} restored to {place}\n"
+    said = f"{listed['removal']} restored to {place}; `casfs undo` takes that back\n"
+    assert cli("undo").text == said
     assert read_tree(place) == {b"f": b"more"}
 
 
 def test_undo_of_an_undo(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "place", {"f": b"1", "g": b"1"})
+    cli("checkpoint", "create", "p", place)
+    for name in "fg":
+        (place / name).write_bytes(b"mine")
+    cli("checkpoint", "restore", "p", place, "--force")
+    (place / "f").write_bytes(b"later")
+    assert "f stays as it is: changed since" in cli("undo", place, code=1).err
+    assert read_tree(place) == {b"f": b"later", b"g": b"mine"}
+    cli("undo", place)
+    assert read_tree(place) == {b"f": b"later", b"g": b"1"}
+
+
+def test_an_undo_that_would_take_what_was_written_since(cli: Cli, tmp_path: Path) -> None:
     place = write_tree(tmp_path / "place", {"f": b"1"})
     cli("checkpoint", "create", "p", place)
     (place / "f").write_bytes(b"mine")
     cli("checkpoint", "restore", "p", place, "--force")
     (place / "f").write_bytes(b"later")
+    kept = value(cli, "undo", "--list")
+    assert f"what it was is in {kept[0]['removal']}" in cli("undo", place, code=1).err
+    assert read_tree(place) == {b"f": b"later"}
+    assert value(cli, "undo", "--list") == kept
+    (place / "f").write_bytes(b"1")
     cli("undo", place)
     assert read_tree(place) == {b"f": b"mine"}
-    cli("undo", place)
-    assert read_tree(place) == {b"f": b"later"}
 
 
 def test_undo_takes_back_an_apply(cli: Cli, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from casfs.store.store import Store
 from casfs.threads import sessions
 from engine.sessions.session_directory import SessionDirectory
-from tests.support.attached_agent import AttachedAgent
+from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.engine import Cli
 
 
@@ -133,3 +133,35 @@ def test_usage(cli: Cli, project: Path, agent: AttachedAgent) -> None:
     assert "no prompt 7" in cli.refused("rewind", "--to", "7", code=3)
     assert "is neither a prompt (3) nor a call" in cli.refused("rewind", "--to", "x", code=3)
     assert "no call of this session has changed" in cli.refused("rewind", "--last", code=3)
+
+
+def test_an_undo_keeps_what_was_changed_since(
+    cli: Cli, project: Path, agent: AttachedAgent
+) -> None:
+    agent.prompt("go")
+    agent.run("echo 1 > made; sed -i s/2/two/ a")
+    cli("rewind", "--last")
+    assert not (project / "made").exists()
+    (project / "a").write_text((project / "a").read_text() + "mine\n")
+    (project / "other").write_text("mine, too\n")
+    before = contents(project)
+    cli("undo")
+    assert (project / "made").read_text() == "1\n"
+    assert "two" in (project / "a").read_text()
+    assert (project / "a").read_text().endswith("mine\n")
+    assert (project / "other").read_text() == "mine, too\n"
+    cli("undo")
+    assert contents(project) == before
+
+
+def test_an_undo_names_what_it_cannot_bring_back(
+    cli: Cli, project: Path, agent: AttachedAgent
+) -> None:
+    agent.prompt("go")
+    agent.run("sed -i s/2/two/ a")
+    cli("rewind", "--last")
+    (project / "a").write_text((project / "a").read_text().replace("2", "zwei"))
+    mine = contents(project)
+    answer = cli("undo", code=1)
+    assert "a stays as it is: changed since, in the same lines; what it was is in" in answer.err
+    assert contents(project) == mine

@@ -142,6 +142,7 @@ THREAD = _object(
         id=_text(),
         transcript=_text(),
         transcriptBytes=_count(),
+        subagents={"type": "object", "additionalProperties": _count()},
     ),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}

@@ -64,6 +64,9 @@ class Registry:
             self._infos.clear()
         self._infos.update(infos)
 
+    def forget_blobs(self) -> None:
+        self._infos.clear()
+
     def cached(self, hashes: Iterable[str]) -> dict[str, BlobInfo]:
         """Returns size and type of those that are cached; a type of None may be one by now."""
         infos = self._infos

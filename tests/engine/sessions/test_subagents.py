@@ -20,8 +20,11 @@ from engine import content
 from engine.sessions import session_import
 from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
+from engine.sessions.session_directory import SessionDirectory
+from engine.threads import lifecycle
 from tests.engine.sessions.test_transcripts import append, asks, prompt, raw, result, says
 from tests.support import planted
+from tests.support.attached_agent import AttachedAgent
 from tests.support.helpers import put_tree
 from tests.support.sessions import ClaudeEvents, name
 
@@ -187,3 +190,50 @@ def test_the_rollout_of_a_subagent_of_codex(store: Store, tmp_path: Path) -> Non
     (step,) = threads.last_steps(store, child, None)
     assert content.text(store, step.payload["content"]) == "Sub done."
     assert content.text(store, step.payload["prompt"]["text"]) == "Sub"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"type": "user", "message": {"content": "cut \ud83d"}},
+        {**says("Done."), "timestamp": "1901-01-01T00:00:00Z"},
+        {"type": "assistant", "message": {"model": ["x"], "content": [{"type": "tool_use"}] * 2}},
+        {"type": "assistant", "message": {"content": [{"type": "text", "text": {"a": 1}}]}},
+    ],
+)
+def test_a_line_of_another_form(session: Session, line: dict[str, Any]) -> None:
+    """The parent is recorded whatever its subagent's transcript has."""
+    session.subagent("z", line)
+    (session.folder / "agent-\udcff.jsonl").write_bytes(b"{}\n")
+    session.report(session.events.prompt("one"))
+    session.report(session.events.stop())
+    session.report(session.events.prompt("two"))
+    session.report(session.events.stop())
+    assert len(session.steps()) == 2
+    assert fsck.check(session.store).faults == []
+
+
+def test_one_whose_thread_was_removed_does_not_come_back(session: Session) -> None:
+    delegate(session)
+    (child,) = session.children()
+    lifecycle.remove(session.store, child)
+    session.report(session.events.prompt("two"))
+    session.report(session.events.stop())
+    assert session.children() == []
+
+
+def test_the_paths_of_a_session_are_as_they_are(disk_store: Store, tmp_path: Path) -> None:
+    """Where a secret is a word of them, too: by them a session is found again."""
+    project = tmp_path / "hunter2hunter2"
+    project.mkdir()
+    (project / ".env").write_text("DB_PASSWORD=hunter2hunter2\n")
+    followed = SessionDirectory(disk_store, project, None)
+    try:
+        agent = AttachedAgent(disk_store, project, followed)
+        agent.prompt("say hunter2hunter2")
+        agent.stop()
+        assert sessions.about(disk_store, agent.thread)["directory"] == str(project)
+        (step,) = agent.steps()
+        assert "hunter2" not in step.prompt
+    finally:
+        followed.close()
