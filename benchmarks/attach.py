@@ -5,8 +5,9 @@
 
 `hooks`: with that many files, and as many loose objects of git, the time from the start of a hook
 to its end as an agent would wait for it, before a call and after one that has changed a file.
-`disk`: so many calls, each of which writes a file of 10 KB anew, in a directory of files that do
-not compress; what the store takes is compared with all the bytes that were ever there.
+`disk`: so many calls, each of which writes a file of 10 KB anew, in a directory of files of 50 KB
+and a twentieth as many of 10 KB, which do not compress; what the store takes is compared with all
+the bytes that were ever there. A file takes whole blocks of 4 KiB, here as in the directory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from casfs.attach.attachments import command
 from casfs.system import daemon_socket
 
 FILES_IN_DIRECTORY = 200
-FILE_BYTES = 10_000
+FILE_BYTES = 50_000
+WRITTEN_BYTES = 10_000  # of the files that are written anew
+WRITTEN_SHARE = 20  # one of so many
 SEED = 1
 
 
@@ -120,13 +123,14 @@ def disk(folder: Path, gigabytes: float, turns: int) -> None:
     chance = random.Random(SEED)
     project = folder / "project"
     count = round(gigabytes * 1e9 / FILE_BYTES)
-    files = make_files(project, count, FILE_BYTES, chance)
-    distinct = count * FILE_BYTES
+    make_files(project, count, FILE_BYTES, chance)
+    files = make_files(project / "src", count // WRITTEN_SHARE, WRITTEN_BYTES, chance)
+    distinct = count * FILE_BYTES + len(files) * WRITTEN_BYTES
     with attached(folder, project) as agent:
         for _ in range(turns):
             file = chance.choice(files)
-            agent.call(lambda file=file: file.write_bytes(chance.randbytes(FILE_BYTES)))
-            distinct += FILE_BYTES
+            agent.call(lambda file=file: file.write_bytes(chance.randbytes(WRITTEN_BYTES)))
+            distinct += WRITTEN_BYTES
         agent.report("Stop", last_assistant_message="done")
         agent.wait()
         root = agent.root
