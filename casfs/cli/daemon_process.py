@@ -110,10 +110,17 @@ def maintenance(values: Mapping[str, Any]) -> Callable[[Store], None]:
         # A run reads every node: for the trees of tool calls alone there is none before the store
         # has grown by a part of what they may take.
         if max_turn_trees is not None and (store.root / attachments.FILE).exists():
-            grown = total_stored(store.blobs).bytes - bytes_after_gc
-            if grown > max(max_turn_trees * GROWTH_SHARE, max_turn_trees - bytes_after_gc):
+            stored = total_stored(store.blobs).bytes
+            has_grown = stored - bytes_after_gc > max_turn_trees * GROWTH_SHARE
+            # A store that holds less in all has no directory over the limit.
+            if has_grown and stored > max_turn_trees:
                 applied = replace(limits, max_turn_trees=max_turn_trees)
         if applied != gc.NO_LIMITS:
-            bytes_after_gc = gc.collect(store, grace=grace, limits=applied, keep=keep).kept.bytes
+            # Nobody has asked for a gc where no limit is set: `casfs undo` goes on to work.
+            keeps_removed = limits == gc.NO_LIMITS
+            result = gc.collect(
+                store, grace=grace, limits=applied, keep=keep, keeps_removed=keeps_removed
+            )
+            bytes_after_gc = result.kept.bytes
 
     return maintain

@@ -83,10 +83,12 @@ def collect(
     grace: int = GRACE_S,
     limits: Limits = NO_LIMITS,
     keep: int = 0,
+    keeps_removed: bool = False,
     dry_run: bool = False,
     progress: Progress = lambda blobs, bytes: None,
 ) -> Result:
-    """Runs once. `grace`: seconds; `keep`: checkpoints to keep per name (0: all).
+    """Runs once. `grace`: seconds; `keep`: checkpoints to keep per name (0: all); `keeps_removed`:
+    what a person removed stays, however long ago.
 
     Raises Conflict during another run, Corrupt where the store is damaged, Invalid.
     """
@@ -100,7 +102,9 @@ def collect(
         marker = Marker(store, collection, progress, limits.max_turn_trees)
         files = total_stored(store.blobs).files
         final = [
-            removal for removal in removals.listing(store) if removal.removed_at < before * 1000
+            removal
+            for removal in removals.listing(store)
+            if removal.removed_at < before * 1000 and not keeps_removed
         ]
         dropped = [head for removal in final for head in removals.kept_heads(removal)]
         evicted = _mark_kept(
@@ -205,7 +209,7 @@ class Marker:
         self._max_turn_trees = max_turn_trees
         # What comes during the run is not among them, and followed as any other node.
         self._calls = [] if max_turn_trees is None else turn_trees.by_directory(store)
-        self._turns = {hash for calls in self._calls for call in calls for hash in call.turns}
+        self._weakly_held = {hash for calls in self._calls for call in calls for hash in call.turns}
         self.old_turn_trees: set[str] = set()
 
     def follow_turn_trees(self) -> None:
@@ -243,7 +247,7 @@ class Marker:
 
     def _refs(self, hash: str) -> list[str]:
         try:
-            is_turn = hash in self._turns
+            is_turn = hash in self._weakly_held
             return graph.node_refs(self._store, hash, with_local=not is_turn, with_weak=not is_turn)
         except CasfsError as error:
             raise _stopped(str(error)) from None

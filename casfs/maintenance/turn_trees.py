@@ -27,7 +27,8 @@ class Call(NamedTuple):
     turns: tuple[NodeHash, ...]
 
     def roots(self, store: Store) -> Iterator[str]:
-        """Yields the roots of its trees, whether they are stored or not."""
+        """Yields the roots of its trees, whether they are stored or not. Not of their times: what
+        is counted is directories."""
         for hash in self.turns:
             payload = store.node(hash, revisions.TURN).payload
             yield from (payload[name] for name in ("workspace", "before") if name in payload)

@@ -45,7 +45,8 @@ class FilePlan:
 
     @property
     def mark(self) -> str:
-        """Equal for equal directories; not a hash that anything is stored under."""
+        """Equal for equal directories. Not the root itself: what names private files is in no
+        page."""
         return hash_bytes(f"rewind\0{self.current.full}".encode())[:MARK_CHARS]
 
 

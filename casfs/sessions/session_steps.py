@@ -105,7 +105,8 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
     if (begun := turn.get("begun")) is not None:
         before = recorded_state.of_turn(store, begun)
     elif not call.get("isUnseen", False):
-        # It runs, or was never reported to have ended: what it changed since is not known.
+        # Its end was never reported: it runs, or its agent has refused it. What a turn has without
+        # the beginning of its call (`isUnseen`) is the directory after it.
         before, after = after, None
     foreign = {}
     if (listed := call.get("foreign")) is not None:

@@ -106,8 +106,8 @@ class SessionRecorder:
             part = transcript_reader.read_part(self._store, event.agent, transcript, begin)
         called: Sequence[SubagentPart] = ()
         if transcript is not None:
-            calls = None if part is None else part.calls
-            called = subagents.gained(store, event.agent, transcript, thread, calls)
+            callers = None if part is None else part.callers
+            called = subagents.gained(store, event.agent, transcript, thread, callers)
         return session_thread.end_step(store, thread, event, boundary, name, part, called)
 
     def _create(self, store: Store, event: SessionEvent, boundary: Boundary) -> Thread:

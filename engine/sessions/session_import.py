@@ -63,7 +63,7 @@ def import_session(
         begin = part.end
         # A subagent that no step is known to have called is of the last one.
         if raw is not steps[-1]:
-            part = replace(part, calls=part.by_call.keys())
+            part = replace(part, callers=part.by_call.keys())
         for index, event in enumerate(_events(first, part.messages)):
             name = f"import-{hash_bytes(transcript.name.encode())[:8]}-{number}-{index}"
             is_end = event.kind is Kind.ANSWER

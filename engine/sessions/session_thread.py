@@ -183,7 +183,8 @@ def end_step(
             session["transcriptBytes"] = part.end
         children: list[Thread] = []
         for subagent in called:
-            batch.commit()  # so that the turns can be read
+            # So that the turns can be read. Until the heads move at the end nothing leads to them.
+            batch.commit()
             child, turns = subagents.put(store, batch, thread, event, subagent, turns)
             children.append(child)
             read_bytes = session.get("subagents", {})

@@ -57,15 +57,15 @@ def gained(
     agent: str,
     transcript: str,
     thread: Thread,
-    calls: Collection[str] | None = None,
+    callers: Collection[str] | None = None,
 ) -> list[SubagentPart]:
-    """Returns what the subagents of a session have said since its last step, oldest first. `calls`:
-    only of those that these have begun."""
+    """Returns what the subagents of a session have said since its last step, oldest first.
+    `callers`: only of those that these calls have begun."""
     read_bytes: Mapping[str, int] = thread.record["session"].get("subagents", {})
     parts = []
     for path in FINDERS[agent](Path(transcript)) if agent in FINDERS else ():
         is_named = path.stem.isascii() and path.stem.isprintable()
-        if not is_named or (calls is not None and claude.calling_id(path) not in calls):
+        if not is_named or (callers is not None and claude.calling_id(path) not in callers):
             continue
         # Its transcript is the agent's: what is in it must not keep its parent from being recorded.
         with suppress(CasfsError, ValueError, TypeError, KeyError, AttributeError):
@@ -108,7 +108,7 @@ def put(
     for call_id, message in part.by_call.items():
         hash = by_call.get(call_id) or _turn_of_call(batch, ended, message, call_id, part)
         own_turns.append(hash)
-    batch.commit()  # so that they can be read
+    batch.commit()  # as in `session_thread.end_step`: so that they can be read
     said = session_turns.enriched(store, batch, own_turns, part)
     start = _put_start(store, batch, parent, ended, subagent.prompt)
     last = _put_step(store, batch, start, ended, subagent, said, began_ms)

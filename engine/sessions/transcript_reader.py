@@ -36,12 +36,12 @@ NAME = b"transcript.jsonl"
 @dataclass(frozen=True)
 class TranscriptPart:
     """What a transcript has gained. `raw`: a tree with the lines, which stays here; `end`: up to
-    which byte; `calls`: only subagents that these have begun are of its step, None for all."""
+    which byte; `callers`: only subagents that these calls have begun are of its step, None: all."""
 
     raw: TreeHash
     end: int
     messages: tuple[Message, ...]
-    calls: Collection[str] | None = None
+    callers: Collection[str] | None = None
 
     @property
     def summary(self) -> str | None:

@@ -19,8 +19,9 @@ from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import FilePlan
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import CallRecord, Point
-from casfs.store import graph
+from casfs.store import graph, removals
 from casfs.store.store import Store
+from casfs.system.clock import now_ms
 from casfs.threads import threads
 from casfs.threads.threads import StepNode
 from engine.sessions.session_directory import SessionDirectory
@@ -31,6 +32,7 @@ from tests.support.helpers import blobs
 from tests.support.maintenance import age, reopened
 
 FILE_BYTES = 1 << 16
+DAY_MS = 24 * 3_600_000
 LIMIT = Limits(max_turn_trees=3 * FILE_BYTES)
 
 
@@ -108,7 +110,15 @@ def test_a_young_one_is_kept(agent: AttachedAgent) -> None:
     assert not any(lost(agent))
 
 
-def test_the_daemon_collects_once_the_store_has_grown(agent: AttachedAgent) -> None:
+def test_the_daemon_collects_once_the_store_has_grown(
+    agent: AttachedAgent, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("checkpoint", "create", "work", agent.directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(removals, "now_ms", lambda: now_ms() - 2 * DAY_MS)
+        removed = cli(
+            "checkpoint", "rm", "work@" + cli("checkpoint", "list", "--json").json[0]["id"]
+        )
     values = config.values(agent.store.root, {"CASFS_ATTACH_MAX_TURN_TREES": str(3 * FILE_BYTES)})
     maintain = maintenance(values)
     age(agent.store)
@@ -117,6 +127,7 @@ def test_the_daemon_collects_once_the_store_has_grown(agent: AttachedAgent) -> N
     (agent.store.root / attachments.FILE).write_text("{}")
     maintain(agent.store)
     assert lost(agent).count(True) == 4
+    assert cli("undo").word == removed.word, "nobody has asked for a gc"
     agent.call(lambda: (agent.directory / "big").write_bytes(bytes(FILE_BYTES // 8)))
     age(agent.store)
     kept = blobs(agent.store)
