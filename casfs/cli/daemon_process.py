@@ -94,6 +94,7 @@ def maintenance(values: Mapping[str, Any]) -> Callable[[Store], None]:
     from casfs.backend.derived import total_stored
     from casfs.cli.sizes import parse_age
     from casfs.maintenance import cold, gc
+    from casfs.system import reserve
 
     limits = gc.Limits(values["gc.max_size"] or None, values["gc.max_inodes"] or None)
     max_turn_trees = values["attach.max_turn_trees"] or None
@@ -104,7 +105,8 @@ def maintenance(values: Mapping[str, Any]) -> Callable[[Store], None]:
 
     def maintain(store: Store) -> None:
         if age is not None:
-            cold.pack(store, older_than=age)
+            with reserve.released(store.root):
+                cold.pack(store, older_than=age)
         nonlocal bytes_after_gc
         applied = limits
         # A run reads every node: for the trees of tool calls alone there is none before the store
@@ -118,9 +120,10 @@ def maintenance(values: Mapping[str, Any]) -> Callable[[Store], None]:
         if applied != gc.NO_LIMITS:
             # Nobody has asked for a gc where no limit is set: `casfs undo` goes on to work.
             keeps_removed = limits == gc.NO_LIMITS
-            result = gc.collect(
-                store, grace=grace, limits=applied, keep=keep, keeps_removed=keeps_removed
-            )
+            with reserve.released(store.root):
+                result = gc.collect(
+                    store, grace=grace, limits=applied, keep=keep, keeps_removed=keeps_removed
+                )
             bytes_after_gc = result.kept.bytes
 
     return maintain

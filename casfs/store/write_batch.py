@@ -385,7 +385,7 @@ class Batch:
         try:
             stored = self.backend.publish(*self.publication(new, swaps))
         except NotFound:
-            self._registry.forget_blobs()  # one of them may be gone
+            self._registry.forget_plain()  # one of them may be gone
             if len(new) == len(self._staged):
                 raise
             # A blob that was left out as stored may be what gc has deleted since: with all of them

@@ -122,8 +122,7 @@ class Daemon:
         """Enforces the limits of the store's settings, such as gc's."""
         while True:
             try:
-                with reserve.released(self._store.root):
-                    await trio.to_thread.run_sync(maintenance, self._store)
+                await trio.to_thread.run_sync(maintenance, self._store)
             except CasfsError as error:
                 self._log("maintenance failed", error=str(error))
             await trio.sleep(MAINTENANCE_INTERVAL_S)

@@ -56,11 +56,10 @@ def test_the_age_of_the_settings(cli: Cli, opened: Store, tree: Path) -> None:
 def test_the_daemon_packs_where_it_is_set(opened: Store, tree: Path, cli: Cli) -> None:
     cli("checkpoint", "create", "work", tree)
     values = {setting.name: setting.default for setting in SETTINGS}
-    assert daemon_process._maintenance(values) is None
     age(opened, AGE_S)
-    maintain = daemon_process._maintenance({**values, "pack.older_than": "30d"})
-    assert maintain is not None
-    maintain(opened)
+    daemon_process.maintenance(values)(opened)
+    assert value(cli, "stats")["packs"] == {}
+    daemon_process.maintenance({**values, "pack.older_than": "30d"})(opened)
     assert list(value(cli, "stats")["packs"]) == ["cold"]
 
 

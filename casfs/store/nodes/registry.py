@@ -64,8 +64,10 @@ class Registry:
             self._infos.clear()
         self._infos.update(infos)
 
-    def forget_blobs(self) -> None:
-        self._infos.clear()
+    def forget_plain(self) -> None:
+        """Forgets plain bytes, of which some were found to be gone. Of a node that is gone each put
+        of a reference says so: its type is known."""
+        self._infos = {hash: info for hash, info in self._infos.items() if info.type is not None}
 
     def cached(self, hashes: Iterable[str]) -> dict[str, BlobInfo]:
         """Returns size and type of those that are cached; a type of None may be one by now."""
