@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def hooks(folder: Path, count: int, turns: int) -> None:
         times = []
         for _ in range(turns):
             file = chance.choice(files)
-            times.append(agent.call(lambda file=file: file.write_bytes(chance.randbytes(20))))
+            times.append(agent.call(partial(file.write_bytes, chance.randbytes(20))))
     rows = []
     for name, column in (("before a call", 0), ("after it", 1)):
         ordered = sorted(row[column] for row in times)
@@ -129,7 +130,7 @@ def disk(folder: Path, gigabytes: float, turns: int) -> None:
     with attached(folder, project) as agent:
         for _ in range(turns):
             file = chance.choice(files)
-            agent.call(lambda file=file: file.write_bytes(chance.randbytes(WRITTEN_BYTES)))
+            agent.call(partial(file.write_bytes, chance.randbytes(WRITTEN_BYTES)))
             distinct += WRITTEN_BYTES
         agent.report("Stop", last_assistant_message="done")
         agent.wait()
