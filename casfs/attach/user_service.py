@@ -39,10 +39,11 @@ def unit(root: Path, env: Mapping[str, str]) -> str:
     if not f"{sys.executable}{root}".isprintable():
         raise Refused(f"the path {str(root)!r} has a character that a unit cannot have")
     settings = spool.daemon_settings(env)
-    lines = [f"Environment={_escaped(f'{name}={value}')}\n" for name, value in settings.items()]
+    lines = [f"Environment={_quoted(f'{name}={value}')}\n" for name, value in settings.items()]
     return UNIT.format(
-        program=_escaped(sys.executable),
-        root=_escaped(str(root)),
+        # Only a command has variables, which begin with a dollar sign.
+        program=_quoted(sys.executable).replace("$", "$$"),
+        root=_quoted(str(root)).replace("$", "$$"),
         environment="".join(line for line in lines if line[:-1].isprintable()),
     )
 
@@ -60,7 +61,7 @@ def is_available() -> bool:
     return _systemctl("show-environment") is None
 
 
-def install(root: Path, env: Mapping[str, str]) -> Path:
+def install(root: Path, env: Mapping[str, str]) -> None:
     """Writes the unit, and has the service start with each login. One that runs already, or a
     daemon, is left as it is. Raises Failed."""
     file = unit_file(root, env)
@@ -71,7 +72,6 @@ def install(root: Path, env: Mapping[str, str]) -> Path:
     for arguments in (("daemon-reload",), ("enable", file.name)):
         if (fault := _systemctl(*arguments)) is not None:
             raise Failed(f"systemctl --user {' '.join(arguments)}: {fault}")
-    return file
 
 
 def start(root: Path, env: Mapping[str, str]) -> None:
@@ -80,18 +80,17 @@ def start(root: Path, env: Mapping[str, str]) -> None:
         raise Failed(f"systemctl --user start: {fault}")
 
 
-def remove(root: Path, env: Mapping[str, str]) -> Path | None:
+def remove(root: Path, env: Mapping[str, str]) -> None:
     """Takes the service out again, where there is one. It runs on until it is stopped. Raises
     Failed."""
     file = unit_file(root, env)
     if not file.exists():
-        return None
+        return
     # Where systemd is away the links that it has made are gone with the next `daemon-reload`.
     _systemctl("disable", file.name)
     with os_errors(f"cannot delete {file}"):
         file.unlink()
     _systemctl("daemon-reload")
-    return file
 
 
 def _systemctl(*arguments: str) -> str | None:
@@ -107,7 +106,7 @@ def _systemctl(*arguments: str) -> str | None:
     return None if ended.returncode == 0 else said[-1]
 
 
-def _escaped(word: str) -> str:
-    """Returns a word of ExecStart as systemd reads it."""
-    word = word.replace("%", "%%").replace("$", "$$").replace("\\", "\\\\").replace('"', '\\"')
+def _quoted(word: str) -> str:
+    """Returns a word of a unit as systemd reads it."""
+    word = word.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{word}"' if re.search("[ \"']", word) else word

@@ -147,8 +147,8 @@ def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
 
 
 def _start_service(root: Path) -> None:
-    """The hooks are there by now, and each session starts a daemon that is away: a service that
-    cannot be made keeps nobody from working."""
+    """Installs and starts the systemd service. A failure is only a warning: the hooks are written
+    by now, and they start the daemon where it does not run."""
     try:
         user_service.install(root, os.environ)
         if not daemon_socket.runs(root):

@@ -118,7 +118,8 @@ def maintenance(values: Mapping[str, Any]) -> Callable[[Store], None]:
             if has_grown and stored > max_turn_trees:
                 applied = replace(limits, max_turn_trees=max_turn_trees)
         if applied != gc.NO_LIMITS:
-            # Nobody has asked for a gc where no limit is set: `casfs undo` goes on to work.
+            # Where no gc limit is set, the user did not request a gc: what was removed must stay
+            # restorable by `casfs undo`.
             keeps_removed = limits == gc.NO_LIMITS
             with reserve.released(store.root):
                 result = gc.collect(

@@ -19,6 +19,7 @@ from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
 from casfs.errors import Usage
 from casfs.rewind import conversations, rewind_files
+from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
 from casfs.rewind.rewind_files import FilePlan
 from casfs.sessions import find_session, points, session_steps
 from casfs.sessions.session_steps import Point, StepRecord
@@ -27,7 +28,6 @@ from casfs.system.paths import printable
 from casfs.threads import sessions
 from casfs.threads.threads import Thread
 
-FILES, CONVERSATION, BOTH = WHAT = ("files", "conversation", "both")
 LOST = "its trees are not kept any more (attach.max_turn_trees); --exact goes back to a prompt"
 
 

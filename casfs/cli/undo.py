@@ -19,7 +19,6 @@ from casfs.cli.restore import print_aside, print_failed
 from casfs.cli.table import Moment, echo_table
 from casfs.errors import Usage
 from casfs.rewind import rewind_files
-from casfs.rewind.undo_calls import Undone
 from casfs.store import removals
 from casfs.store.removals import Removal
 from casfs.store.store import Store
@@ -99,24 +98,23 @@ def _restore_files(store: Store, files: Overwritten) -> bool:
     the directory held in between. Returns False where nothing could be brought back."""
     before = checkpoint.recorded(store, files.before)
     after = None
-    done: RestoreResult | None
-    undone = Undone(before)
     if files.directory.is_dir():
         after = Target(store, files.directory).restored_state()
-    if after is not None and store.blobs.info([after.full]):
+    done: RestoreResult | None
+    if after is None or not store.blobs.info([after.full]):
+        done = _overwrite(store, files.directory, before)
+    else:
         undone, done = rewind_files.undo(store, files.directory, before, after)
+        kept_in = f"{files.before.name}@{files.before.id}"
         for path, reason in sorted(undone.conflicts.items()):
-            kept_in = f"{files.before.name}@{files.before.id}"
             say_incomplete(
                 f"{printable(path)} stays as it is: {reason}; what it was is in {kept_in}"
             )
-    else:
-        done = _overwrite(store, files.directory, before)
+        if done is None and undone.conflicts:
+            return False  # it can be undone once these files are out of the way
     if done is not None:
         print_aside(done.outcome.aside)
         print_failed(done.failed)
-    elif undone.conflicts:
-        return False  # it can be undone once these files are out of the way
     overwritten.forget(store, files)
     return True
 

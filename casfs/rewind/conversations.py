@@ -14,6 +14,7 @@ from casfs.threads.threads import Thread
 from casfs.transcripts import claude, codex, gemini, opencode
 from casfs.transcripts.json_lines import CutConversation
 
+FILES, CONVERSATION, BOTH = WHAT = ("files", "conversation", "both")  # what is rewound
 Cut = Callable[[Path, StepRecord, CallRecord | None], CutConversation]
 CUTS: Mapping[str, Cut] = {
     "claude": claude.cut,

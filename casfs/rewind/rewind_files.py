@@ -90,7 +90,17 @@ def undo(
     was changed since; the result is None where nothing is to be written. Raises NotFound, Refused,
     Failed."""
     current = look(store, directory, after)
-    overwriting = CallRecord(0, 0, "", "restore", "", "completed", 0, before=before, after=after)
+    overwriting = CallRecord(
+        step=0,
+        number=0,
+        id="",
+        tool="restore",
+        arguments="",
+        status="completed",
+        reported_ms=0,
+        before=before,
+        after=after,
+    )
     undone = undo_calls(store, current, [overwriting])
     if not undone.changed:
         return undone, None

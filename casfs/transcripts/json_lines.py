@@ -8,11 +8,12 @@ import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from casfs.errors import NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
-from casfs.system.files import closing_fd, os_errors, replacing
+from casfs.system.files import os_errors, replacing
+from casfs.system.paths import FILE_FLAGS
 from casfs.system.surrogates import replace_in_json
 
 Value = dict[str, Any]
@@ -56,13 +57,24 @@ def oldest_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Returns the first bytes of a file; none of what is no file, such as a fifo, or a link."""
+    """Returns the first bytes of a regular file; nothing where `opened` fails."""
+    with suppress(OSError), opened(path) as file:
+        return file.read(count)
+    return b""
+
+
+def opened(path: Path | str) -> BinaryIO:
+    """Opens a regular file. Raises OSError for anything else: an agent may name any path, and a
+    fifo must not be waited for."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    with closing_fd(fd):
-        return os.read(fd, count) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        fd = os.open(path, FILE_FLAGS)
+    except ValueError as error:  # a NUL in the path
+        raise OSError(str(error)) from None
+    file = open(fd, "rb")  # noqa: SIM115  # the caller closes it
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        file.close()
+        raise OSError(f"{path} is not a regular file")
+    return file
 
 
 def parsed(data: bytes) -> Lines:

@@ -158,7 +158,7 @@ def row_of(name: HeadName, head: Head) -> Row:
 
 def _section(thread: Thread, fields: dict[str, Any]) -> str:
     state = fields["status"]
-    # Between two prompts an outside agent's session waits for nobody.
+    # An outside agent's session between two prompts needs no action.
     if state == SUSPENDED and fields["cause"] == SESSION:
         return ENDED
     if state == SUSPENDED:

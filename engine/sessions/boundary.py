@@ -12,8 +12,8 @@ from casfs.trees.recorded_state import RecordedState
 class Boundary:
     """The directory of a session at an event. `state`: None where it is not recorded; `is_late`: it
     was looked at after the agent had gone on; `foreign`: paths that changed while the call ran and
-    that are not known to be its changes, with the reason; `is_unseen`: the daemon was not there
-    when the call began, so every change may be another's; `fault`: why there is no state."""
+    that are not known to be its changes, with the reason; `is_unseen`: the daemon did not
+    see the call begin, so no change can be attributed to it; `fault`: why `state` is None."""
 
     state: RecordedState | None = None
     is_late: bool = False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from casfs.agents.secrets import Secrets
 from casfs.attach.projects import project_of
+from casfs.errors import Invalid
 from casfs.store.store import Store
 from casfs.threads import sessions
 from casfs.threads.threads import Thread
@@ -108,7 +109,13 @@ class SessionRecorder:
         if transcript is not None:
             callers = None if part is None else part.callers
             called = subagents.gained(store, event.agent, transcript, thread, callers)
-        return session_thread.end_step(store, thread, event, boundary, name, part, called)
+        try:
+            return session_thread.end_step(store, thread, event, boundary, name, part, called)
+        except Invalid:
+            if not called:
+                raise
+            # What a subagent's transcript says fits no node. Its parent is recorded without it.
+            return session_thread.end_step(store, thread, event, boundary, name, part)
 
     def _create(self, store: Store, event: SessionEvent, boundary: Boundary) -> Thread:
         return session_thread.create(store, event, boundary, self.directory(event))

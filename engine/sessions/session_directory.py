@@ -134,18 +134,21 @@ class SessionDirectory:
             if event.call.paths is not None:
                 paths = frozenset(self._relative(path) for path in event.call.paths)
             size = transcript_reader.size(event.transcript)
-            self._open.append(OpenCall(session, event.call.id, paths, size))
+            self._open.append(OpenCall(session, event.call.id, paths, transcript_bytes=size))
         return Boundary(self._state, is_late)
 
     def _close_refused(self, event: SessionEvent, session: str) -> None:
         """Forgets open calls that are over without a report, before what has changed meanwhile is
         taken for theirs. One that reports its end after all counts as unseen."""
+        answered: dict[int, set[str]] = {}  # by where in the transcript: most began together
         for call in [call for call in self._open if call.session == session]:
             # Behind where it began: an id may be one that was used before.
-            answered = transcript_reader.answered_calls(
-                event.agent, event.transcript, call.transcript_bytes
-            )
-            if call.id in answered:
+            since = call.transcript_bytes
+            if since not in answered:
+                answered[since] = transcript_reader.answered_calls(
+                    event.agent, event.transcript, since
+                )
+            if call.id in answered[since]:
                 self._open.remove(call)
 
     def _end(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:

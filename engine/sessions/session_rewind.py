@@ -8,14 +8,13 @@ from typing import Any
 
 from casfs.errors import CasfsError, Conflict, Failed, Invalid
 from casfs.rewind import conversations, rewind_files
+from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
 from casfs.sessions import find_session, session_steps
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.threads import sessions
 from engine.sessions import session_fork
-
-FILES, CONVERSATION, BOTH = WHAT = ("files", "conversation", "both")
 
 
 def rewind(store: Store, id: str, point: str, what: str, exact: bool, seen: str) -> dict[str, Any]:

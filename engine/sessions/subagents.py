@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import CasfsError
@@ -111,7 +112,9 @@ def put(
     batch.commit()  # as in `session_thread.end_step`: so that they can be read
     said = session_turns.enriched(store, batch, own_turns, part)
     start = _put_start(store, batch, parent, ended, subagent.prompt)
-    last = _put_step(store, batch, start, ended, subagent, said, began_ms)
+    agent = threads.start(store, parent).payload["agents"][event.agent]
+    step = _step_payload(store, batch, ended, subagent, agent, turns=said, began_ms=began_ms)
+    last = batch.put_known("thread-step", {**step, "start": start}).hash
     end = batch.put_node(
         "thread-end",
         {
@@ -168,31 +171,31 @@ def _put_start(
     return batch.put_known("thread-start", payload).hash
 
 
-def _put_step(
+def _step_payload(
     store: Store,
     batch: Batch,
-    start: NodeHash,
     event: SessionEvent,
     subagent: SubagentPart,
+    agent: NodeHash,
+    *,
     turns: list[NodeHash],
     began_ms: int,
-) -> NodeHash:
+) -> dict[str, Any]:
+    """Returns the payload of the only step, without its `start`."""
     part = subagent.part
-    agent = batch.put_node("agent", {"package": event.agent, "version": "", "config": {}}).hash
     detail = batch.put_known(
         "react-session", session_turns.session_payload(event, agent, turns, began_ms, part)
     )
     local_trees.put(batch, detail.hash, LocalTree(part.raw))
     answers = [message.text for message in part.without_calls if message.text]
     prompt = content.text(store, subagent.prompt).encode()
-    payload = {
+    return {
         "index": 1,
         "role": event.agent,
         "meta": {},
         "content": content.put(batch, answers[-1] if answers else session_turns.NO_ANSWER),
         "detail": detail.hash,
         "agent": agent,
-        "start": start,
         **threads.links([]),
         "compact": content.put(batch, part.summary) if part.summary else None,
         "childThreads": [],
@@ -204,7 +207,6 @@ def _put_step(
         "completedAt": event.reported_ms,
         "prompt": {"hash": hash_bytes(prompt), "size": len(prompt), "text": subagent.prompt},
     }
-    return batch.put_known("thread-step", payload).hash
 
 
 def _call_id(store: Store, turn: NodeHash) -> str:

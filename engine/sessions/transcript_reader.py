@@ -4,7 +4,6 @@ what they say of each call is added to the call's turn."""
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,14 +99,9 @@ def read_part(
     if agent not in READERS:
         return None
     try:
-        # An agent may name anything: a fifo must not be waited for.
-        fd = os.open(transcript, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                return None
+        with json_lines.opened(transcript) as file:
             # It was written anew.
-            if status.st_size < begin:
+            if os.fstat(file.fileno()).st_size < begin:
                 begin = 0
             file.seek(begin)
             data = file.read(MAX_PART_BYTES)
@@ -134,12 +128,8 @@ def answered_calls(agent: str, transcript: str | None, since: int) -> set[str]:
     if transcript is None or agent not in READERS:
         return set()
     try:
-        fd = os.open(transcript, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                return set()
-            file.seek(max(since, status.st_size - TAIL_BYTES))
+        with json_lines.opened(transcript) as file:
+            file.seek(max(since, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = json_lines.parsed(file.read(TAIL_BYTES))
     except OSError:
         return set()

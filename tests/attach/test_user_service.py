@@ -23,7 +23,7 @@ echo "$@" >>{log}
 
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What systemctl was told, a line for each call; `fails` in PATH decides which one fails."""
+    """The file to which a stand-in for systemctl writes its arguments, a line for each call."""
     stand_in(tmp_path, monkeypatch)
     return tmp_path / "said"
 
@@ -58,6 +58,12 @@ def verified(file: Path) -> list[str]:
     argv = ["systemd-analyze", "--man=no", "verify", file]
     ended = subprocess.run(argv, capture_output=True, text=True)
     return [line for line in ended.stderr.splitlines() if file.name in line]
+
+
+def test_a_variable_with_a_dollar_sign(tmp_path: Path) -> None:
+    text = user_service.unit(tmp_path / "$HOME", {"CASFS_X": "a$b %"})
+    assert 'Environment="CASFS_X=a$b %%"' in text
+    assert "/$$HOME daemon start" in text
 
 
 def test_a_path_that_no_unit_can_have(tmp_path: Path) -> None:

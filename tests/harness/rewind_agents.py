@@ -98,8 +98,8 @@ class Play:
         self.copies.setdefault(int(found[1]), {})[answer.call[0]] = target
 
     def copies_by_point(self, steps: list[StepRecord]) -> dict[str, Path]:
-        """The copy before each recorded call. An agent may refuse a call itself: it is no call.
-        Those of gemini have ids of ours: they are told apart by their order."""
+        """The copy before each recorded call. A call that the agent refuses before its hook runs
+        is not recorded. gemini reports no ids of calls, so its calls are matched by their order."""
         points = {}
         for step in steps:
             copies = self.copies[step.index]

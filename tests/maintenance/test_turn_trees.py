@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def agent(cli: Cli, project: Path, tmp_path: Path) -> Iterator[AttachedAgent]:
             agent.prompt("Write it")
             for _ in range(4):
                 data = noise.randbytes(FILE_BYTES)
-                agent.call(lambda data=data: (project / "big").write_bytes(data))  # type: ignore[misc]
+                agent.call(partial((project / "big").write_bytes, data))
             (project / "mine").write_bytes(noise.randbytes(10))
             agent.stop()
         agent.prompt("And one more")
@@ -127,7 +128,7 @@ def test_the_daemon_collects_once_the_store_has_grown(
     (agent.store.root / attachments.FILE).write_text("{}")
     maintain(agent.store)
     assert lost(agent).count(True) == 4
-    assert cli("undo").word == removed.word, "nobody has asked for a gc"
+    assert cli("undo").word == removed.word, "the user did not request a gc"
     agent.call(lambda: (agent.directory / "big").write_bytes(bytes(FILE_BYTES // 8)))
     age(agent.store)
     kept = blobs(agent.store)

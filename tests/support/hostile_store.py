@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def _session(store: Store, folder: Path) -> Thread:
             agent.stop(payload)
         agent.prompt(ALL)
         for name in NAMES:
-            agent.call(lambda: write_tree(project, {name: b"x"}), PAYLOADS[3], name)  # noqa: B023
+            agent.call(partial(write_tree, project, {name: b"x"}), PAYLOADS[3], name)
         return agent.thread
     finally:
         followed.close()

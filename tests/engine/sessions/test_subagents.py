@@ -29,6 +29,7 @@ from tests.support.helpers import put_tree
 from tests.support.sessions import ClaudeEvents, name
 
 SECRET = planted.token().decode()
+NAMELESS = {"type": "tool_use", "id": "q", "name": ""}  # fits no node
 
 
 class Session:
@@ -199,6 +200,10 @@ def test_the_rollout_of_a_subagent_of_codex(store: Store, tmp_path: Path) -> Non
         {**says("Done."), "timestamp": "1901-01-01T00:00:00Z"},
         {"type": "assistant", "message": {"model": ["x"], "content": [{"type": "tool_use"}] * 2}},
         {"type": "assistant", "message": {"content": [{"type": "text", "text": {"a": 1}}]}},
+        {
+            "type": "assistant",
+            "message": {"content": [{"type": "tool_use", "id": "q", "name": ""}]},
+        },
     ],
 )
 def test_a_line_of_another_form(session: Session, line: dict[str, Any]) -> None:
