@@ -4,7 +4,8 @@
     python -m benchmarks.attach disk [--dir DIR] [--gigabytes 1] [--turns 1000]
 
 `hooks`: with that many files, and as many loose objects of git, the time from the start of a hook
-to its end as an agent would wait for it, before a call and after one that has changed a file.
+to its end as an agent would wait for it, before a call and after one that has changed a file. Half
+a second lies between two calls, as an agent asks its model for the next one.
 `disk`: so many calls, each of which writes a file of 10 KB anew, in a directory of files of 50 KB
 and a twentieth as many of 10 KB, which do not compress; what the store takes is compared with all
 the bytes that were ever there. A file takes whole blocks of 4 KiB, here as in the directory.
@@ -37,6 +38,7 @@ FILE_BYTES = 50_000
 WRITTEN_BYTES = 10_000  # of the files that are written anew
 WRITTEN_SHARE = 20  # one of so many
 SEED = 1
+MODEL_S = 0.5
 
 
 class Agent:
@@ -111,6 +113,7 @@ def hooks(folder: Path, count: int, turns: int) -> None:
         times = []
         for _ in range(turns):
             file = chance.choice(files)
+            time.sleep(MODEL_S)
             times.append(agent.call(partial(file.write_bytes, chance.randbytes(20))))
     rows = []
     for name, column in (("before a call", 0), ("after it", 1)):

@@ -207,9 +207,10 @@ class FollowedDirectory:
 
     # -- looking --------------------------------------------------------------------------
 
-    def look(self, base: RecordedState | None) -> Look:
-        """Stores the state as it is now. `base`: the state recorded before. Raises CasfsError,
-        OSError."""
+    def look(self, base: RecordedState | None, all_read: Callable[[], None] = lambda: None) -> Look:
+        """Stores the state as it is now. `base`: the state recorded before; `all_read`: called when
+        the directory may change again, and again where it had to be read once more. Raises
+        CasfsError, OSError."""
         was_stale = False
         while True:
             began_ms = now_ms()
@@ -225,7 +226,7 @@ class FollowedDirectory:
                 if b"" in self._changes.below:
                     self._start_over(fd)
                 if self._changes:
-                    new_bytes = self._look_at_changes(fd, report, base)
+                    new_bytes = self._look_at_changes(fd, report, base, all_read)
             except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
                 self.mark_everything()
                 if was_stale:
@@ -312,11 +313,23 @@ class FollowedDirectory:
             # "/" is above itself, and its own events count.
             self._paths.setdefault(key, ABOVE)
 
-    def _look_at_changes(self, fd: int, report: SnapshotReport, base: RecordedState | None) -> int:
+    def _look_at_changes(
+        self,
+        fd: int,
+        report: SnapshotReport,
+        base: RecordedState | None,
+        all_read: Callable[[], None],
+    ) -> int:
         """Stores what changed and sets `_state`; returns how many bytes were new."""
         # Taken before anything is read: a change that comes meanwhile is in the next ones.
         changes = self._changes
         self._changes = Changes()
+
+        def notify_read() -> None:
+            # Else all of it is read once more (`_note_link`).
+            if b"" not in self._changes.below:
+                all_read()
+
         self._is_full = b"" in changes.below
         self._listed = set()
         with self._store.batch() as batch:
@@ -329,7 +342,13 @@ class FollowedDirectory:
                 cache=self._cache,
                 root_fd=fd,
             )
-            full = snapshot.take_changes(changes, self._note_listed, self._note_link).dated
+            full = snapshot.take_changes(
+                changes,
+                self.seen,
+                listed=self._note_listed,
+                linked=self._note_link,
+                all_read=notify_read,
+            ).dated
             # Before the division, which decides by the report what is private in all of the tree.
             self._carry(report, snapshot.gone)
             known = Target(self._store, self._directory).restored_state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,12 @@ class Directories:
         self._followed: dict[Path, tuple[SessionDirectory, trio.CancelScope]] = {}
         self._faults: dict[Path, tuple[float, str]] = {}
 
-    async def boundary(self, path: Path, event: SessionEvent) -> Boundary:
+    async def boundary(
+        self, path: Path, event: SessionEvent, let_go: Callable[[], None]
+    ) -> Boundary:
         """Returns a session's directory at an event; without a state where nothing can have changed
-        since the last one, or where it cannot be recorded."""
+        since the last one, or where it cannot be recorded. `let_go`: called once its agent may go
+        on, perhaps more than once."""
         if event.call is not None and not event.call.writes:
             return Boundary()
         refused_at, fault = self._faults.get(path, (0.0, ""))
@@ -46,7 +49,8 @@ class Directories:
             return Boundary(fault=fault)
         try:
             directory = self._directory(path)
-            return await blocking(partial(directory.boundary, event))
+            soon = partial(trio.lowlevel.current_trio_token().run_sync_soon, let_go)
+            return await blocking(partial(directory.boundary, event, soon))
         except (CasfsError, OSError) as error:
             fault = self._explained(path, error)
             self._log("session directory not recorded", directory=str(path), error=fault)

@@ -1,9 +1,10 @@
 """The daemon's part of attached agents: takes events from the spool and records them in order.
 
-A hook writes its event into the spool and then asks for `session_event`; the answer comes once it
-is recorded, so an agent's tool runs after the directory was looked at. The hook waits a short time
-only. Sessions are recorded side by side, the events of one in the order of the spool. An event is
-deleted once it is committed; one that cannot be recorded now stays, and is tried again.
+A hook writes its event into the spool and then asks for `session_event`. The answer to a call and
+its result comes once the directory was read, so an agent's tool runs before or after that; to all
+other events once they are recorded. The hook waits a short time only. Sessions are recorded side
+by side, the events of one in the order of the spool. An event is deleted once it is committed; one
+that cannot be recorded now stays, and is tried again.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class SessionService:
         return ends
 
     async def _session_event(self, file: str | None = None, hex: str | None = None) -> Answer:
-        """Answers once an event is recorded: that of a file in the spool, or one that could not be
-        spooled, in hexadecimal digits."""
+        """Answers once the agent may go on: `file` is its event in the spool; `hex`: one that could
+        not be spooled, in hexadecimal digits."""
         if file is None:
             self._unspooled += 1
             file = f"unspooled-{self._unspooled}"
@@ -128,8 +129,8 @@ class SessionService:
             await self._take(name, event)
         # The others are recorded, and deleted: before their hook asked.
         for name in awaited:
-            if name not in self._taken and name in self._awaited:
-                self._awaited.pop(name).set()
+            if name not in self._taken:
+                self._answer(name)
 
     def _read_new(self) -> list[tuple[str, spool.Event]]:
         root = self._store.root
@@ -185,7 +186,9 @@ class SessionService:
         """Returns whether the event is recorded. Raises Invalid, NotFound where it can never be."""
         try:
             # Looked at again where the record failed: the state is of then, and marked late.
-            boundary = await self._directories.boundary(recorder.directory(event), event)
+            boundary = await self._directories.boundary(
+                recorder.directory(event), event, partial(self._let_go, name, event)
+            )
             await blocking(partial(recorder.record, event, boundary, name))
         except (Invalid, NotFound):
             raise
@@ -207,5 +210,13 @@ class SessionService:
         # A file that cannot be deleted must not be recorded again.
         if is_gone:
             self._taken.discard(name)
+        self._answer(name)
+
+    def _let_go(self, name: str, event: SessionEvent) -> None:
+        # Who reads what was recorded waits for the end of a prompt, not for that of a call.
+        if event.call is not None:
+            self._answer(name)
+
+    def _answer(self, name: str) -> None:
         if (done := self._awaited.pop(name, None)) is not None:
             done.set()

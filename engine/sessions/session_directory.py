@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -94,8 +95,9 @@ class SessionDirectory:
         with self._lock:
             self._followed.drain()
 
-    def boundary(self, event: SessionEvent) -> Boundary:
-        """Returns the directory as it is at an event. Raises CasfsError, OSError."""
+    def boundary(self, event: SessionEvent, let_go: Callable[[], None]) -> Boundary:
+        """Returns the directory as it is at an event. `let_go`: called as soon as all of it is
+        read, when the agent may go on while it is stored. Raises CasfsError, OSError."""
         session = f"{event.agent} {event.session}"
         with self._lock:
             self._agents[event.pid] = processes.start_time(event.pid), session
@@ -105,8 +107,7 @@ class SessionDirectory:
             looked_ago = time.monotonic() - self._followed.looked_at_all
             if event.kind is Kind.BEGIN and looked_ago > LOOK_AT_ALL_S:
                 self._followed.mark_everything()
-            self._look()
-            is_late = now_ms() - event.reported_ms > LATE_MS
+            is_late = self._look(event, let_go)
             match event.kind:
                 case Kind.CALL:
                     return self._begin(event, session, is_late)
@@ -167,16 +168,27 @@ class SessionDirectory:
 
     # -- looking --------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _look(self, event: SessionEvent, let_go: Callable[[], None]) -> bool:
+        """Returns whether the agent may have gone on before all was read."""
+        read_ms: list[int] = []
+
+        def note_read() -> None:
+            read_ms.append(now_ms())
+            let_go()
+
         self._followed.drain()
         before = self._state
-        self._state = self._followed.look(before).state
+        self._state = self._followed.look(before, note_read).state
+        if not read_ms:
+            note_read()  # nothing has changed
         if before is not None and self._open:
             for change in tree.diff(self._store, before.full, self._state.full):
                 self._attribute(change)
         self._writers.clear()
         self._renamed.clear()
         self._owners.clear()
+        # Read again, since gc had deleted what the first reading relied on: after `let_go`.
+        return len(read_ms) > 1 or read_ms[-1] - event.reported_ms > LATE_MS
 
     def _attribute(self, change: Change) -> None:
         """Decides whose a change is, for each open call."""

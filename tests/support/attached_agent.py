@@ -95,7 +95,7 @@ class AttachedAgent:
 
     def _report(self, payload: dict[str, Any]) -> None:
         event = self._events.event(payload)
-        self._recorder.record(event, self._followed.boundary(event), name())
+        self._recorder.record(event, self._followed.boundary(event, lambda: None), name())
 
     def _copy(self, point: str) -> None:
         if self.copies is not None:

@@ -1,7 +1,7 @@
 """Snapshots of a directory whose changes are known: only what changed is looked at.
 
-Listed are the directories that changed and those above them; of any other, not even opened, the
-stat cache has the node.
+Listed are the directories that changed. Of those above them, which are only on the way, the stat
+cache has the entries; of any other, not even opened, it has the node.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import Encoded, ScannedDirectory, ScannedEntry
 from casfs.trees.snapshot.file_reader import Stat
-from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT
-from casfs.trees.snapshot.walker import Snapshot
+from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT, CachedDirectory
+from casfs.trees.snapshot.walker import Snapshot, Subdirectories
+
+UNSEEN = stat_cache.unpack_stat(DIRECTORY)  # of a directory that is not looked at
 
 
 @dataclass(slots=True)
@@ -39,16 +43,22 @@ class IncrementalSnapshot(Snapshot):
     def take_changes(
         self,
         changes: Changes,
+        known: SnapshotReport,
         listed: Callable[[bytes, int], None],
         linked: Callable[[bytes, os.stat_result], None],
+        all_read: Callable[[], None],
     ) -> Encoded:
-        """`listed` is called with each directory before it is listed, so that later changes are
-        noticed; `linked` with each file that has several names. Raises as `take`."""
+        """`known`: what former snapshots reported of directories as they are. `listed` is called
+        with each directory before it is listed, so that later changes are noticed; `linked` with
+        each file that has several names; `all_read` when all is read, and nothing stored yet.
+        Raises as `take`."""
         assert self._cache is not None
+        self._known = known
         self._rows = self._cache.rows
         self._changes = changes
         self._listed = listed
         self._linked = linked
+        self._notify_read = all_read
         self._way = {
             directory for path in (*changes.names, *changes.below) for directory in _upwards(path)
         }
@@ -61,15 +71,13 @@ class IncrementalSnapshot(Snapshot):
         self._cache.seen |= self._rows.keys() - self.gone
         return root
 
+    def _all_is_read(self) -> None:
+        self._notify_read()
+
     def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory | None:
         above = self._everything
         row = self._rows.get(path)
         self._everything = above or row is None or path in self._changes.below
-        try:
-            self._listed(path, fd)
-        except BaseException:
-            os.close(fd)
-            raise
         names = self._changes.names.get(path, set())
         before = set[bytes]()
         if row is not None and (names or not self._everything):
@@ -84,6 +92,49 @@ class IncrementalSnapshot(Snapshot):
         self.gone |= {path + b"/" + name for name in before - kept}
         self._everything = above
         return scanned
+
+    def _scan_listing(self, scanned: ScannedDirectory, fd: int) -> Subdirectories | None:
+        row = scanned.cached
+        if row is not None and not self._everything and scanned.path not in self._changes.names:
+            below = self._scan_from_row(scanned, row, fd)
+            if below is not None:
+                return below
+        self._listed(scanned.path, fd)
+        return super()._scan_listing(scanned, fd)
+
+    def _scan_from_row(
+        self, scanned: ScannedDirectory, row: CachedDirectory, fd: int
+    ) -> Subdirectories | None:
+        """As `_scan_unchanged`, for a directory that is only on the way to a change: its own
+        entries are those of its row. None where the row does not suffice."""
+        below: Subdirectories = []
+        for index, name in enumerate(row.split_names()):
+            packed = row.stats[index * STAT.size : (index + 1) * STAT.size]
+            # Nothing is known of such an entry but its digest, and of a link not the target.
+            if packed == RACY:
+                return None
+            path = scanned.path + b"/" + name
+            try:
+                if packed != DIRECTORY:
+                    if stat.S_ISLNK(stat_cache.unpack_stat(packed).st_mode):
+                        scanned.links[name] = os.readlink(name, dir_fd=fd)
+                elif path in self._way or path not in self._rows:
+                    below.append((name, os.stat(name, dir_fd=fd, follow_symlinks=False)))
+                    self._report_as_before(path[1:])
+                else:
+                    below.append((name, UNSEEN))
+            except OSError:  # it has vanished meanwhile: a listing says what there is
+                return None
+        scanned.unchanged = True
+        return below
+
+    def _report_as_before(self, path: bytes) -> None:
+        """Reports of a directory what the listing of the one above it reported: whether what is in
+        it may be local."""
+        for kind in ("derived", "private"):
+            reason = getattr(self._known, kind).get(path)
+            if reason is not None:
+                getattr(self._report, kind)[path] = reason
 
     def _scan_subdirectory(
         self, fd: int, path: bytes, name: bytes, seen: Stat | os.stat_result

@@ -140,6 +140,7 @@ class Snapshot:
             top = self._scan_top()
             # A directory node has the digests of its files, so the last one must be known.
             self._queue.collect(0)
+            self._all_is_read()
             root = self._encoder.encode(top)
         except Invalid as error:
             # The batch refuses a node that refers to what is gone; only a cache can name such.
@@ -154,6 +155,9 @@ class Snapshot:
                 if not self._batch.require(hash):
                     raise StaleCache
         return root
+
+    def _all_is_read(self) -> None:
+        """Called when nothing of the directory is read any more."""
 
     def survey(self) -> None:
         self._reads = False
@@ -186,20 +190,9 @@ class Snapshot:
             path, own, cached=row, entries={}, may_be_local=self._may_be_local
         )
         try:
-            try:
-                entries = list_directory(
-                    fd, path, root=self._root_fd, rules=self._rules, report=report
-                )
-            except OSError as error:
-                self._leave_out_unreadable(path, error)
-                return None
-            if entries is None:
-                return None
-            below = None
-            if row is not None:
-                below = self._scan_unchanged(scanned, row, fd=fd, entries=entries)
+            below = self._scan_listing(scanned, fd)
             if below is None:
-                below = self._scan_entries(scanned, fd, entries)
+                return None
             # Also of an unchanged directory: its stat says nothing of what is deeper.
             for name, seen in below:
                 scanned_entry = self._scan_subdirectory(
@@ -211,6 +204,25 @@ class Snapshot:
             self._may_be_local = above
             os.close(fd)
         return scanned
+
+    def _scan_listing(self, scanned: ScannedDirectory, fd: int) -> Subdirectories | None:
+        """Lists a directory and looks at its entries; returns its subdirectories, None where it is
+        left out."""
+        try:
+            entries = list_directory(
+                fd, scanned.path, root=self._root_fd, rules=self._rules, report=self._report
+            )
+        except OSError as error:
+            self._leave_out_unreadable(scanned.path, error)
+            return None
+        if entries is None:
+            return None
+        row = scanned.cached
+        if row is not None:
+            below = self._scan_unchanged(scanned, row, fd=fd, entries=entries)
+            if below is not None:
+                return below
+        return self._scan_entries(scanned, fd, entries)
 
     def _scan_unchanged(
         self, scanned: ScannedDirectory, row: CachedDirectory, fd: int, entries: Listing

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casfs.attach import attachments, spool
+from casfs.errors import CasfsError
 from casfs.store.store import Store
+from casfs.system import daemon_socket
+from casfs.system.clock import now_ms
 from casfs.threads import sessions, threads
 from casfs.trees import tree
 from engine import content
@@ -212,3 +217,30 @@ def test_a_fault_of_ours_ends_neither_the_daemon_nor_the_session(
         assert alive(pid)
     assert spool.set_aside_count(root) == 1
     assert recorded(disk_store)["other"] == [("two", [])]
+
+
+def test_only_calls_are_answered_before_they_are_recorded(
+    root: Path, disk_store: Store, project: Path
+) -> None:
+    events = ClaudeEvents(project)
+
+    def answered(payload: dict[str, Any]) -> bool:
+        header = f"casfs 1 claude {now_ms()} {os.getpid()}\n"
+        data = header.encode() + json.dumps(payload).encode()
+        try:
+            daemon_socket.request(root, "session_event", timeout=1, hex=data.hex())
+        except CasfsError:
+            return False
+        return True
+
+    with daemon(root):
+        report(root, events.prompt("one"))
+        report(root, events.call("c1", command="x"))
+        until(lambda: is_empty(root), "an empty spool")
+        (project / "file").write_text("1")
+        with closing(sqlite3.connect(root / "store.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # nothing can be stored until it ends
+            assert answered(events.result("c1"))
+            assert not answered(events.stop())
+        until(lambda: recorded(disk_store)[events.session] != [], "the step")
+    assert recorded(disk_store)[events.session] == [("one", ["ok"])]

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.trees import tree
+from casfs.trees.snapshot import stat_cache
 from engine.sessions.boundary import Boundary
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.sessions import ClaudeEvents
@@ -80,12 +82,19 @@ def sessions(project: Path, writers: list[Writer]) -> list[ClaudeEvents]:
 
 
 def at(directory: SessionDirectory, session: ClaudeEvents, payload: dict[str, object]) -> Boundary:
-    return directory.boundary(session.event(payload))
+    return directory.boundary(session.event(payload), lambda: None)
 
 
 def files(store: Store, boundary: Boundary) -> dict[bytes, int]:
+    """Returns the size of each file."""
     assert boundary.state is not None
-    return {path: 1 for path, _ in tree.walk(store, boundary.state.full)}
+    entries = tree.walk(store, boundary.state.full)
+    return {path: entry.digest.size_bytes for path, entry in entries if isinstance(entry, File)}
+
+
+def write_all(folder: Path, *names: str, text: str) -> None:
+    for name in names:
+        (folder / name).write_text(text)
 
 
 def test_the_directory_before_and_after(
@@ -104,6 +113,46 @@ def test_the_directory_before_and_after(
     assert set(files(disk_store, after)) == {b"a", b"b"}
     assert after.foreign == {}
     assert not after.is_late
+
+
+def test_what_changes_once_the_agent_may_go_on(
+    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    """It goes on as soon as all is read: what it does then is not of the call that has ended."""
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    at(directory, session, session.call("c1", command="x"))
+    (project / "a").write_text("22")
+    after = directory.boundary(
+        session.event(session.result("c1")), lambda: write_all(project, "a", "b", text="333")
+    )
+    assert files(disk_store, after) == {b"a": 2}
+    assert not after.is_late
+    assert files(disk_store, at(directory, session, session.stop())) == {b"a": 3, b"b": 3}
+
+
+def test_new_files_below_derived_directories_stay_here(
+    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    """Also where the directories above, which say what is derived, are not listed again."""
+    session = sessions[0]
+    derived = project / "node_modules/left/pad"
+    derived.mkdir(parents=True)
+    write_all(project, "package.json", text="{}")
+    (project / "link").symlink_to("a")
+    for path in project.rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    at(directory, session, session.prompt("go"))
+    time.sleep(stat_cache.RACY_WINDOW_NS / 1e9)  # else all is listed again
+    for text in ("left", "right"):
+        write_all(derived, "index.js", text=text)
+        boundary = at(directory, session, session.call(text, command="x"))
+        assert boundary.state is not None
+        assert tree.find(disk_store, boundary.state.tree, b"node_modules") is None
+        assert tree.find(disk_store, boundary.state.tree, b"link") is not None
+        new = tree.find(disk_store, boundary.state.full, b"node_modules/left/pad/index.js")
+        assert isinstance(new, File)
+        assert disk_store.blobs.local_among([new.digest.hash]) == {new.digest.hash}
 
 
 @needs_pids
@@ -218,7 +267,7 @@ def test_an_event_that_comes_late(directory: SessionDirectory, project: Path) ->
     session = ClaudeEvents(project)
     event = session.event(session.prompt("go"))
     time.sleep(0.4)
-    assert directory.boundary(event).is_late
+    assert directory.boundary(event, lambda: None).is_late
 
 
 def test_private_and_derived_files_are_there(

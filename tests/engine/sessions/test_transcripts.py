@@ -190,7 +190,7 @@ def test_a_call_without_a_result_has_its_place(disk_store: Store, tmp_path: Path
 
     def report(payload: dict[str, Any]) -> None:
         event = events.event({**payload, "transcript_path": str(transcript)})
-        recorder.record(event, followed.boundary(event), name())
+        recorder.record(event, followed.boundary(event, lambda: None), name())
 
     try:
         report(events.prompt("go"))
