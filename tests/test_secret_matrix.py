@@ -23,7 +23,7 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import threads
 from engine.workflow import registry as workflows
-from tests.support import planted_project, readings
+from tests.support import planted_project, planted_session, readings
 from tests.support.engine import Cli, daemon, loop, says
 from tests.support.mcp import connected
 from tests.support.native import ensure_image
@@ -61,6 +61,7 @@ class Kept(NamedTuple):
 
     root: Path
     place: Path
+    thread: str
 
 
 def git(place: Path, *arguments: str) -> None:
@@ -114,7 +115,8 @@ def kept(
         id = cli("thread", "start", loop(2)["name"], *start).json["id"]
         assert daemon_socket.request(cli.root, "wait", id=id)["status"] == "ended"
         cli("watch", "--stop", place)
-    return Kept(cli.root, place)
+        planted_session.play(cli.root, place, tmp_path / "home")
+    return Kept(cli.root, place, id)
 
 
 def assert_none(ways: Iterator[tuple[str, bytes]]) -> None:
@@ -174,8 +176,10 @@ def in_images(store: Store) -> Iterator[tuple[str, bytes]]:
         yield f"image of {made.name}", ensure_image(store, made.root).read_bytes()
     for thread in threads.list_threads(store):
         for step in threads.backwards(store, thread):
-            root = TreeHash(step.payload["workspace"])
-            yield f"image of {step.hash}", ensure_image(store, root).read_bytes()
+            # A subagent has none of its own.
+            if step.payload["workspace"] is not None:
+                root = TreeHash(step.payload["workspace"])
+                yield f"image of {step.hash}", ensure_image(store, root).read_bytes()
 
 
 def test_they_are_in_no_way_out(cli: Cli, kept: Kept, tmp_path: Path) -> None:
@@ -194,7 +198,8 @@ def test_they_are_in_no_way_out(cli: Cli, kept: Kept, tmp_path: Path) -> None:
     cli("clone", remote.as_uri(), tmp_path / "clone")
     with Store.open(tmp_path / "clone") as clone:
         assert_none(in_store(clone))
-    cli("export", "work", "told", "watched", "@last", "-o", tmp_path / "archive")
+    archived = ("work", "told", "watched", kept.thread, "@last")
+    cli("export", *archived, "-o", tmp_path / "archive")
     cli("--store", tmp_path / "other", "init")
     cli("--store", tmp_path / "other", "import", tmp_path / "archive")
     with Store.open(tmp_path / "other") as other:
@@ -206,19 +211,19 @@ def test_they_are_here(cli: Cli, kept: Kept, tmp_path: Path) -> None:
     cli("checkpoint", "restore", "work", tmp_path / "back")
     for name, planted in planted_project.PLANTED.items():
         assert (tmp_path / "back" / name).read_bytes() == planted.content
-    cli("checkpoint", "restore", "@last@1", tmp_path / "step")
+    cli("checkpoint", "restore", f"{kept.thread}@1", tmp_path / "step")
+    cli("checkpoint", "restore", "@last@2.1", tmp_path / "turn")
     for name, planted in planted_project.PLANTED.items():
         assert (tmp_path / "step" / name).read_bytes().startswith(planted.content)
+        assert (tmp_path / "turn" / name).read_bytes() == planted.content
     git(tmp_path / "step", "fsck")
 
 
 async def test_agents_see_none(kept: Kept) -> None:
     with Store.open(kept.root) as store:
         async with connected(Reading(store.shown())) as agent:
-            thread = next(threads.newest_first(store)).id
-            said = [
-                await agent.call("list_checkpoints"),
-                await agent.call("read_thread", thread=thread),
-                await agent.call("context", thread=thread),
-            ]
+            said = [await agent.call("list_checkpoints")]
+            for thread in threads.newest_first(store):
+                said.append(await agent.call("read_thread", thread=thread.id))
+                said.append(await agent.call("context", thread=thread.id))
         assert_none(iter([("MCP", json.dumps(said).encode())]))
