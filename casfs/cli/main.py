@@ -72,6 +72,7 @@ COMMANDS = {
     "action": ("action", "cached commands: run, or replay the result"),
     "plugin": ("plugin", "dependency trees of a name and version, stored once"),
     "workspace": ("workspace.commands", "a tree as a writable directory"),
+    "worktree": ("worktree.commands", "a project as another directory, with a branch of its own"),
     "workflow": ("workflow.commands", "roles and the rules that route between them"),
     "agent": ("agent", "installed agents, which play roles"),
     "run": ("run", "run a workflow or an agent, watch it, apply its changes"),
@@ -87,7 +88,7 @@ COMMANDS = {
 }
 SECTIONS = {
     "Daily": "init status checkpoint undo diff blame log bisect ls cat search workspace"
-    " mount umount",
+    " worktree mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
     "Any agent": "attach rewind sessions detach watch mark",
     "Remotes": "remote push pull clone",

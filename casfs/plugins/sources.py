@@ -15,7 +15,6 @@ import lzma
 import os
 import re
 import stat
-import subprocess
 import tarfile
 import tempfile
 import zlib
@@ -32,6 +31,7 @@ from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, S
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import tarballs, zstd
+from casfs.system.git_program import NO_HOOKS, QUERY_TIMEOUT_S, git
 from casfs.trees import tree
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -43,16 +43,8 @@ WITHOUT_GIT = IgnoreRules(GIT_FOLDER + b"/")
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 GIT_UMASK = 0o022  # a commit is the same tree on every machine
-GIT_QUERY_TIMEOUT_S = 60.0
 GIT_FETCH_TIMEOUT_S = 1800.0
-SAFE_SETTINGS = ("core.hooksPath=/dev/null", "core.autocrlf=false", "advice.detachedHead=false")
-LOCAL_VARIABLES = (  # of a repository around the caller; not passed to git
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_COMMON_DIR",
-)
+SAFE_SETTINGS = (NO_HOOKS, "core.autocrlf=false", "advice.detachedHead=false")
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 OWN = b""  # no name: the properties of a directory itself
 Level = dict[bytes, "Entry | Level | Properties | None"]
@@ -97,7 +89,7 @@ def upstream(url: str, version: str, env: Mapping[str, str]) -> tuple[str, str]:
     where the repository has no such version, Failed on git errors."""
     tag = f"refs/tags/{version}"
     branch = f"refs/heads/{version}"
-    output = _git(["ls-remote", "--", url, tag, f"{tag}^{{}}", branch], env, GIT_QUERY_TIMEOUT_S)
+    output = _git(["ls-remote", "--", url, tag, f"{tag}^{{}}", branch], env, QUERY_TIMEOUT_S)
     refs = {name: commit for commit, name in (line.split("\t") for line in output.splitlines())}
     if tag in refs:
         return tag, refs.get(f"{tag}^{{}}", refs[tag])
@@ -116,7 +108,7 @@ def checkout(url: str, ref: str, env: Mapping[str, str]) -> Iterator[tuple[Path,
         os.mkdir(folder)
         os.chmod(folder, 0o755)
         folder_options = ["-C", folder]
-        _git([*folder_options, "init", "--quiet", "--template="], env, GIT_QUERY_TIMEOUT_S)
+        _git([*folder_options, "init", "--quiet", "--template="], env, QUERY_TIMEOUT_S)
         fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"]
         _git([*folder_options, *fetch, "--", url, ref], env, GIT_FETCH_TIMEOUT_S)
         _git(
@@ -126,35 +118,18 @@ def checkout(url: str, ref: str, env: Mapping[str, str]) -> Iterator[tuple[Path,
         )
         yield (
             Path(folder),
-            _git([*folder_options, "rev-parse", "HEAD"], env, GIT_QUERY_TIMEOUT_S).strip(),
+            _git([*folder_options, "rev-parse", "HEAD"], env, QUERY_TIMEOUT_S).strip(),
         )
 
 
 def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
-    settings = [word for setting in SAFE_SETTINGS for word in ("-c", setting)]
-    ours = {name: value for name, value in env.items() if name not in LOCAL_VARIABLES}
     try:
-        done = subprocess.run(
-            ["git", *settings, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env={**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-            timeout=timeout,
-            check=False,
-            umask=GIT_UMASK,
-        )
-    except FileNotFoundError:
-        raise Failed("git is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise Failed(f"git took longer than {timeout:g} s") from None
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
-        causes = (cause for cause in said if not cause.lower().startswith(("warning: ", "hint: ")))
-        line = next(causes, said[0]).removeprefix("fatal: ")
+        return git(arguments, env, settings=SAFE_SETTINGS, timeout=timeout, umask=GIT_UMASK)
+    except Failed as error:
+        line = str(error)
         for argument in arguments:  # hide passwords in URLs
             line = line.replace(argument, without_credentials(argument))
-        raise Failed(f"git: {line}")
-    return done.stdout.decode("utf-8", "surrogateescape")
+        raise Failed(line) from None
 
 
 # -- tarballs ---------------------------------------------------------------------------------

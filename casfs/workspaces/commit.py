@@ -109,7 +109,7 @@ def snapshot(
 
     def own_rules(patterns: bytes) -> IgnoreRules:
         with invalid_patterns_named(path):
-            return IgnoreRules(
+            rules = IgnoreRules(
                 patterns,
                 defaults=True,
                 keeps_derived=True,
@@ -117,6 +117,10 @@ def snapshot(
                 work=settings.work,
                 private=settings.private,
             )
+        # A file that leads to the repository of the project, and would lead others there.
+        if registry.WORKTREE in workspace.record:
+            rules.excluded = {os.fsencode(GIT): "the link to the repository"}
+        return rules
 
     def rules(patterns: bytes) -> IgnoreRules:
         return TrackedRules(own_rules(patterns), store, workspace.recorded)

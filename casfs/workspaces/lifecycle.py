@@ -18,10 +18,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
@@ -45,6 +46,7 @@ from casfs.workspaces import (
     strategies,
 )
 from casfs.workspaces.commit import is_dirty
+from casfs.workspaces.overlay_mount import OverlayLayers
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy, TreeLocator
 
@@ -57,11 +59,16 @@ def open(
     trees: TreeLocator,
     *,
     origin: Checkpoint | None = None,
+    image_tree: DatedTree | None = None,
+    worktree: Mapping[str, Any] | None = None,
     read_only: bool = False,
     verify: bool = False,
 ) -> Workspace:
     """Make `directory`, new or empty, a workspace of `state`. `origin`: the checkpoint of that
-    state; `verify`: its content is hashed first, also where the kernel reads it without us.
+    state; `image_tree`: of an open workspace, similar: an image of the differences is mounted over
+    its image, whose content is not looked at again; `worktree`: of the record of one
+    (`casfs.worktrees.worktree`); `verify`: its content is hashed first, also where the kernel reads
+    it without us.
 
     Opened again after a reboot or a crash, it is mounted as before, whatever `strategy` is.
     Raises Refused (the directory), Conflict (a workspace already), NotFound, Failed.
@@ -79,6 +86,12 @@ def open(
     new = registry.new(
         store, path, state=state, strategy=strategy, origin=origin, read_only=read_only, mode=mode
     )
+    fields: dict[str, Any] = {}
+    if image_tree is not None and strategy.native:
+        fields |= {registry.IMAGE_TREE: image_tree.tree, registry.IMAGE_TIMES: image_tree.times}
+    if worktree is not None:
+        fields[registry.WORKTREE] = worktree
+    new = replace(new, head=Head(new.root, {**new.record, **fields}))
     # Locked before it has a head: else a gc in another process would sweep a read-only one.
     with _locked_if_read_only(new):
         # Before the directory and the mount: `close` finds by the head what a crash leaves behind.
@@ -284,9 +297,11 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
     tried here."""
     strategy = workspace.strategy
     if strategy.mount is not None:
-        lowers = strategies.lower_locator(store, strategy, trees, verify=verify)
+        lowers = strategies.lower_locator(
+            store, strategy, trees, recheck=not _has_changes_layer(workspace), verify=verify
+        )
         # A function: it is called again where gc has evicted the image meanwhile.
-        strategies.mount(strategy, lambda: workspace.layers(lowers), trees)
+        strategies.mount(strategy, lambda: _layers(store, workspace, lowers), trees)
     elif strategy.layered:
         # Tried here, so that nothing is opened in which `workspace exec` would then fail.
         overlay_mount.try_namespace(workspace.layers(trees))
@@ -294,6 +309,20 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
     else:
         state = workspace.recorded
         restore(store, state, workspace.path, RestoreOptions(parents=True))
+
+
+def _has_changes_layer(workspace: Workspace) -> bool:
+    return registry.IMAGE_TREE in workspace.record
+
+
+def _layers(store: Store, workspace: Workspace, lowers: TreeLocator) -> OverlayLayers:
+    if not _has_changes_layer(workspace):
+        return workspace.layers(lowers)
+    from casfs.native import images
+
+    changes = workspace.folder / "changes"
+    images.write_layer(store, workspace.image_tree, workspace.lower, changes)
+    return workspace.layers(lowers, changes)
 
 
 def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False) -> None:

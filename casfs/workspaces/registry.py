@@ -13,6 +13,9 @@ workspaces. Its record:
     readOnly, made (we made the directory), openedAt (ms since 1970 UTC)
     mode         of a directory that was there before
     system       the boot and the process namespace that it was opened in
+    imageTree, imageTimes    of the image that is the lowest layer, where that is not of `base`:
+                 another one has what differs
+    worktree     of one that is a worktree: see `casfs.worktrees.worktree`
 
 A read-only workspace keeps its tree for as long as it is mounted anywhere, also when it was
 unmounted here while a container still uses it. It is orphaned then: its head is
@@ -53,6 +56,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 INITIAL_PID_NAMESPACE = str(0xEFFF_FFFC)  # its inode; all processes are visible in it
 BASE_TIMES = "baseTimes"  # of a record
+IMAGE_TREE = "imageTree"  # of a record
+IMAGE_TIMES = "imageTimes"  # of a record
+WORKTREE = "worktree"  # of a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,13 @@ class Workspace:
     def lower(self) -> DatedTree:
         """What it was opened with, below what was written since."""
         return DatedTree(self.record["base"], self.record.get(BASE_TIMES))
+
+    @property
+    def image_tree(self) -> DatedTree:
+        """The tree whose image is the lowest layer of a native one."""
+        if IMAGE_TREE not in self.record:
+            return self.lower
+        return DatedTree(self.record[IMAGE_TREE], self.record.get(IMAGE_TIMES))
 
     @property
     def path(self) -> Path:
@@ -133,11 +146,13 @@ class Workspace:
         # In another process namespace than that of the opening its users may be hidden from us.
         return pid_namespace in (opened_in[1], INITIAL_PID_NAMESPACE)
 
-    def layers(self, lowers: TreeLocator) -> OverlayLayers:
-        """`lowers`: the lower layer of a tree (`strategies.lower_locator`)."""
+    def layers(self, lowers: TreeLocator, changes: Path | None = None) -> OverlayLayers:
+        """`lowers`: the lower layer of a tree (`strategies.lower_locator`); `changes`: the image of
+        what differs from `image_tree`."""
         return OverlayLayers(
-            lowers(self.lower),
+            lowers(self.lower if changes is None else self.image_tree),
             self.upper,
+            changes=changes,
             work=self.upper.with_name("work"),
             point=self.path,
             read_only=self.record["readOnly"],

@@ -90,14 +90,19 @@ BY_WAY = {strategy.way: strategy for strategy in STRATEGIES.values()}
 
 
 def lower_locator(
-    store: Store, strategy: Strategy, trees: TreeLocator, *, verify: bool = False
+    store: Store,
+    strategy: Strategy,
+    trees: TreeLocator,
+    *,
+    recheck: bool = True,
+    verify: bool = False,
 ) -> TreeLocator:
     """Returns the function from a tree to its lower layer: its image, or its place in a mount. The
-    kernel reads the objects of an image without us, so they are looked at first, and hashed where
-    `verify` says so; a mount verifies what it reads."""
+    kernel reads the objects of an image without us, so they are looked at first (`recheck`), and
+    hashed where `verify` says so; a mount verifies what it reads."""
     from casfs.workspaces import image_mount
 
-    image = partial(image_mount.image, store, recheck=True, verify=verify)
+    image = partial(image_mount.image, store, recheck=recheck, verify=verify)
     return image if strategy.native else trees
 
 

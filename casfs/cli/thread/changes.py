@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import click
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.revisions import step_state
+from casfs.cli.applied import report_applied
 from casfs.cli.common import open_store
 from casfs.cli.diff import DiffFormat, format_options, print_state_diff
-from casfs.cli.diff_output import letter_json, shown_path
-from casfs.cli.output import echo_json, echo_line, json_option, wants_json, warn
-from casfs.cli.restore import aside_json, print_aside, print_failed, undo_command
+from casfs.cli.output import json_option
 from casfs.digest import NodeHash
 from casfs.errors import Usage
 from casfs.store.store import Store
@@ -78,41 +76,7 @@ def apply(id: str, directory: str, check: bool) -> int:
             check=check,
             on_change=save,
         )
-    merged = done.merged
-    if done.undone:
-        warn("an interrupted apply was undone before")
-    if done.skipped:
-        warn(f"{done.skipped} paths in .git are left out")
-    if wants_json():
-        echo_json(
-            {
-                "thread": thread.id,
-                "directory": directory,
-                "check": check,
-                "changes": list(map(letter_json, merged.changed)),
-                "conflicts": [
-                    {"path": os.fsdecode(path), "reason": why} for path, why in merged.conflicts
-                ],
-                "failed": [
-                    {"path": os.fsdecode(path), "reason": why} for path, why in done.failed.items()
-                ],
-                "aside": aside_json(done.aside),
-                "recordedAs": [f"{recorded.name}@{recorded.id}" for recorded in saved],
-            },
-            pretty=False,
-        )
-    else:
-        for change in merged.changed:
-            echo_line(change.letter.encode() + b" " + shown_path(change))
-        for path, why in merged.conflicts:
-            echo_line(b"conflict: %s: %s" % (path, why.encode()))
-        for checkpoint in saved:
-            echo_line(f"undo: {undo_command(checkpoint, directory)}")
-        if not merged.changed and not merged.conflicts:
-            echo_line("nothing to apply")
-    print_aside(done.aside)
-    print_failed(done.failed)
-    return 1 if merged.conflicts else 0
+    return report_applied(done, {"thread": thread.id}, directory, saved, check=check)
 
 
 def _steps(store: Store, text: str) -> tuple[Thread, RecordedState, RecordedState, NodeHash | None]:

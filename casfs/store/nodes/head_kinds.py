@@ -234,6 +234,15 @@ KINDS = (
             times=_ref("times", null=True),
             localTimes=_ref("times", null=True),
             baseTimes=_ref("times", null=True),
+            imageTree=_ref("directory"),
+            imageTimes=_ref("times", null=True),
+            worktree=_object(
+                {"name": _text(), "project": _text()},
+                git=_object(
+                    {"admin": _text(), "branch": _text(), "start": _text(), "madeBranch": FLAG}
+                ),
+                applied=_text(),
+            ),
         ),
     ),
     HeadKind(

@@ -39,10 +39,12 @@ ReadShared = Callable[[str], bytes]
 
 
 class IndexEntry(NamedTuple):
-    """`path` is empty where a split index gives a shared entry another object."""
+    """`path` is empty where a split index gives a shared entry another object; `offset`: where it
+    begins in its file."""
 
     path: bytes
     object_id: bytes
+    offset: int
 
 
 class TrackedFiles:
@@ -134,7 +136,8 @@ def entries(data: bytes, name: str, read_shared: ReadShared) -> Mapping[bytes, b
     Invalid for anything but an index."""
     for id_bytes in ID_BYTES:  # what it is, only the repository's configuration says
         try:
-            return dict(_merged(data, id_bytes, read_shared))
+            merged = _merged(data, id_bytes, read_shared)
+            return {entry.path: entry.object_id for entry in merged}
         except (struct.error, ValueError, IndexError, OSError, CasfsError):
             continue
     raise Invalid(
@@ -145,27 +148,27 @@ def entries(data: bytes, name: str, read_shared: ReadShared) -> Mapping[bytes, b
 
 def _merged(data: bytes, id_bytes: int, read_shared: ReadShared) -> Iterator[IndexEntry]:
     """Yields the entries of an index and of the shared one that it may build on."""
-    own, end = _own_entries(data, id_bytes)
+    own, end = own_entries(data, id_bytes)
     split = _extension(data, end, len(data) - id_bytes)
     if split is None or not any(split[:id_bytes]):
         yield from own
         return
     shared_name = f"sharedindex.{split[:id_bytes].hex()}"
-    shared, _ = _own_entries(read_shared(shared_name), id_bytes)
+    shared, _ = own_entries(read_shared(shared_name), id_bytes)
     deleted, offset = _bitmap(split, id_bytes, len(shared))
     replaced, _ = _bitmap(split, offset, len(shared))
     nameless = iter([entry for entry in own if not entry.path])
     for position, entry in enumerate(shared):
         if position in replaced:
-            entry = IndexEntry(entry.path, next(nameless, entry).object_id)
+            entry = entry._replace(object_id=next(nameless, entry).object_id)
         if position not in deleted:
             yield entry
     yield from (entry for entry in own if entry.path)
 
 
-def _own_entries(data: bytes, id_bytes: int) -> tuple[list[IndexEntry], int]:
-    """Returns the entries of one file, and the position behind them. Raises ValueError, IndexError
-    or struct.error for anything but an index."""
+def own_entries(data: bytes, id_bytes: int) -> tuple[list[IndexEntry], int]:
+    """Returns the entries of one index file, and the position behind them. Raises ValueError,
+    IndexError or struct.error for anything but an index."""
     signature, version, count = HEADER.unpack_from(data)
     if signature != SIGNATURE or version not in (2, 3, 4):
         raise ValueError("not an index of git")
@@ -173,6 +176,7 @@ def _own_entries(data: bytes, id_bytes: int) -> tuple[list[IndexEntry], int]:
     path = b""
     own: list[IndexEntry] = []
     for _ in range(count):
+        offset = start
         position = start + STAT_BYTES + id_bytes + FLAGS.size
         object_id = data[start + STAT_BYTES : start + STAT_BYTES + id_bytes]
         (flags,) = FLAGS.unpack_from(data, position - FLAGS.size)
@@ -190,7 +194,7 @@ def _own_entries(data: bytes, id_bytes: int) -> tuple[list[IndexEntry], int]:
             path = data[position:end]
             # One to eight NULs fill an entry up to a multiple of eight bytes.
             start += (end - start) // 8 * 8 + 8
-        own.append(IndexEntry(path, object_id))
+        own.append(IndexEntry(path, object_id, offset))
     return own, start
 
 

@@ -1,0 +1,82 @@
+"""`worktree apply` and `worktree rm`: what becomes of the changes in a worktree."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.create import create_before_restore
+from casfs.cli import implicit_mount
+from casfs.cli.applied import report_applied
+from casfs.cli.common import open_store
+from casfs.cli.output import echo_result, json_option
+from casfs.cli.worktree import common
+from casfs.trees.recorded_state import RecordedState
+from casfs.worktrees import worktree
+from casfs.worktrees.worktree import Applying
+
+
+@click.command()
+@click.argument("name")
+@click.option("--to", "target", metavar="DIR", help="By default the project.")
+@click.option("--check", is_flag=True, help="Print what would be changed; change nothing.")
+@click.option("--ignored", is_flag=True, help="Also what git ignores, but for derived directories.")
+@json_option
+def apply(name: str, target: str | None, check: bool, ignored: bool) -> int:
+    """Bring what was changed in a worktree to its project, or another directory, by a three-way
+    merge.
+
+    Files alone: commits stay on the worktree's branch. What git ignores stays, too: what was built,
+    and an .env. Exit 1 where both changed the same: in text the conflict is marked as by git, and
+    each is named. A checkpoint records the directory before it is changed.
+
+    \b
+    casfs worktree apply try --check
+    casfs worktree apply try --to ../other
+    """
+    saved: list[Checkpoint] = []
+    with open_store() as store:
+        source = common.find(store, name)
+        directory = source.project if target is None else Path(target)
+
+        def save(state: RecordedState) -> None:
+            what = f"worktree {name}"
+            saved.append(create_before_restore(store, state, directory=directory, what=what))
+
+        options = Applying(directory, check=check, with_ignored=ignored, on_change=save)
+        done = worktree.apply(store, source, options, os.environ)
+    return report_applied(done, {"worktree": name}, str(directory), saved, check=check)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--keep", is_flag=True, help="Record its content as checkpoint worktree-NAME first.")
+@click.option("--force", is_flag=True, help="Also where changes are lost.")
+@json_option
+def rm(name: str, keep: bool, force: bool) -> None:
+    """Remove a worktree.
+
+    Refused while programs run in it, and where changes would be lost: those that are neither
+    applied nor committed. Its branch goes with it where it has no commit of its own.
+
+    \b
+    casfs worktree rm try
+    casfs worktree rm try --keep
+    """
+    with open_store() as store:
+        removed = common.find(store, name)
+        kept = worktree.keep(store, removed) if keep else None
+        is_branch_gone = worktree.remove(store, removed, os.environ, force=force or keep)
+        implicit_mount.end_unused(store, os.environ)
+    link = removed.link
+    value = {
+        "removed": name,
+        "branch": None if link is None or is_branch_gone else link.branch,
+        "checkpoint": None if kept is None else f"{kept.name}@{kept.id}",
+    }
+    branch = f"; branch {value['branch']} stays" if value["branch"] else ""
+    checkpoint = f"; kept as {value['checkpoint']}" if kept else ""
+    echo_result(value, f"{name} removed{branch}{checkpoint}")

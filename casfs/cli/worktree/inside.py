@@ -1,0 +1,47 @@
+"""`worktree shell` and `worktree run`: programs in a worktree."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from casfs.cli.common import open_store
+from casfs.cli.workspace.exec import execute, private_layers
+from casfs.cli.worktree import common
+
+NAME_VARIABLE = "CASFS_WORKTREE"
+
+
+@click.command()
+@click.argument("name")
+def shell(name: str) -> None:
+    """Start your shell in a worktree.
+
+    \b
+    casfs worktree shell try
+    """
+    _run(name, [os.environ.get("SHELL") or pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"])
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(name: str, command: tuple[str, ...]) -> None:
+    """Run a command in a worktree; exits with its exit code.
+
+    \b
+    casfs worktree run try -- sh -c 'make && make test'
+    """
+    _run(name, command)
+
+
+def _run(name: str, command: Sequence[str]) -> NoReturn:
+    with open_store() as store:
+        worktree = common.find(store, name)
+        os.environ[NAME_VARIABLE] = worktree.name
+        layers = private_layers(store, worktree.workspace)
+    execute(worktree.workspace, layers, command)

@@ -1,0 +1,101 @@
+"""Copies an index of git for another work tree that holds the same files, with the stats that these
+have there: else the first `git status` would read every file again.
+
+An entry gets the new stat only where nothing can have changed: the file in the old work tree has
+the stat of its entry still, and the one in the new work tree its size and time. Every other entry
+stays as it is, so git compares the content, as it does for those whose time is not before that of
+the index (racy, in git's words).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import struct
+from pathlib import Path
+
+from casfs.errors import CasfsError
+from casfs.trees.git.index import EXTENSION, ID_BYTES, STAT_BYTES, own_entries
+
+STAT = struct.Struct(">10I")
+WORD = 0xFFFFFFFF
+# Those that say nothing of the work tree itself: the cache of trees, of resolved conflicts, and
+# that some directories are one entry. The others may be left out by what git says of capitals.
+KEPT = (b"TREE", b"REUC", b"sdir")
+
+
+class UnsupportedIndex(CasfsError):
+    """An index that is not understood, as a split one: git itself must refresh it."""
+
+
+def moved(index: Path, old: Path, new: Path) -> bytes:
+    """Returns the index of the work tree `old` for `new`. Raises UnsupportedIndex, OSError."""
+    with index.open("rb") as file:
+        data = file.read()
+        written_s = int(os.fstat(file.fileno()).st_mtime)
+    for id_bytes in ID_BYTES:
+        try:
+            entries, end = own_entries(data, id_bytes)
+            extensions = _kept_extensions(data, end, len(data) - id_bytes)
+        except (struct.error, ValueError, IndexError, UnsupportedIndex):
+            continue
+        result = bytearray(data[:end])
+        for entry in entries:
+            packed = _moved_stat(data, entry.offset, old, new, entry.path, written_s)
+            if packed is not None:
+                result[entry.offset : entry.offset + STAT_BYTES] = packed
+        result += extensions
+        # A setting of git writes zeros in place of the checksum.
+        if not any(data[-id_bytes:]):
+            return bytes(result) + bytes(id_bytes)
+        hasher = hashlib.sha1 if id_bytes == ID_BYTES[0] else hashlib.sha256
+        return bytes(result) + hasher(result).digest()
+    raise UnsupportedIndex(f"{index}: not an index that is understood")
+
+
+def _moved_stat(
+    data: bytes, offset: int, old: Path, new: Path, path: bytes, written_s: int
+) -> bytes | None:
+    """Returns the stat of an entry in the new work tree, None where it stays as it is."""
+    recorded = data[offset : offset + STAT_BYTES]
+    fields = STAT.unpack(recorded)
+    modified_s, mode = fields[2], fields[6]
+    if modified_s >= written_s or stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFLNK):
+        return None
+    try:
+        before = os.lstat(os.path.join(os.fsencode(old), path))
+        if _packed(before, mode) != recorded:
+            return None
+        after = os.lstat(os.path.join(os.fsencode(new), path))
+    except OSError:
+        return None
+    is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    return _packed(after, mode) if is_same else None
+
+
+def _packed(status: os.stat_result, mode: int) -> bytes:
+    """Returns a stat as an entry has it, with the mode that git has recorded."""
+    created_s, created_ns = divmod(status.st_ctime_ns, 1_000_000_000)
+    modified_s, modified_ns = divmod(status.st_mtime_ns, 1_000_000_000)
+    times = (created_s, created_ns, modified_s, modified_ns)
+    owner = (status.st_uid, status.st_gid)
+    fields = (*times, status.st_dev, status.st_ino, mode, *owner, status.st_size)
+    return STAT.pack(*(field & WORD for field in fields))
+
+
+def _kept_extensions(data: bytes, offset: int, end: int) -> bytes:
+    """Returns the extensions that hold for another work tree. Raises UnsupportedIndex for one
+    without which the index cannot be read, ValueError for anything but extensions."""
+    kept = b""
+    while offset < end:
+        signature, size = EXTENSION.unpack_from(data, offset)
+        whole = data[offset : offset + EXTENSION.size + size]
+        if signature in KEPT:
+            kept += whole
+        elif not signature[:1].isupper():
+            raise UnsupportedIndex(f"an index with the extension {signature!r}")
+        offset += EXTENSION.size + size
+    if offset != end:
+        raise ValueError("not an index of git")
+    return kept
