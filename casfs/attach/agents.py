@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -12,7 +12,8 @@ class OutsideAgent:
     """`user_file`: its settings, in the home directory; `project_file`: those in a project that no
     team shares, None where it has none. `events`: those that are reported, by command hooks;
     `timeout`: of a hook, in the unit of the agent. `plugin`: the name of a file beside this module
-    that is written instead. `note`: what a person has to do after that."""
+    that is written instead. `worktrees`: by the event by which it has a worktree made or removed,
+    what `casfs worktree hook` is to do. `note`: what a person has to do after that."""
 
     name: str
     user_file: str
@@ -20,6 +21,7 @@ class OutsideAgent:
     events: tuple[str, ...] = ()
     timeout: int = 10
     plugin: str | None = None
+    worktrees: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
     def settings(self, project: Path | None, home: Path) -> Path:
@@ -48,6 +50,7 @@ CLAUDE = OutsideAgent(
         "Stop",
         "SessionEnd",
     ),
+    worktrees={"WorktreeCreate": "create", "WorktreeRemove": "remove"},
 )
 CODEX = OutsideAgent(
     "codex",

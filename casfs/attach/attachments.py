@@ -9,8 +9,9 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from casfs.attach import settings, spool
 from casfs.attach.agents import AGENTS, OutsideAgent
@@ -22,6 +23,7 @@ from casfs.system.files import os_errors, replacing
 FILE = "attached.json"
 LOCK = "attached"
 MAX_SETTINGS_BYTES = 16 << 20
+WORKTREE_TIMEOUT_S = 600  # the first one of a project records all of it
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,12 @@ def load(root: Path) -> Attachments:
         raise Invalid(f"{path} is damaged: {error}; delete it, and attach again") from None
 
 
-def plan(root: Path, agent: OutsideAgent, project: Path | None, home: Path) -> SettingsChange:
-    """Returns what `attach` would write. Raises Conflict where the agent is attached there, Refused
-    and Invalid for a settings file that is not to be changed."""
+def plan(
+    root: Path, agent: OutsideAgent, project: Path | None, home: Path, *, worktrees: bool = False
+) -> SettingsChange:
+    """Returns what `attach` would write. `worktrees`: also the hooks by which the agent has its
+    worktrees made. Raises Conflict where the agent is attached there, Refused and Invalid for a
+    settings file that is not to be changed."""
     if project is not None and agent.project_file is None:
         raise Refused(f"{agent.name} has no settings of a project that are yours alone; use --user")
     file = agent.settings(project, home)
@@ -86,14 +91,41 @@ def plan(root: Path, agent: OutsideAgent, project: Path | None, home: Path) -> S
     program = root / spool.HOOKS / spool.PROGRAM
     try:
         if agent.plugin is None:
-            after, emptied = _with_hooks(agent, file, program, before or "")
+            hooks = _hooks(root, agent, worktrees=worktrees)
+            after, emptied = _with_hooks(agent, file, marker(root), before or "", hooks)
         else:
             after, emptied = _plugin(agent, file, program, before), {}
     except Invalid as error:
         raise Invalid(f"{file} {error}; it stays as it is") from None
     directory = None if project is None else str(project)
     attachment = Attachment(agent.name, directory, str(file), emptied, tuple(created), now_ms())
+    for earlier in load(root).attached:
+        if earlier.file == attachment.file:  # whose hooks stay: what was there before them counts
+            attachment = replace(
+                attachment, emptied={**emptied, **earlier.emptied}, created=earlier.created
+            )
     return SettingsChange(attachment, before, after)
+
+
+def marker(root: Path) -> str:
+    """Returns the text that only commands of our hooks have."""
+    return f"{root / spool.HOOKS}/"
+
+
+def _hooks(root: Path, agent: OutsideAgent, *, worktrees: bool) -> dict[str, dict[str, Any]]:
+    """Returns the hook for each event."""
+    program = root / spool.HOOKS / spool.PROGRAM
+    report = {"type": "command", "command": command(program, agent), "timeout": agent.timeout}
+    hooks: dict[str, dict[str, Any]] = dict.fromkeys(agent.events, report)
+    if worktrees:
+        script = shlex.quote(str(root / spool.HOOKS / spool.WORKTREE_SCRIPT))
+        for event, task in agent.worktrees.items():
+            hooks[event] = {
+                "type": "command",
+                "command": f"{script} {task}",
+                "timeout": WORKTREE_TIMEOUT_S,
+            }
+    return hooks
 
 
 def _missing(file: Path, above: Path) -> list[str]:
@@ -103,13 +135,15 @@ def _missing(file: Path, above: Path) -> list[str]:
 
 
 def _with_hooks(
-    agent: OutsideAgent, file: Path, program: Path, before: str
+    agent: OutsideAgent, file: Path, marker: str, before: str, hooks: Mapping[str, Any]
 ) -> tuple[str, dict[str, str]]:
-    """Returns the settings with our hooks. Raises Conflict, Refused, Invalid."""
-    if settings.events(before, str(program)):
+    """Returns the settings with those of our hooks that they lack. Raises Conflict where that is
+    none, Refused, Invalid."""
+    present = settings.events(before, marker)
+    missing = {event: hook for event, hook in hooks.items() if event not in present}
+    if not missing:
         raise Conflict(f"{agent.name} is attached in {file} already")
-    hook = {"type": "command", "command": command(program, agent), "timeout": agent.timeout}
-    after, emptied = settings.with_hooks(before, dict.fromkeys(agent.events, hook))
+    after, emptied = settings.with_hooks(before, missing)
     if json.loads(after).get("disableAllHooks") is True:
         raise Refused(f"{file} turns all hooks off (disableAllHooks)")
     return after, emptied
@@ -177,7 +211,7 @@ def _take_out(root: Path, attachment: Attachment) -> None:
     before = _read(file)
     if before is None:  # the project was deleted, or moved
         return
-    program = str(root / spool.HOOKS / spool.PROGRAM)
+    program = marker(root)
     is_plugin = AGENTS[attachment.agent].plugin is not None
     try:
         after = "{}"
@@ -211,12 +245,11 @@ def reported_events(root: Path, attachment: Attachment) -> set[str] | None:
     """Returns the events for which the settings of an attachment have our hooks now; None where
     they cannot be read."""
     agent = AGENTS[attachment.agent]
-    program = str(root / spool.HOOKS / spool.PROGRAM)
     try:
         text = _read(Path(attachment.file)) or ""
         if agent.plugin is not None:
-            return set(agent.events) if program in text else None
-        return settings.events(text, program)
+            return set(agent.events) if marker(root) in text else None
+        return settings.events(text, marker(root))
     except (Invalid, Refused):
         return None
 

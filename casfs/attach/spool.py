@@ -3,6 +3,7 @@
     hooks/report.py      the hook program, which agents run
     hooks/socket         a link to the daemon's socket
     hooks/start-daemon   a script, run where a session begins and no daemon runs
+    hooks/worktree       a script, which makes and removes worktrees for an agent
     spool/<name>         an event each: a line of the hook program, then the agent's own JSON
     spool/aside/<name>   one that could not be recorded: of an unknown form, damaged
     spool/missed         empty; its times say when events were lost, as the disk was full
@@ -33,6 +34,7 @@ MISSED = "missed"
 ASIDE = "aside"
 MISSED_SHOWN_MS = 7 * 86_400_000
 PROGRAM = "report.py"
+WORKTREE_SCRIPT = "worktree"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 KEPT_VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XDG_RUNTIME_DIR")
 
@@ -61,6 +63,7 @@ def prepare(root: Path, env: Mapping[str, str]) -> Path:
             with replacing(program, durable=True) as file:
                 file.write(source)
         _write_start_script(root, env)
+        _write_worktree_script(root, env)
         missed = root / SPOOL / MISSED
         if not missed.exists():
             missed.touch(mode=0o600)
@@ -97,6 +100,17 @@ def _write_start_script(root: Path, env: Mapping[str, str]) -> None:
     script = root / HOOKS / "start-daemon"
     with replacing(script) as file:
         file.write(f"#!/bin/sh\n{shlex.join(words)}\n".encode())
+    script.chmod(0o700)
+
+
+def _write_worktree_script(root: Path, env: Mapping[str, str]) -> None:
+    # In the environment of the agent: git may need what a person has set there.
+    settings = [f"{name}={value}" for name, value in env.items() if name.startswith("CASFS_")]
+    words = ["exec", "/usr/bin/env", *settings, sys.executable, "-P", "-m", "casfs"]
+    words += ["--store", str(root), "worktree", "hook"]
+    script = root / HOOKS / WORKTREE_SCRIPT
+    with replacing(script) as file:
+        file.write(f'#!/bin/sh\n{shlex.join(words)} "$1"\n'.encode())
     script.chmod(0o700)
 
 

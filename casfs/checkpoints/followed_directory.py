@@ -18,9 +18,11 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from casfs.errors import CasfsError, Failed, NotFound
@@ -30,6 +32,7 @@ from casfs.system.clock import now_ms
 from casfs.system.directory_events import Event, EventSource, Key
 from casfs.system.files import closing_fd
 from casfs.system.paths import open_directory, open_top, printable
+from casfs.trees.git.index import TrackedFiles
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import derived, exclusions, policy, stat_cache, working_tree
@@ -42,9 +45,22 @@ EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
 RULES = b".gitignore", b".git"  # by which directories are derived
 ABOVE = b".."  # the path of the directory that holds the followed one
 # What a snapshot reports by path of the directories that it lists, and of no others.
-CARRIED = ("private", "derived", "findings", "purged", "unreadable")
+CARRIED = ("private", "derived", "findings", "purged", "unreadable", "git_files")
+MAX_NOTED = 100_000  # changed names between two looks
 WRITE_CACHE_S = 5.0  # between two times that the rows of looks are written
 Observer = Callable[[bytes, Event], None]
+
+
+class Extent(NamedTuple):
+    """What is recorded of a directory. `keeps_derived`: as of a thread; `excluded`: paths that are
+    left out, with the reason; `max_bytes`: a look at more is Refused."""
+
+    keeps_derived: bool = False
+    excluded: Mapping[bytes, str] = MappingProxyType({})
+    max_bytes: int | None = None
+
+
+ORDINARY = Extent()
 
 
 class Look(NamedTuple):
@@ -60,8 +76,8 @@ class Look(NamedTuple):
 class FollowedDirectory:
     """`fd` is readable when the kernel has reported something. `pending`: something may have
     changed since the holder last set it to False, even if it was looked at; the times are of the
-    first and the last change since then. `keeps_derived`: as of a thread; `max_bytes`: a look at
-    more is Refused; `observe` is called with the path of each change and its event.
+    first and the last change since then. `observe` is called with the path of each change and its
+    event.
     Every method may block; the holder serialises them."""
 
     def __init__(
@@ -70,13 +86,11 @@ class FollowedDirectory:
         directory: Path,
         *,
         fanotify: bool = True,
-        keeps_derived: bool = False,
-        max_bytes: int | None = None,
+        extent: Extent = ORDINARY,
         observe: Observer | None = None,
     ) -> None:
         self._store = store
-        self._keeps_derived = keeps_derived
-        self._max_bytes = max_bytes
+        self._extent = extent
         self._observe = observe
         self._directory = directory
         self._name = os.fsencode(directory.name)
@@ -100,6 +114,7 @@ class FollowedDirectory:
         self.excluded: list[Excluded] = []
         # What is compared at each look, since no event tells of it.
         self._mounts = list[Path]()
+        self._tracked = TrackedFiles(directory, above=True)
         self._purged = store.purged.replaced()
         # The last look. `seen`: what it and those before reported of directories as they are.
         self._state: RecordedState
@@ -170,6 +185,9 @@ class FollowedDirectory:
         if self._observe is not None:
             self._observe(path[1:], event)
         self._changes.names[directory].add(name)
+        self._noted += 1
+        if self._noted > MAX_NOTED:  # a directory at which nobody looks
+            self.mark_everything()
         # What came with it had no events here.
         if event.is_moved:
             self._changes.below.add(path)
@@ -202,6 +220,7 @@ class FollowedDirectory:
 
     def mark_everything(self) -> None:
         self._changes = Changes(below={b""})
+        self._noted = 0
         self.first_change = self.last_change = time.monotonic()
         self.pending = True
 
@@ -230,7 +249,7 @@ class FollowedDirectory:
             except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
                 self.mark_everything()
                 if was_stale:
-                    raise
+                    raise Failed(f"gc deletes what was recorded of {self._directory}") from None
                 self._uses_cache = False
                 was_stale = True
             except BaseException:
@@ -251,15 +270,24 @@ class FollowedDirectory:
         return len(self._store.blobs.info(needed)) == len(needed)
 
     def _read_rules(self) -> IgnoreRules:
-        return exclusions.ignore_rules(
+        rules = exclusions.ignore_rules(
             self._store,
             self._directory,
             SnapshotReport(),
-            keeps_derived=self._keeps_derived,
+            keeps_derived=self._extent.keeps_derived,
         )
+        rules.excluded = {**rules.excluded, **self._extent.excluded}
+        return rules
 
     def _mark_what_has_no_event(self, fd: int, rules: IgnoreRules) -> None:
         self._mark_changed_links()
+        # By git's index what is private becomes work, and it may be outside of the directory.
+        if self._tracked.has_changed():
+            self._tracked = TrackedFiles(self._directory, above=True)
+            self._list_again(b"")
+        for path in self.seen.unreadable:
+            directory, _, name = (b"/" + path).rpartition(b"/")
+            self._changes.names[directory].add(name)
         # Where a directory further up is moved, the path leads to another one without an event.
         is_other = os.fstat(fd)[1:3] != self._identity
         are_other_rules = rules.fingerprint != self._rules.fingerprint
@@ -292,10 +320,11 @@ class FollowedDirectory:
         rules = self._read_rules()
         self._rules = rules
         self._identity = os.fstat(fd)[1:3]
+        self._tracked = TrackedFiles(self._directory, above=True)  # it may be a repository by now
         # One unreadable file must not keep the rest from being recorded.
         scanner = policy.load(self._store).scanner()
         self._options = SnapshotOptions(
-            scanner=scanner, leaves_out_unreadable=True, limit=self._max_bytes
+            scanner=scanner, leaves_out_unreadable=True, limit=self._extent.max_bytes
         )
         self.seen = SnapshotReport()
         # Loaded again: other rules have other rows, and a failed look leaves them half changed.
@@ -324,10 +353,15 @@ class FollowedDirectory:
         # Taken before anything is read: a change that comes meanwhile is in the next ones.
         changes = self._changes
         self._changes = Changes()
+        self._noted = 0
 
         def notify_read() -> None:
             # Else all of it is read once more (`_note_link`).
             if b"" not in self._changes.below:
+                # Git's index, too: an agent that goes on may have it track what is private.
+                for candidates in (report, self.seen):
+                    for path in (*candidates.private, *candidates.findings):
+                        self._tracked.has(path)
                 all_read()
 
         self._is_full = b"" in changes.below
@@ -352,10 +386,13 @@ class FollowedDirectory:
             # Before the division, which decides by the report what is private in all of the tree.
             self._carry(report, snapshot.gone)
             known = Target(self._store, self._directory).restored_state()
-            earlier = working_tree.Earlier(base, known)
+            earlier = working_tree.Earlier(base, known, tracked=self._tracked)
+            findings = dict(report.findings)
             state = working_tree.divide(
                 self._store, batch, full, self._directory, report=report, earlier=earlier
             )
+            # The division drops findings that a setting allows, which may be taken back.
+            self.seen = replace(report, findings=findings)
         if self._is_full:
             self.excluded = report.excluded
         # Only now: a row must not name a node that the batch has not committed.
@@ -394,6 +431,8 @@ class FollowedDirectory:
             entries = getattr(report, kind)
             for path, value in getattr(self.seen, kind).items():
                 directory = (b"/" + path).rpartition(b"/")[0]
+                if value == derived.CACHE_TAG.decode():  # its own listing reports that
+                    directory = b"/" + path
                 if directory not in self._listed and directory not in gone:
                     entries.setdefault(path, value)
         self.seen = report

@@ -36,11 +36,13 @@ user_option = click.option("--user", is_flag=True, help="In all projects of your
 @dataclass(frozen=True)
 class AttachOptions:
     """Of `attach AGENT`. `project`: the directory, None for the default; `trust`: the hooks, as
-    codex asks for; `service`: make the daemon a service where there is systemd."""
+    codex asks for; `worktrees`: also have its worktrees made by casfs; `service`: make the daemon a
+    service where there is systemd."""
 
     project: str | None
     user: bool
     trust: bool
+    worktrees: bool
     service: bool
     dry_run: bool
 
@@ -50,6 +52,7 @@ class AttachOptions:
 @project_option
 @user_option
 @click.option("--trust", is_flag=True, help="Of codex: also trust the hooks, as codex asks.")
+@click.option("--worktrees", is_flag=True, help="Of claude: have its worktrees made by casfs.")
 @click.option(
     "--service/--no-service",
     default=True,
@@ -75,6 +78,7 @@ def attach(
     \b
     casfs attach claude
     casfs attach claude --user
+    casfs attach claude --worktrees
     casfs attach codex --trust
     casfs attach --list
     casfs attach --pause ./private
@@ -116,15 +120,17 @@ def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
     dry_run = options.dry_run
     if options.trust and agent is not agents.CODEX:
         raise Usage(f"--trust is for codex; {agent.name} does not ask for it")
+    if options.worktrees and not agent.worktrees:
+        raise Usage(f"--worktrees is for claude; {agent.name} makes none by hooks")
     directory = _project(agent, options.project, options.user)
     if directory is not None:
         refuse_home_or_root(directory, force=None)
         _refuse_tracked(agent.settings(directory, Path.home()), directory)
     root = store_root()
     has_service = options.service and user_service.is_available()
-    change = attachments.plan(root, agent, directory, Path.home())
+    change = attachments.plan(root, agent, directory, Path.home(), worktrees=options.worktrees)
     if not wants_json():
-        for line in _diff(change) if dry_run else _summary(root, change):
+        for line in _diff(change) if dry_run else _summary(root, change, options):
             echo_line(line)
         if has_service:
             file = user_service.unit_file(root, os.environ)
@@ -202,11 +208,14 @@ def _refuse_tracked(file: Path, directory: Path) -> None:
         raise Refused(f"git tracks {file}, which others share; take it out, or attach with --user")
 
 
-def _summary(root: Path, change: SettingsChange) -> Iterator[str]:
+def _summary(root: Path, change: SettingsChange, options: AttachOptions) -> Iterator[str]:
     agent = agents.AGENTS[change.attachment.agent]
     what = f"a hook for {', '.join(agent.events)}" if agent.events else "a plugin"
     yield f"{change.attachment.file} gets {what}:"
     yield f"  {attachments.command(root / spool.HOOKS / spool.PROGRAM, agent)}"
+    if options.worktrees:
+        yield f"and for {', '.join(agent.worktrees)}:"
+        yield f"  {root / spool.HOOKS / spool.WORKTREE_SCRIPT}"
 
 
 def _diff(change: SettingsChange) -> Iterator[str]:

@@ -11,6 +11,8 @@ from casfs.errors import Failed
 QUERY_TIMEOUT_S = 60.0
 CAUSE = re.compile(r"^(fatal|error): ")
 NO_HOOKS = "core.hooksPath=/dev/null"
+# A question takes no lock: it would make a commit fail that is under way.
+SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 LOCAL_VARIABLES = (  # of a repository around the caller; not passed to git
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -39,7 +41,7 @@ def git(
             ["git", *options, *arguments],
             input=sent,
             capture_output=True,
-            env={**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            env={**ours, **SETTINGS},
             timeout=timeout,
             check=False,
             umask=umask,

@@ -167,6 +167,17 @@ def remove_mark() -> None:
     resource.setrlimit(MARK_LIMIT, (OUTLIVING if is_free else hard, hard))
 
 
+def are_in(directory: Path) -> bool:
+    """Returns whether a process that can be looked at has its working directory there."""
+    top = str(directory.resolve())
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            working = os.readlink(link)
+            if working == top or working.startswith(f"{top}/"):
+                return True
+    return False
+
+
 def threads_of_user() -> int:
     """Returns how many threads the user of this process has."""
     count = 0

@@ -113,7 +113,7 @@ def snapshot(
                 patterns,
                 defaults=True,
                 keeps_derived=True,
-                keeps_git=has_git,
+                keeps_git=has_git or registry.WORKTREE in workspace.record,
                 work=settings.work,
                 private=settings.private,
             )

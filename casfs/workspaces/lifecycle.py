@@ -321,6 +321,8 @@ def _layers(store: Store, workspace: Workspace, lowers: TreeLocator) -> OverlayL
     from casfs.native import images
 
     changes = workspace.folder / "changes"
+    # Programs may still have the one before mounted, after a lazy unmount: it stays theirs.
+    changes.unlink(missing_ok=True)
     images.write_layer(store, workspace.image_tree, workspace.lower, changes)
     return workspace.layers(lowers, changes)
 

@@ -263,7 +263,8 @@ def orphan(store: Store, workspace: Workspace) -> None:
 def check_open(workspace: Workspace) -> None:
     """Raises Refused for a workspace that must be opened again first."""
     if workspace.state == "unmounted":
-        raise Refused(f"{workspace.path} is not mounted; open it again: `casfs workspace open`")
+        verb = "worktree list" if WORKTREE in workspace.record else "workspace open"
+        raise Refused(f"{workspace.path} is not mounted; open it again: `casfs {verb}`")
 
 
 def check_writable(workspace: Workspace) -> None:

@@ -55,6 +55,11 @@ class Strategy:
         return self.name != COPY
 
     @property
+    def is_visible(self) -> bool:
+        """Whether all programs see it."""
+        return self.mount is not None or not self.layered
+
+    @property
     def native(self) -> bool:
         """Whether the lower layer is an image, not a tree in a mount of the store."""
         return self.name == NATIVE

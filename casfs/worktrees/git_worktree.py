@@ -4,6 +4,9 @@ Git makes an empty one, locked, so that nothing prunes it while its directory is
 the files are there, its index is the project's own: what was changed or staged is so here, too.
 What the repository shares stays shared: refs, stashes, configuration, hooks.
 
+What is asked about a work tree is asked by the directory that the record has of it in the
+repository, never by its `.git` file: whatever runs in there may have replaced that.
+
 Format: Documentation/gitrepository-layout of git.
 """
 
@@ -11,13 +14,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from casfs.errors import Failed, Refused
+from casfs.errors import Conflict, Failed, Refused
+from casfs.system import rmtree
 from casfs.system.files import os_errors
 from casfs.system.git_program import NO_HOOKS, git
 from casfs.trees.git import index_stats
@@ -28,6 +32,8 @@ from casfs.trees.git.index import GIT, pointed_to
 UNFINISHED = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD")
 # Before an object id in a record: a text of 64 digits alone would be one of ours.
 COMMIT = "commit "
+LOCK_REASON = "casfs worktree "
+ORDINARY_TAG = "H"  # of `git ls-files -v`: in the index, and compared with its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,42 +64,101 @@ class GitLink:
             record["madeBranch"],
         )
 
+    @property
+    def repository(self) -> Path:
+        return self.admin.parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class GitSource:
+    """A work tree as a worktree begins with it. `own`: its directory in the repository; `commit`:
+    that is checked out; `index`: None where there is none yet."""
+
+    top: Path
+    own: Path
+    commit: str
+    index: bytes | None
+    index_written_s: int
+
 
 def is_in_git(project: Path) -> bool:
     return (project / GIT).exists()
 
 
-def add(project: Path, path: Path, name: str, branch: str, env: Mapping[str, str]) -> GitLink:
-    """Makes the linked work tree for the directory `path`, which is not there afterwards. Raises
-    Refused (no commit, the branch), Failed."""
+def read_source(top: Path, env: Mapping[str, str]) -> GitSource:
+    """Raises Refused for a repository without a commit, and where git takes the directory for
+    another work tree; Failed."""
+    _check_top(top, env)
+    own = Path(git(_in(top, "rev-parse", "--absolute-git-dir"), env).strip())
     try:
-        start = git(_in(project, "rev-parse", "--verify", "HEAD^{commit}"), env).strip()
+        commit = git(_in(top, "rev-parse", "--verify", "HEAD^{commit}"), env).strip()
     except Failed:
-        raise Refused(f"{project} has no commit yet; make one first (git commit)") from None
-    is_there = _has_branch(project, branch, env)
+        raise Refused(f"{top} has no commit yet; make one first (git commit)") from None
+    with suppress(FileNotFoundError), (own / "index").open("rb") as file:
+        return GitSource(top, own, commit, file.read(), int(os.fstat(file.fileno()).st_mtime))
+    return GitSource(top, own, commit, None, 0)
+
+
+def _check_top(directory: Path, env: Mapping[str, str]) -> None:
+    """Raises Refused where git takes a directory for another work tree: what it does there it would
+    do to that one."""
+    top = git(_in(directory, "rev-parse", "--show-toplevel"), env).rstrip("\n")
+    if os.path.realpath(top) != os.path.realpath(directory):
+        raise Refused(
+            f"git takes {directory} for the work tree {top}; mend its .git, or core.worktree"
+        )
+
+
+def add(source: GitSource, path: Path, name: str, branch: str, env: Mapping[str, str]) -> GitLink:
+    """Makes the linked work tree for the directory `path`, which is not there afterwards. Raises
+    Failed with git's reason; then nothing is left of it."""
+    _forget_interrupted(source.own, path)
+    is_there = has_branch(source.top, branch, env)
     # A branch that is there is checked out once the files are there, as git does it.
     how = ("--detach",) if is_there else ("--no-track", "-b", branch)
-    adding = ("worktree", "add", "--quiet", "--no-checkout", "--lock", *how, str(path), start)
-    git(_in(project, *adding), env, settings=(NO_HOOKS,))
-    admin = pointed_to(path / GIT)
-    with os_errors(f"cannot prepare {path}"):
-        (admin / "locked").write_text(f"casfs worktree {name}\n")
-        # The files come by a mount, which needs an empty directory.
-        (path / GIT).unlink()
-        path.rmdir()
-    return GitLink(admin, branch, start, made_branch=not is_there)
+    adding = ("worktree", "add", "--quiet", "--no-checkout", "--lock", *how)
+    try:
+        git(_in(source.top, *adding, str(path), source.commit), env, settings=(NO_HOOKS,))
+        admin = pointed_to(path / GIT)
+        link = GitLink(admin, branch, source.commit, made_branch=not is_there)
+        with os_errors(f"cannot prepare {path}"):
+            (admin / "locked").write_text(f"{LOCK_REASON}{name}\n")
+            # The files come by a mount, which needs an empty directory.
+            (path / GIT).unlink()
+            path.rmdir()
+        return link
+    except BaseException:
+        # Git makes the branch before all else.
+        _forget_interrupted(source.own, path, is_new=True)
+        if not is_there and has_branch(source.top, branch, env):
+            git(_in(source.top, "branch", "--quiet", "-D", branch), env)
+        raise
 
 
-def fill(link: GitLink, project: Path, path: Path, env: Mapping[str, str]) -> None:
-    """Makes the directory `path`, which holds the files of the project, the work tree of `link`.
+def _forget_interrupted(own: Path, path: Path, *, is_new: bool = False) -> None:
+    """Deletes what an interrupted `add` has left in the repository for this directory; `is_new`: of
+    an `add` that has not locked it yet, too."""
+    shared = own
+    with suppress(FileNotFoundError):
+        shared = own / (own / "commondir").read_text().strip()
+    for admin in (shared / "worktrees").glob("*"):
+        with suppress(OSError):
+            is_of_path = Path((admin / "gitdir").read_text().strip()) == path / GIT
+            is_ours = is_new or (admin / "locked").read_text().startswith(LOCK_REASON)
+            if is_of_path and is_ours:
+                rmtree.delete(admin)
+
+
+def fill(link: GitLink, source: GitSource, path: Path, env: Mapping[str, str]) -> None:
+    """Makes the directory `path`, which holds the files of the source, the work tree of `link`.
     Raises Refused where the branch cannot be checked out there, Failed."""
-    own = Path(git(_in(project, "rev-parse", "--absolute-git-dir"), env).strip())
     with os_errors(f"cannot write {path / GIT}"):
         (path / GIT).write_text(f"gitdir: {link.admin}\n")
-        _copy_index(own, link.admin, project, path, env)
+        _copy_index(link, source, path, env)
         for name in UNFINISHED:
             with suppress(FileNotFoundError):
-                shutil.copyfile(own / name, link.admin / name)
+                shutil.copyfile(source.own / name, link.admin / name)
+    _check_top(path, env)
     if not link.made_branch:
         try:
             git(_in(path, "switch", "--quiet", "--no-guess", link.branch), env)
@@ -102,65 +167,106 @@ def fill(link: GitLink, project: Path, path: Path, env: Mapping[str, str]) -> No
             raise Refused(f"branch {link.branch} cannot be checked out: {reason}") from None
 
 
-def _copy_index(own: Path, admin: Path, project: Path, path: Path, env: Mapping[str, str]) -> None:
-    try:
-        data = index_stats.moved(own / "index", project, path)
-    except FileNotFoundError:
+def link_again(link: GitLink, path: Path, env: Mapping[str, str]) -> None:
+    """Makes a directory the work tree that it was to be when `add` was interrupted."""
+    with os_errors(f"cannot write {path / GIT}"):
+        (path / GIT).write_text(f"gitdir: {link.admin}\n")
+    if not (link.admin / "index").exists():
+        git(_of(link, path, "reset", "--quiet"), env)
+
+
+def _copy_index(link: GitLink, source: GitSource, path: Path, env: Mapping[str, str]) -> None:
+    if source.index is None:
         return
+    try:
+        data = index_stats.moved(source.index, source.index_written_s, source.top, path)
     except index_stats.UnsupportedIndex:
-        for file in (own / "index", *own.glob("sharedindex.*")):
-            shutil.copyfile(file, admin / file.name)
+        # With its time: by that git knows which files it must read again.
+        for file in (source.own / "index", *source.own.glob("sharedindex.*")):
+            shutil.copy2(file, link.admin / file.name)
         with suppress(Failed):  # it fails where a file needs a merge
             git(_in(path, "update-index", "-q", "--refresh"), env)
         return
-    (admin / "index").write_bytes(data)
+    (link.admin / "index").write_bytes(data)
 
 
-def remove(link: GitLink, project: Path, path: Path, env: Mapping[str, str]) -> bool:
+def remove(link: GitLink, env: Mapping[str, str]) -> bool:
     """Removes the linked work tree, whose directory is gone, and its branch where that was made
     with it and has no commit of its own. Returns whether the branch is gone. Raises Failed."""
-    if link.admin.exists():
-        # Twice, since it is locked.
-        removing = ("worktree", "remove", "--force", "--force", str(path))
-        git(_in(project, *removing), env)
-    if not link.made_branch or not _has_branch(project, link.branch, env):
+    is_unused = link.made_branch and not has_own_commits(link, env)
+    rmtree.delete(link.admin)
+    with suppress(OSError):  # others are in it
+        link.admin.parent.rmdir()
+    if is_unused and has_branch(link.repository, link.branch, env):
+        git(_in(link.repository, "branch", "--quiet", "-D", link.branch), env)
+    return not has_branch(link.repository, link.branch, env)
+
+
+def has_own_commits(link: GitLink, env: Mapping[str, str]) -> bool:
+    """Returns whether a branch that was made with it is another commit than that with which it
+    began. Raises Failed."""
+    if not link.made_branch or not has_branch(link.repository, link.branch, env):
         return False
-    tip = git(_in(project, "rev-parse", f"refs/heads/{link.branch}"), env).strip()
-    if tip != link.start:
-        return False
-    git(_in(project, "branch", "--quiet", "-D", link.branch), env)
-    return True
+    tip = git(_in(link.repository, "rev-parse", f"refs/heads/{link.branch}"), env).strip()
+    return tip != link.start
 
 
-def uncommitted(path: Path, env: Mapping[str, str]) -> set[bytes]:
-    """Returns the paths that `git status` lists in a work tree, without those that are ignored.
-    Raises Failed."""
-    listed = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all")
-    output = os.fsencode(git(_in(path, *listed), env))
-    return {line[3:] for line in output.split(b"\0") if line}
-
-
-def ignored(path: Path, paths: Iterable[bytes], env: Mapping[str, str]) -> set[bytes]:
-    """Returns those paths in a work tree that git ignores. Raises Failed."""
-    check = ("check-ignore", "-z", "--stdin")
-    # 1: none is.
-    output = git(_in(path, *check), env, sent=b"\0".join(paths), expected=(0, 1))
-    return set(filter(None, os.fsencode(output).split(b"\0")))
-
-
-def has_lost_commits(path: Path, env: Mapping[str, str]) -> bool:
+def has_lost_commits(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
     """Returns whether no branch or tag has the commit that is checked out. Raises Failed."""
     containing = ("for-each-ref", "--count=1", "--contains", "HEAD")
-    return not git(_in(path, *containing), env).strip()
+    return not git(_of(link, path, *containing), env).strip()
 
 
-def _has_branch(project: Path, branch: str, env: Mapping[str, str]) -> bool:
+def has_submodules_of_its_own(link: GitLink) -> bool:
+    """Returns whether git has cloned submodules for this work tree alone."""
+    modules = link.admin / "modules"
+    return modules.is_dir() and any(modules.iterdir())
+
+
+def committed(link: GitLink, path: Path, env: Mapping[str, str]) -> set[bytes]:
+    """Returns the paths that are in the index of a work tree, with their files as they are there,
+    and no other than in its commit. Raises Failed."""
+    tagged = _lines(git(_of(link, path, "ls-files", "-v", "-z"), env))
+    # Others are not compared with their files, as one told git to ignore its changes.
+    compared = {line[2:] for line in tagged if line.startswith(ORDINARY_TAG.encode())}
+    listed = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")
+    changed = {line[3:] for line in _lines(git(_of(link, path, *listed), env))}
+    return compared - changed
+
+
+def ignored(
+    link: GitLink, path: Path, paths: Iterable[bytes], env: Mapping[str, str]
+) -> Collection[bytes]:
+    """Returns those paths in a work tree that git ignores. Raises Failed."""
+    check = ("check-ignore", "-z", "--stdin")
+    # It takes pathspecs, in which a leading colon is magic.
+    sent = b"\0".join(b"./" + name for name in paths)
+    output = git(_of(link, path, *check), env, sent=sent, expected=(0, 1))  # 1: none is
+    return {line.removeprefix(b"./") for line in _lines(output)}
+
+
+def has_branch(directory: Path, branch: str, env: Mapping[str, str]) -> bool:
     try:
-        git(_in(project, "show-ref", "--verify", "--quiet", f"refs/heads/{branch}"), env)
+        git(_in(directory, "show-ref", "--verify", "--quiet", f"refs/heads/{branch}"), env)
     except Failed:
         return False
     return True
 
 
+def check_new_branch(directory: Path, branch: str, env: Mapping[str, str]) -> None:
+    """Raises Conflict for a branch that is there."""
+    if has_branch(directory, branch, env):
+        raise Conflict(f"there is a branch {branch} already; take it by --branch, or another name")
+
+
+def _lines(output: str) -> list[bytes]:
+    return [line for line in os.fsencode(output).split(b"\0") if line]
+
+
 def _in(directory: Path, *arguments: str) -> tuple[str, ...]:
     return ("-C", str(directory), *arguments)
+
+
+def _of(link: GitLink, path: Path, *arguments: str) -> tuple[str, ...]:
+    where = (f"--git-dir={link.admin}", f"--work-tree={path}")
+    return ("-C", str(path), *where, *arguments)

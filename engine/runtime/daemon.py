@@ -32,6 +32,7 @@ from engine.moderator.evaluator_pool import WorkerPool
 from engine.processes import containment
 from engine.runtime import overlay_workspace
 from engine.runtime.daemon_requests import DaemonApi
+from engine.runtime.project_states import ProjectStates
 from engine.runtime.run_services import RunServices
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.thread_requests import VariablesLacking
@@ -83,7 +84,12 @@ class Daemon:
         self._supervisor = Supervisor(services, settings.env, settings.limit)
         self._watches = Watches(store, settings.log)
         self._sessions = SessionService(store, settings.env, settings.log)
-        self._operations = {**self._watches.operations, **self._sessions.operations}
+        self._projects = ProjectStates(store, settings.log)
+        self._operations = {
+            **self._watches.operations,
+            **self._sessions.operations,
+            **self._projects.operations,
+        }
         key = None if extractor is None else extractor.key_env
         secrets = redaction.from_env([key] if key else [], settings.env)
         redacting = redaction.redacting_store(store, secrets)
@@ -101,6 +107,7 @@ class Daemon:
                 if not self._settings.hold:
                     await self._supervisor.launch_all()
                 self._watches.start_all(nursery)
+                self._projects.start(nursery)
                 nursery.start_soon(self._sessions.run)
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._settings.maintenance is not None:

@@ -45,6 +45,7 @@ class SessionService:
         self._env = env
         self._log = log
         self._taken: set[str] = set()  # files of the spool that are being recorded
+        self._released: set[str] = set()  # files being recorded whose agents may go on
         self._awaited: dict[str, trio.Event] = {}  # by file: what hooks wait for
         self._sessions: dict[str, trio.MemorySendChannel[tuple[str, SessionEvent]]] = {}
         self._wake = trio.Event()
@@ -108,6 +109,8 @@ class SessionService:
             file = f"unspooled-{self._unspooled}"
             done = self._awaited[file] = trio.Event()
             await self._take(file, spool.parse(bytes.fromhex(hex or "")))
+        elif file in self._released:
+            return {}
         else:
             # The loop takes it, after those before it.
             done = self._awaited.setdefault(file, trio.Event())
@@ -210,11 +213,13 @@ class SessionService:
         # A file that cannot be deleted must not be recorded again.
         if is_gone:
             self._taken.discard(name)
+        self._released.discard(name)
         self._answer(name)
 
     def _let_go(self, name: str, event: SessionEvent) -> None:
         # Who reads what was recorded waits for the end of a prompt, not for that of a call.
-        if event.call is not None:
+        if event.call is not None and name in self._taken:
+            self._released.add(name)
             self._answer(name)
 
     def _answer(self, name: str) -> None:

@@ -13,7 +13,8 @@ two looks is of the call that was open, of one of several, or of a person:
   whose beginning this daemon has not seen.
 
 Which process wrote, the kernel tells root alone (`casfs.system.directory_events`). Without it every
-change while one command is open is taken for its.
+change while one command is open is taken for its. So is, with it, what a person's process writes
+that ends while the state before the command is stored, some hundredths of a second.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from casfs.checkpoints.followed_directory import FollowedDirectory
+from casfs.checkpoints.followed_directory import Extent, FollowedDirectory
 from casfs.store.store import Store
 from casfs.system import processes
 from casfs.system.clock import now_ms
@@ -77,9 +78,8 @@ class SessionDirectory:
         self._store = store
         self._path = path
         self._lock = Lock()
-        self._followed = FollowedDirectory(
-            store, path, keeps_derived=True, max_bytes=max_bytes, observe=self._note_writer
-        )
+        extent = Extent(keeps_derived=True, max_bytes=max_bytes)
+        self._followed = FollowedDirectory(store, path, extent=extent, observe=self._note_writer)
         self.fd = self._followed.fd
         self._state: RecordedState | None = None
         self._open: list[OpenCall] = []
@@ -107,20 +107,26 @@ class SessionDirectory:
             looked_ago = time.monotonic() - self._followed.looked_at_all
             if event.kind is Kind.BEGIN and looked_ago > LOOK_AT_ALL_S:
                 self._followed.mark_everything()
+            # Before the agent goes on: what it writes then is behind the beginning of its call.
+            transcript_bytes = transcript_reader.size(event.transcript)
             is_late = self._look(event, let_go)
             match event.kind:
                 case Kind.CALL:
-                    return self._begin(event, session, is_late)
+                    boundary = self._begin(event, session, is_late, transcript_bytes)
                 case Kind.RESULT:
-                    return self._end(event, session, is_late)
+                    boundary = self._end(event, session, is_late)
                 case _:
                     # What a killed agent has left open.
                     if event.kind is not Kind.PROMPT:
                         self._open = [call for call in self._open if call.session != session]
-                    return Boundary(self._state, is_late)
+                    boundary = Boundary(self._state, is_late)
+            # Who has written while the state was stored, as long as they live.
+            self._followed.drain()
+            return boundary
 
     def is_idle(self) -> bool:
-        return not self._open
+        # While it is looked at a call may begin, whose first changes count.
+        return not self._open and not self._lock.locked()
 
     def close(self) -> None:
         with self._lock:
@@ -128,14 +134,15 @@ class SessionDirectory:
 
     # -- calls ----------------------------------------------------------------------------
 
-    def _begin(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:
+    def _begin(
+        self, event: SessionEvent, session: str, is_late: bool, transcript_bytes: int
+    ) -> Boundary:
         assert event.call is not None
         if event.call.writes:
             paths = None
             if event.call.paths is not None:
                 paths = frozenset(self._relative(path) for path in event.call.paths)
-            size = transcript_reader.size(event.transcript)
-            self._open.append(OpenCall(session, event.call.id, paths, transcript_bytes=size))
+            self._open.append(OpenCall(session, event.call.id, paths, transcript_bytes))
         return Boundary(self._state, is_late)
 
     def _close_refused(self, event: SessionEvent, session: str) -> None:
@@ -181,20 +188,22 @@ class SessionDirectory:
         self._state = self._followed.look(before, note_read).state
         if not read_ms:
             note_read()  # nothing has changed
+        # Read again, since gc had deleted what the first reading relied on: after `let_go`.
+        is_again = len(read_ms) > 1
         if before is not None and self._open:
             for change in tree.diff(self._store, before.full, self._state.full):
-                self._attribute(change)
+                self._attribute(change, is_ambiguous=is_again)
         self._writers.clear()
         self._renamed.clear()
         self._owners.clear()
-        # Read again, since gc had deleted what the first reading relied on: after `let_go`.
-        return len(read_ms) > 1 or read_ms[-1] - event.reported_ms > LATE_MS
+        return is_again or read_ms[-1] - event.reported_ms > LATE_MS
 
-    def _attribute(self, change: Change) -> None:
-        """Decides whose a change is, for each open call."""
+    def _attribute(self, change: Change, *, is_ambiguous: bool) -> None:
+        """Decides whose a change is, for each open call. `is_ambiguous`: it may also be of the call
+        that is about to begin."""
         path = change.path
         owner = self._owner(path)
-        if self._may_hold_a_persons(change):
+        if is_ambiguous or self._may_hold_a_persons(change):
             owner = AMBIGUOUS
         for call in self._open:
             if call is owner:

@@ -162,7 +162,7 @@ def test_broken_after_it_was_attached(root: Path, project: Path) -> None:
     file = Path(done.file)
     file.write_text("{")
     assert attachments.reported_events(root, done) is None
-    with pytest.raises(Invalid, match=r"take out what runs .*report\.py by hand"):
+    with pytest.raises(Invalid, match=r"take out what runs .*hooks/ by hand"):
         detach(root, project)
     assert attachments.load(root).attached == (done,)
 
@@ -206,3 +206,22 @@ def test_the_program_is_kept_current(root: Path) -> None:
     spool.prepare(root, os.environ)
     assert "casfs" in program.read_text()
     assert spool.missed(root) is not None
+
+
+def test_hooks_for_worktrees(root: Path, project: Path) -> None:
+    """With the others, or after them; all go at once, to the last byte."""
+    file = project / ".claude/settings.local.json"
+    file.parent.mkdir()
+    text = '{\n "hooks": {"Stop": [ ]},\n "model": "opus"\n}\n'
+    file.write_text(text)
+    attach(root, project)
+    change = attachments.plan(root, CLAUDE, project, Path.home(), worktrees=True)
+    attachments.attach(root, change, os.environ)
+    hooks = json.loads(file.read_text())["hooks"]
+    assert set(hooks) == {*CLAUDE.events, "WorktreeCreate", "WorktreeRemove"}
+    assert hooks["WorktreeCreate"][0]["hooks"][0]["command"].endswith("hooks/worktree create")
+    assert [len(groups) for groups in hooks.values()] == [1] * len(hooks)
+    with pytest.raises(Conflict, match=r"attached in .* already"):
+        attachments.plan(root, CLAUDE, project, Path.home(), worktrees=True)
+    detach(root, project)
+    assert file.read_text() == text

@@ -79,7 +79,7 @@ def completed(tree: command_tree.Tree, line: str) -> list[str]:
         ("casfs thread start demo --agent planner=comm", ["planner=command"]),
         ("casfs agent describe hum", ["human"]),
         ("casfs list thread-st", ["thread-start", "thread-step"]),
-        ("casfs help work", ["workspace", "workflow"]),
+        ("casfs help work", ["workspace", "worktree", "workflow"]),
         ("casfs import ", ["<file>"]),
         ("casfs --store /no/such diff x", ["<dir>"]),
         ("casfs no such command ", []),

@@ -13,9 +13,12 @@ from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, json_option
 from casfs.cli.snapshot_options import notes, print_notes
 from casfs.cli.workspace.list import workspace_json
+from casfs.errors import Refused
+from casfs.store.store import Store
 from casfs.workspaces import lifecycle as workspaces
 from casfs.workspaces import registry
 from casfs.workspaces.commit import commit_workspace
+from casfs.workspaces.registry import Workspace
 
 
 @click.command()
@@ -33,7 +36,7 @@ def commit(directory: str, message: str) -> None:
     """
     with open_store() as store:
         about = step_secrets().redact(message)
-        committed = commit_workspace(store, registry.find(store, Path(directory)), about)
+        committed = commit_workspace(store, _find(store, Path(directory)), about)
     checkpoint = committed.checkpoint
     value = {
         "root": committed.root,
@@ -57,7 +60,7 @@ def discard(directory: str) -> None:
     casfs workspace discard ./work
     """
     with open_store() as store:
-        workspace = registry.find(store, Path(directory))
+        workspace = _find(store, Path(directory))
         workspace = workspaces.discard(
             store, workspace, implicit_mount.tree_provider(store, os.environ)
         )
@@ -80,10 +83,18 @@ def close(directory: str, force: bool) -> None:
     over = True
     with open_store() as store:
         if not (force and workspaces.remove_broken(store, path)):
-            workspace = registry.find(store, path)
+            workspace = _find(store, path)
             root = workspace.root
             over = workspaces.close(store, workspace, force=force)
         implicit_mount.end_unused(store, os.environ)
     suffix = "" if over else "; still used by a container, so the tree is kept"
     value = {"closed": str(path), "root": root, "over": over}
     echo_result(value, f"{path} closed{suffix}")
+
+
+def _find(store: Store, directory: Path) -> Workspace:
+    """Raises NotFound; Refused for a worktree, of which casfs knows what was applied."""
+    workspace = registry.find(store, directory)
+    if registry.WORKTREE in workspace.record:
+        raise Refused(f"{workspace.path} is a worktree; see `casfs worktree apply` and `rm`")
+    return workspace

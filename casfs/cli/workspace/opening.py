@@ -33,7 +33,8 @@ backend_option = click.option(
 
 @dataclass(frozen=True)
 class Opening:
-    """`backend`: the strategy, None for the best; the others as of `lifecycle.open`."""
+    """`backend`: the strategy, None for the best; `visible`: only one whose directory all programs
+    see; the others as of `lifecycle.open`."""
 
     backend: str | None = None
     origin: Checkpoint | None = None
@@ -41,6 +42,7 @@ class Opening:
     worktree: Mapping[str, Any] | None = None
     read_only: bool = False
     verify: bool = False
+    visible: bool = False
 
 
 def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -> Workspace:
@@ -49,6 +51,10 @@ def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -
     if wanted.read_only and wanted.backend is None:
         # Where only a copy works, opening it says that it cannot be read-only.
         available = [candidate for candidate in available if candidate.layered] or available
+    if wanted.visible:
+        available = [candidate for candidate in available if candidate.is_visible]
+        if not available:
+            raise Refused(f"backend {wanted.backend} shows nothing outside `casfs workspace exec`")
     trees = implicit_mount.tree_provider(store, os.environ)
     while True:
         strategy = available.pop(0)

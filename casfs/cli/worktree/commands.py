@@ -14,6 +14,8 @@ MODULES = {
     "run": "worktree.inside:run",
     "apply": "worktree.end:apply",
     "rm": "worktree.end:rm",
+    "prune": "worktree.end:prune",
+    "hook": "worktree.hook:hook",
 }
 
 

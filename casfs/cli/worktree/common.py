@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from casfs.attach.projects import project_of
 from casfs.cli.json_values import moment
+from casfs.cli.workspace.opening import Opening, open_best
+from casfs.errors import Refused
 from casfs.store.store import Store
-from casfs.workspaces import registry
-from casfs.workspaces.registry import WORKTREE
-from casfs.worktrees import worktree
+from casfs.trees.git.index import GIT
+from casfs.worktrees import git_worktree, worktree
 from casfs.worktrees.worktree import Worktree
 
 
 def current_project(store: Store) -> Path:
     """Returns the project of the working directory, also where that is a worktree."""
     directory = project_of(Path.cwd())
-    workspace = registry.get(store, directory)
-    if workspace is not None and WORKTREE in workspace.record:
-        return Worktree(workspace).project
-    return directory
+    inside = worktree.at(store, directory)
+    return directory if inside is None else inside.project
 
 
 def find(store: Store, name: str) -> Worktree:
-    """Raises NotFound, Conflict."""
+    """Raises NotFound."""
     return worktree.find(store, name, current_project(store))
+
+
+def mount(store: Store, unmounted: Worktree) -> None:
+    """Mounts a worktree that a reboot, or a kill, has unmounted. Raises Refused where files were
+    put into its directory since, Failed."""
+    workspace = unmounted.workspace
+    if workspace.state != "unmounted":
+        return
+    with suppress(FileNotFoundError):
+        if any(workspace.path.iterdir()):
+            raise Refused(
+                f"{workspace.path} is not mounted, and has files that it would hide; move them away"
+            )
+    open_best(store, workspace.recorded, workspace.path, Opening())
+    if unmounted.link is not None and not (workspace.path / GIT).exists():
+        git_worktree.link_again(unmounted.link, workspace.path, os.environ)
 
 
 def worktree_json(created: Worktree) -> dict[str, Any]:
@@ -35,6 +52,7 @@ def worktree_json(created: Worktree) -> dict[str, Any]:
         "directory": str(created.path),
         "project": str(created.project),
         "branch": None if link is None else link.branch,
+        "portBase": created.record["portBase"],
         "state": created.workspace.state,
         "backend": created.workspace.strategy.name,
         "openedAt": moment(created.workspace.record["openedAt"]),

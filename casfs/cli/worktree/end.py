@@ -1,4 +1,4 @@
-"""`worktree apply` and `worktree rm`: what becomes of the changes in a worktree."""
+"""`worktree apply`, `rm` and `prune`: what becomes of the changes in a worktree."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from casfs.checkpoints.create import create_before_restore
 from casfs.cli import implicit_mount
 from casfs.cli.applied import report_applied
 from casfs.cli.common import open_store
-from casfs.cli.output import echo_result, json_option
+from casfs.cli.output import echo_lines, echo_result, json_option
 from casfs.cli.worktree import common
 from casfs.trees.recorded_state import RecordedState
-from casfs.worktrees import worktree
-from casfs.worktrees.worktree import Applying
+from casfs.worktrees import applying, removal
+from casfs.worktrees.applying import Applying
 
 
 @click.command()
@@ -47,7 +47,7 @@ def apply(name: str, target: str | None, check: bool, ignored: bool) -> int:
             saved.append(create_before_restore(store, state, directory=directory, what=what))
 
         options = Applying(directory, check=check, with_ignored=ignored, on_change=save)
-        done = worktree.apply(store, source, options, os.environ)
+        done = applying.apply(store, source, options, os.environ)
     return report_applied(done, {"worktree": name}, str(directory), saved, check=check)
 
 
@@ -68,8 +68,8 @@ def rm(name: str, keep: bool, force: bool) -> None:
     """
     with open_store() as store:
         removed = common.find(store, name)
-        kept = worktree.keep(store, removed) if keep else None
-        is_branch_gone = worktree.remove(store, removed, os.environ, force=force or keep)
+        kept = removal.keep(store, removed) if keep else None
+        is_branch_gone = removal.remove(store, removed, os.environ, force=force, is_kept=keep)
         implicit_mount.end_unused(store, os.environ)
     link = removed.link
     value = {
@@ -80,3 +80,24 @@ def rm(name: str, keep: bool, force: bool) -> None:
     branch = f"; branch {value['branch']} stays" if value["branch"] else ""
     checkpoint = f"; kept as {value['checkpoint']}" if kept else ""
     echo_result(value, f"{name} removed{branch}{checkpoint}")
+
+
+@click.command()
+@json_option
+def prune() -> None:
+    """Remove the worktrees of the project that hold nothing of their own.
+
+    Those in which nothing was changed but what git ignores, whose branch has no commit of its own,
+    and in which no program runs. Each that stays is named, with the reason.
+
+    \b
+    casfs worktree prune
+    """
+    with open_store() as store:
+        project = common.current_project(store)
+        removed, staying = removal.remove_unused(store, project, os.environ)
+        implicit_mount.end_unused(store, os.environ)
+    names = [gone.name for gone in removed]
+    lines = [f"{name} removed" for name in names]
+    lines += [f"{name} stays: {reason}" for name, reason in staying.items()]
+    echo_lines({"removed": names, "staying": staying}, lines)

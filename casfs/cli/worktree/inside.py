@@ -9,11 +9,11 @@ from typing import NoReturn
 
 import click
 
-from casfs.cli.common import open_store
+from casfs.cli import implicit_mount
+from casfs.cli.common import open_store, store_root
 from casfs.cli.workspace.exec import execute, private_layers
 from casfs.cli.worktree import common
-
-NAME_VARIABLE = "CASFS_WORKTREE"
+from casfs.system.git_program import LOCAL_VARIABLES
 
 
 @click.command()
@@ -40,8 +40,13 @@ def run(name: str, command: tuple[str, ...]) -> None:
 
 
 def _run(name: str, command: Sequence[str]) -> NoReturn:
-    with open_store() as store:
+    with open_store() as store, implicit_mount.kept(store_root()):
         worktree = common.find(store, name)
-        os.environ[NAME_VARIABLE] = worktree.name
+        common.mount(store, worktree)
+        worktree = common.find(store, name)
+        os.environ |= worktree.environment
+        # Of a repository around the caller: git would work there.
+        for variable in LOCAL_VARIABLES:
+            os.environ.pop(variable, None)
         layers = private_layers(store, worktree.workspace)
     execute(worktree.workspace, layers, command)

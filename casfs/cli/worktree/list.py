@@ -8,12 +8,9 @@ from casfs.cli import implicit_mount
 from casfs.cli.common import open_store, store_root
 from casfs.cli.output import echo_result, json_option, say_incomplete
 from casfs.cli.table import echo_table
-from casfs.cli.workspace.opening import Opening, open_best
 from casfs.cli.worktree import common
 from casfs.errors import CasfsError
-from casfs.store.store import Store
 from casfs.worktrees import worktree
-from casfs.worktrees.worktree import Worktree
 
 
 @click.command("list")
@@ -29,7 +26,10 @@ def list_(of_all: bool) -> None:
     with open_store() as store, implicit_mount.kept(store_root()):
         project = None if of_all else common.current_project(store)
         for unmounted in worktree.listing(store, project):
-            _mount_again(store, unmounted)
+            try:
+                common.mount(store, unmounted)
+            except CasfsError as error:
+                say_incomplete(f"worktree {unmounted.name} is not mounted: {error}")
         values = [common.worktree_json(created) for created in worktree.listing(store, project)]
     rows = [
         (value["name"], value["branch"], value["state"], value["directory"]) for value in values
@@ -48,15 +48,5 @@ def path(name: str) -> None:
     """
     with open_store() as store, implicit_mount.kept(store_root()):
         named = common.find(store, name)
-        _mount_again(store, named)
+        common.mount(store, named)
     echo_result(common.worktree_json(named), str(named.path))
-
-
-def _mount_again(store: Store, unmounted: Worktree) -> None:
-    workspace = unmounted.workspace
-    if workspace.state != "unmounted":
-        return
-    try:
-        open_best(store, workspace.recorded, workspace.path, Opening())
-    except CasfsError as error:
-        say_incomplete(f"worktree {unmounted.name} is not mounted: {error}")

@@ -237,7 +237,7 @@ KINDS = (
             imageTree=_ref("directory"),
             imageTimes=_ref("times", null=True),
             worktree=_object(
-                {"name": _text(), "project": _text()},
+                {"name": _text(), "project": _text(), "portBase": _count()},
                 git=_object(
                     {"admin": _text(), "branch": _text(), "start": _text(), "madeBranch": FLAG}
                 ),

@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ MAX_POINTER_BYTES = 4096  # of a `.git` file
 
 # Reads the file beside the index that has the shared entries. Raises OSError, CasfsError.
 ReadShared = Callable[[str], bytes]
+Stamp = tuple[int, ...] | None
 
 
 class IndexEntry(NamedTuple):
@@ -55,8 +57,13 @@ class TrackedFiles:
         self._root = root
         self._above = above
         self._repositories: dict[bytes, frozenset[bytes] | None] = {}
+        self._read_stats: dict[Path, Stamp] = {}  # of the index files that were read
         self._outer: tuple[bytes, frozenset[bytes]] | None = None
         self._outer_is_known = False
+
+    def has_changed(self) -> bool:
+        """Returns whether an index that was read is another one by now."""
+        return any(_stamp(index) != stamp for index, stamp in self._read_stats.items())
 
     def has(self, path: bytes) -> bool | None:
         """Returns whether git tracks the file at `path`; None where it is in no work tree."""
@@ -78,7 +85,7 @@ class TrackedFiles:
         return self._repositories[directory]
 
     def _read_names(self, directory: bytes) -> frozenset[bytes] | None:
-        return _index_names(self._root / os.fsdecode(directory))
+        return _index_names(self._root / os.fsdecode(directory), self._read_stats)
 
     def _outer_repository(self) -> tuple[bytes, frozenset[bytes]] | None:
         """Returns the path of the root in the repository around it, with a slash behind it, and
@@ -88,15 +95,24 @@ class TrackedFiles:
         self._outer_is_known = True
         real = real_path(self._root)
         for directory in real.parents:
-            names = _index_names(directory)
+            names = _index_names(directory, self._read_stats)
             if names is not None:
                 self._outer = os.fsencode(real.relative_to(directory)) + b"/", names
                 break
         return self._outer
 
 
-def _index_names(directory: Path) -> frozenset[bytes] | None:
-    """Returns what is tracked in the work tree `directory`; None where it is the top of none."""
+def _stamp(index: Path) -> Stamp:
+    """Returns what another index in its place has otherwise; None where there is none."""
+    with suppress(OSError):
+        status = index.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return None
+
+
+def _index_names(directory: Path, stamps: dict[Path, Stamp]) -> frozenset[bytes] | None:
+    """Returns what is tracked in the work tree `directory`; None where it is the top of none. Adds
+    to `stamps` that of its index."""
     git = directory / GIT
     try:
         kind = os.lstat(git).st_mode
@@ -106,6 +122,8 @@ def _index_names(directory: Path) -> frozenset[bytes] | None:
             return None
         if not (git / "HEAD").exists():
             return None
+        # Before it is read: a change of it meanwhile is seen later.
+        stamps[git / "index"] = _stamp(git / "index")
         data = _read(git / "index", MAX_INDEX_BYTES)
     except FileNotFoundError:
         # A repository without an index tracks nothing yet.

@@ -3,8 +3,8 @@ have there: else the first `git status` would read every file again.
 
 An entry gets the new stat only where nothing can have changed: the file in the old work tree has
 the stat of its entry still, and the one in the new work tree its size and time. Every other entry
-stays as it is, so git compares the content, as it does for those whose time is not before that of
-the index (racy, in git's words).
+is made one of which git compares the content, as are those whose time is not before that of the
+index (racy, in git's words).
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ class UnsupportedIndex(CasfsError):
     """An index that is not understood, as a split one: git itself must refresh it."""
 
 
-def moved(index: Path, old: Path, new: Path) -> bytes:
-    """Returns the index of the work tree `old` for `new`. Raises UnsupportedIndex, OSError."""
-    with index.open("rb") as file:
-        data = file.read()
-        written_s = int(os.fstat(file.fileno()).st_mtime)
+def moved(data: bytes, written_s: int, old: Path, new: Path) -> bytes:
+    """Returns an index of the work tree `old` for `new`; `written_s`: when it was written. Raises
+    UnsupportedIndex."""
     for id_bytes in ID_BYTES:
         try:
             entries, end = own_entries(data, id_bytes)
@@ -42,36 +40,38 @@ def moved(index: Path, old: Path, new: Path) -> bytes:
             continue
         result = bytearray(data[:end])
         for entry in entries:
-            packed = _moved_stat(data, entry.offset, old, new, entry.path, written_s)
-            if packed is not None:
-                result[entry.offset : entry.offset + STAT_BYTES] = packed
+            recorded = data[entry.offset : entry.offset + STAT_BYTES]
+            packed = _moved_stat(recorded, written_s, old, new, entry.path)
+            result[entry.offset : entry.offset + STAT_BYTES] = packed
         result += extensions
         # A setting of git writes zeros in place of the checksum.
         if not any(data[-id_bytes:]):
             return bytes(result) + bytes(id_bytes)
         hasher = hashlib.sha1 if id_bytes == ID_BYTES[0] else hashlib.sha256
         return bytes(result) + hasher(result).digest()
-    raise UnsupportedIndex(f"{index}: not an index that is understood")
+    raise UnsupportedIndex("not an index that is understood")
 
 
-def _moved_stat(
-    data: bytes, offset: int, old: Path, new: Path, path: bytes, written_s: int
-) -> bytes | None:
-    """Returns the stat of an entry in the new work tree, None where it stays as it is."""
-    recorded = data[offset : offset + STAT_BYTES]
+def _moved_stat(recorded: bytes, written_s: int, old: Path, new: Path, path: bytes) -> bytes:
+    """Returns the stat of an entry in the new work tree. Where the file may be another it has no
+    size, as git itself writes it: the new index is younger than the file, so that the time alone
+    would prove it clean."""
     fields = STAT.unpack(recorded)
     modified_s, mode = fields[2], fields[6]
-    if modified_s >= written_s or stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFLNK):
-        return None
+    if stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFLNK):
+        return recorded
+    unproved = STAT.pack(*fields[:-1], 0)
+    if modified_s >= written_s:
+        return unproved
     try:
         before = os.lstat(os.path.join(os.fsencode(old), path))
         if _packed(before, mode) != recorded:
-            return None
+            return unproved
         after = os.lstat(os.path.join(os.fsencode(new), path))
     except OSError:
-        return None
+        return unproved
     is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-    return _packed(after, mode) if is_same else None
+    return _packed(after, mode) if is_same else unproved
 
 
 def _packed(status: os.stat_result, mode: int) -> bytes:

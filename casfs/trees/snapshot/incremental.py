@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from casfs.trees.snapshot import stat_cache
+from casfs.trees.snapshot.derived import CACHE_TAG
 from casfs.trees.snapshot.encoder import Encoded, ScannedDirectory, ScannedEntry
 from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.report import SnapshotReport
@@ -95,7 +96,10 @@ class IncrementalSnapshot(Snapshot):
 
     def _scan_listing(self, scanned: ScannedDirectory, fd: int) -> Subdirectories | None:
         row = scanned.cached
-        if row is not None and not self._everything and scanned.path not in self._changes.names:
+        is_on_the_way = not self._everything and scanned.path not in self._changes.names
+        # What has the tag is reported by its own listing.
+        is_tagged = self._known.derived.get(scanned.path[1:]) == CACHE_TAG.decode()
+        if row is not None and is_on_the_way and not is_tagged:
             below = self._scan_from_row(scanned, row, fd)
             if below is not None:
                 return below

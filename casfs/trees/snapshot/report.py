@@ -68,7 +68,7 @@ class SnapshotReport:
     purged: dict[RelativePath, str] = field(default_factory=dict)
     unreadable: dict[RelativePath, str] = field(default_factory=dict)
     git_commits: dict[RelativePath, list[str]] = field(default_factory=dict)
-    git_files: list[RelativePath] = field(default_factory=list)
+    git_files: dict[RelativePath, None] = field(default_factory=dict)
     not_kept: Counter[str] = field(default_factory=Counter)
     known: KnownFiles | None = None
 
@@ -100,7 +100,7 @@ class SnapshotReport:
         self.purged |= other.purged
         self.unreadable |= other.unreadable
         self.git_commits |= other.git_commits
-        self.git_files += other.git_files
+        self.git_files |= other.git_files
         self.not_kept.update(other.not_kept)
 
     def exclude(self, path: RelativePath, reason: str) -> bool:

@@ -217,6 +217,9 @@ class Snapshot:
             return None
         if entries is None:
             return None
+        # A directory with a CACHEDIR.TAG says so itself.
+        if scanned.path[1:] in self._report.derived:
+            scanned.may_be_local = self._may_be_local = True
         row = scanned.cached
         if row is not None:
             below = self._scan_unchanged(scanned, row, fd=fd, entries=entries)
@@ -275,7 +278,7 @@ class Snapshot:
         # Of a linked work tree or a submodule.
         has_git_file = GIT_NAME in packed_stats and GIT_NAME not in below
         if has_git_file:
-            self._report.git_files.append((scanned.path + b"/" + GIT_NAME)[1:])
+            self._report.git_files[(scanned.path + b"/" + GIT_NAME)[1:]] = None
         self._count(len(packed_stats) - len(below) - len(links), size)
         for name, seen in odd:
             self._count_odd(scanned.path + b"/" + name, seen)
@@ -309,7 +312,7 @@ class Snapshot:
                 else:
                     unread.append(name)
         if GIT_NAME in scanned.entries:
-            self._report.git_files.append((scanned.path + b"/" + GIT_NAME)[1:])
+            self._report.git_files[(scanned.path + b"/" + GIT_NAME)[1:]] = None
         # All of a directory at once, while it is open: names need no path, and workers get batches.
         if self._reads:
             self._queue.read(scanned, fd, unread)

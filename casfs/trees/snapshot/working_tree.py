@@ -70,11 +70,13 @@ def record(
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """What is known of a directory before a snapshot. `base`: what it held; `known`: what a restore
-    made of it: what was private in that stays private. `thread`: of the workspace of one: what was
+    made of it: what was private in that stays private. `tracked`: what git tracks there, as it was
+    read with the directory. `thread`: of the workspace of one: what was
     private in `base` stays so, too, as an agent may have had git track it."""
 
     base: RecordedState | None = None
     known: RecordedState | None = None
+    tracked: TrackedFiles | None = None
     thread: ThreadRules | None = None
 
 
@@ -132,7 +134,9 @@ def divide(
     rules = IgnoreRules(work=settings.work)
     # Before `classes.settle`: a file whose only findings are allowed is not private for them.
     _drop_allowed(report, settings.allowed_lines)
-    tracked = TrackedFiles(directory, above=True) if thread is None else thread.tracked
+    tracked = earlier.tracked or TrackedFiles(directory, above=True)
+    if thread is not None:
+        tracked = thread.tracked
     # Without git a file that was recorded as work, with this content, stays work.
     is_known_work = partial(_is_known_work, store, base, full.tree)
     reasons, private_by_content = classes.settle(

@@ -16,7 +16,9 @@ from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot import stat_cache
+from casfs.trees.snapshot.derived import CACHE_SIGNATURE, CACHE_TAG
 from engine.sessions.boundary import Boundary
+from engine.sessions.events import SessionEvent
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.sessions import ClaudeEvents
 
@@ -153,6 +155,70 @@ def test_new_files_below_derived_directories_stay_here(
         new = tree.find(disk_store, boundary.state.full, b"node_modules/left/pad/index.js")
         assert isinstance(new, File)
         assert disk_store.blobs.local_among([new.digest.hash]) == {new.digest.hash}
+
+
+def test_a_directory_with_a_tag_stays_derived(
+    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    """Its own listing says that it is; also where it is only on the way to a change."""
+    session = sessions[0]
+    inner = project / ".tox/py/lib"
+    inner.mkdir(parents=True)
+    (project / ".tox" / CACHE_TAG.decode()).write_bytes(CACHE_SIGNATURE)
+    at(directory, session, session.prompt("go"))
+    for number, changed in enumerate(([project, inner], [inner], [project], [inner])):
+        for folder in changed:
+            write_all(folder, "f", text=f"{number} {folder}")
+        boundary = at(directory, session, session.call(str(number), command="x"))
+        assert boundary.state is not None
+        assert tree.find(disk_store, boundary.state.tree, b".tox") is None
+        entry = tree.find(disk_store, boundary.state.full, b".tox/py/lib/f")
+        assert isinstance(entry, File)
+        assert disk_store.blobs.local_among([entry.digest.hash]) == {entry.digest.hash}
+
+
+def test_what_git_tracks_once_the_agent_may_go_on(
+    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    session = sessions[0]
+    git = ["git", "-C", str(project)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    write_all(project, ".env", text="KEY=value-of-mine\n")
+    at(directory, session, session.prompt("go"))
+    write_all(project, "a", text="2")
+    adding = [*git, "add", "-f", ".env"]
+    before = directory.boundary(
+        session.event(session.call("c1", command="x")),
+        lambda: subprocess.check_call(adding) or None,
+    )
+    after = at(directory, session, session.result("c1"))
+    for boundary, is_work in ((before, False), (after, True)):
+        assert boundary.state is not None
+        assert (tree.find(disk_store, boundary.state.tree, b".env") is not None) == is_work
+
+
+def test_a_call_that_is_refused_as_soon_as_it_is_reported(
+    project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents], tmp_path: Path
+) -> None:
+    session = sessions[0]
+    transcript = tmp_path / "one.jsonl"
+    transcript.write_text("{}\n")
+    part = {"type": "tool_result", "tool_use_id": "c1", "content": "refused"}
+    line = json.dumps({"type": "user", "message": {"content": [part]}}) + "\n"
+
+    def call(id: str) -> SessionEvent:
+        return session.event({**session.call(id, command="x"), "transcript_path": str(transcript)})
+
+    def refuse() -> None:
+        with transcript.open("a") as file:
+            file.write(line)
+
+    at(directory, session, session.prompt("go"))
+    directory.boundary(call("c1"), refuse)
+    assert not directory.is_idle()
+    directory.boundary(call("c2"), lambda: None)
+    at(directory, session, session.result("c2"))
+    assert directory.is_idle()
 
 
 @needs_pids

@@ -1,0 +1,144 @@
+"""What programs in a worktree find in their environment: its name, a block of ports of its own, and
+an `.env` by the project's template.
+
+Two worktrees of one project run the same servers at once, so each has PORTS_EACH ports that no
+other worktree of the store has. A project says in `.env.worktree` which variables of its `.env`
+have other values in a worktree:
+
+    PORT={port}
+    DATABASE_URL=postgres://localhost:{port+1}/{name}
+
+{port} is the first of the ports, {port+N} one of the others; {name} and {branch} are those of the
+worktree.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from casfs.digest import TreeHash, hash_bytes
+from casfs.errors import Failed, Invalid
+from casfs.store.nodes.directory import Entry, File, Properties
+from casfs.store.store import Store
+from casfs.trees import dated, edit, tree
+from casfs.trees.dated import DatedTree
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.snapshot.stat_cache import NO_BLOB
+
+PORTS_EACH = 20
+# Below those that the kernel gives to connections (ip_local_port_range), above those of services.
+FIRST_PORT = 20_000
+BLOCKS = 600
+NAME_VARIABLE = "CASFS_WORKTREE"
+PORT_VARIABLE = "CASFS_PORT_BASE"
+ENV = b".env"
+TEMPLATE = b".env.worktree"
+MAX_ENV_BYTES = 1 << 20
+PRIVATE_MODE = 0o600
+PLACEHOLDER = re.compile(r"\{(port|name|branch)(?:\+(\d+))?\}")
+ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=")
+
+
+def free_ports(taken: Collection[int], path: Path) -> int:
+    """Returns the first port of a block that is in none of the blocks `taken`, and in which nothing
+    listens. It begins to look by the worktree's path, so that stores of other users, of which
+    nothing is known here, rarely begin with the same. Raises Failed where there is none."""
+    start = int(hash_bytes(os.fsencode(path))[:8], 16)
+    for number in range(BLOCKS):
+        base = FIRST_PORT + (start + number) % BLOCKS * PORTS_EACH
+        if base not in taken and not any(_is_used(base + port) for port in range(PORTS_EACH)):
+            return base
+    raise Failed("no block of ports is free; remove a worktree (`casfs worktree list --all`)")
+
+
+def _is_used(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers bind: what has just ended does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            probe.bind(("", port))
+            return False
+    return True
+
+
+def variables(name: str, port: int) -> dict[str, str]:
+    return {NAME_VARIABLE: name, PORT_VARIABLE: str(port)}
+
+
+def with_env(
+    store: Store, state: RecordedState, name: str, branch: str, port: int
+) -> RecordedState:
+    """Returns the state with an `.env` by its template; the same where it has none. The `.env` is
+    where it was: work, or kept here only. Raises Invalid for a template, or an `.env`, that is not
+    one."""
+    template = _text(store, state.full, TEMPLATE)
+    if template is None:
+        return state
+    values = {"name": name, "branch": branch, "port": str(port)}
+    text = merged(_text(store, state.full, ENV) or "", _filled(template, values))
+    old = tree.find(store, state.full, ENV)
+    is_work = old is not None and tree.find(store, state.tree, ENV) == old
+    if not isinstance(old, File):
+        old = File(ENV, NO_BLOB, properties=Properties(unix_mode=PRIVATE_MODE))
+    with store.local_writes().batch() as batch:
+        file = old._replace(digest=batch.put(text.encode("utf-8", "surrogateescape")))
+        changes: dict[bytes, Entry | None] = {ENV: file}
+        sides = []
+        for side, has_env in ((state.work, is_work), (state.whole, True)):
+            if not has_env:
+                sides.append(side)
+                continue
+            root = edit.with_entries(store, batch, root=side.tree, changes=changes).hash
+            batch.commit()
+            times = dated.times_for(store, batch, tree=root, source=side)
+            sides.append(DatedTree(root, times))
+    work, whole = sides
+    return RecordedState(work.tree, whole.tree, times=work.times, local_times=whole.times)
+
+
+def _text(store: Store, root: TreeHash, path: bytes) -> str | None:
+    entry = tree.find(store, root, path)
+    if entry is None:
+        return None
+    if not isinstance(entry, File) or entry.digest.size_bytes > MAX_ENV_BYTES:
+        raise Invalid(f"{os.fsdecode(path)}: not a file of at most {MAX_ENV_BYTES >> 20} MiB")
+    return store.get(entry.digest.hash).decode("utf-8", "surrogateescape")
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name, offset = match.groups()
+        if offset is None:
+            return values[name]
+        if name != "port" or int(offset) >= PORTS_EACH:
+            raise Invalid(
+                f".env.worktree: {match[0]}: there are {{port}} to {{port+{PORTS_EACH - 1}}}"
+            )
+        return str(int(values["port"]) + int(offset))
+
+    return PLACEHOLDER.sub(value, template)
+
+
+def merged(text: str, overlay: str) -> str:
+    """Returns the text of an `.env` with the variables of another one: in their lines, or at the
+    end."""
+    lines = text.splitlines()
+    positions = {
+        match[1]: number
+        for number, line in enumerate(lines)
+        if (match := ASSIGNMENT.match(line)) is not None
+    }
+    for line in overlay.splitlines():
+        match = ASSIGNMENT.match(line)
+        if match is None:
+            continue
+        if match[1] in positions:
+            lines[positions[match[1]]] = line
+        else:
+            lines.append(line)
+    return "".join(f"{line}\n" for line in lines)

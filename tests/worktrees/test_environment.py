@@ -1,0 +1,87 @@
+"""The environment of a worktree: ports, and an `.env` by a template."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from casfs.errors import Failed
+from casfs.worktrees import environment
+from tests.support.engine import Cli
+from tests.worktrees.conftest import git, write
+
+
+def test_ports_are_of_one_worktree(cli: Cli, project: Path) -> None:
+    bases = [cli("worktree", "add", "--json").json["portBase"] for _ in range(3)]
+    assert len(set(bases)) == 3
+    assert {base % environment.PORTS_EACH for base in bases} == {0}
+    script = "import os; print(os.environ['CASFS_PORT_BASE'], os.environ['CASFS_WORKTREE'])"
+    argv = [
+        sys.executable,
+        "-m",
+        "casfs",
+        "worktree",
+        "run",
+        "w2",
+        "--",
+        sys.executable,
+        "-c",
+        script,
+    ]
+    env = {**os.environ, "CASFS_STORE": str(cli.root)}
+    output = subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+    assert output == f"{bases[1]} w2\n"
+
+
+def test_a_block_in_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
+    base = environment.free_ports([], tmp_path)
+    assert environment.free_ports([], tmp_path) == base
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", base + 7))
+        server.listen()
+        assert environment.free_ports([], tmp_path) != base
+    every = range(environment.FIRST_PORT, environment.FIRST_PORT + 600 * 20, 20)
+    with pytest.raises(Failed, match="no block of ports is free"):
+        environment.free_ports(every, tmp_path)
+
+
+def test_the_template_of_an_env(cli: Cli, project: Path) -> None:
+    template = "# of a worktree\nPORT={port}\nURL=http://localhost:{port+1}/{name}?b={branch}\n"
+    write(project, {".env": "KEY=mine\nexport PORT=3000\n\n# the end\n", ".env.worktree": template})
+    added = cli("worktree", "add", "try", "--branch", "b/c", "--json").json
+    base = added["portBase"]
+    worktree = Path(added["directory"])
+    assert (worktree / ".env").read_text() == (
+        f"KEY=mine\nPORT={base}\n\n# the end\nURL=http://localhost:{base + 1}/try?b=b/c\n"
+    )
+    assert (project / ".env").read_text() == "KEY=mine\nexport PORT=3000\n\n# the end\n"
+    # It is no change of anybody's.
+    cli("worktree", "apply", "try", "--ignored")
+    assert "export PORT=3000" in (project / ".env").read_text()
+    cli("worktree", "rm", "try")
+
+
+@pytest.mark.parametrize("is_work", [False, True])
+def test_a_template_without_an_env(cli: Cli, project: Path, is_work: bool) -> None:
+    write(project, {".env.worktree": "PORT={port}\n"})
+    (project / ".env").unlink()
+    if is_work:
+        (project / ".gitignore").write_text("node_modules/\n")
+        write(project, {".env": "A=1\n"})
+        git(project, "add", "-A")
+    added = cli("worktree", "add", "try", "--json").json
+    text = (Path(added["directory"]) / ".env").read_text()
+    before = "A=1\n" if is_work else ""
+    assert text == f"{before}PORT={added['portBase']}\n"
+
+
+def test_a_bad_template(cli: Cli, project: Path) -> None:
+    write(project, {".env.worktree": "PORT={port+20}\n"})
+    listed = git(project, "worktree", "list")
+    assert "there are {port} to {port+19}" in cli("worktree", "add", "try", code=4).err
+    assert git(project, "worktree", "list") == listed

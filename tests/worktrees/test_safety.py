@@ -1,0 +1,211 @@
+"""What must not be lost by a worktree, or happen to its project: found by a reader."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from casfs.workspaces import overlay_mount
+from tests.support.engine import Cli, daemon
+from tests.support.strategies import able
+from tests.worktrees.conftest import age, git, make_project, write
+
+
+def add(cli: Cli, name: str, *options: str) -> Path:
+    return Path(cli("worktree", "add", name, *options, "--json").json["directory"])
+
+
+def test_work_in_inner_repositories(cli: Cli, project: Path, tmp_path: Path) -> None:
+    library = make_project(tmp_path / "library")
+    allow = ("-c", "protocol.file.allow=always")
+    git(project, *allow, "submodule", "add", "-q", str(library), "lib")
+    git(project, "commit", "-qm", "with a submodule")
+    make_project(project / "nested")
+    worktree = add(cli, "try")
+    write(worktree, {"lib/src/b.py": "edited\n", "nested/src/new.py": "edited\n"})
+    error = cli("worktree", "rm", "try", code=4).err
+    assert "lib/src/b.py, nested/src/new.py;" in error
+    # A commit in them alone, too.
+    write(worktree, {"lib/src/b.py": "b\n", "nested/src/new.py": "new\n"})
+    git(worktree / "nested", "commit", "-q", "--allow-empty", "-m", "mine")
+    assert "committed: nested;" in cli("worktree", "rm", "try", code=4).err
+    assert "nested" in cli("worktree", "prune").out.decode()
+    kept = cli("worktree", "rm", "try", "--keep", "--json").json["checkpoint"]
+    cli("checkpoint", "restore", kept, tmp_path / "back")
+    assert git(tmp_path / "back/nested", "log", "-1", "--format=%s") == "mine"
+
+
+def test_what_was_not_applied_is_not_taken_for_applied(cli: Cli, project: Path) -> None:
+    worktree, other = add(cli, "try"), add(cli, "other")
+    (worktree / "logo").write_bytes(b"\0\1")
+    (project / "logo").write_bytes(b"\0\2")
+    assert "conflict: logo" in cli("worktree", "apply", "try", code=1).out.decode()
+    assert "logo;" in cli("worktree", "rm", "try", code=4).err
+    cli("worktree", "apply", "try", "--to", other)
+    assert "logo;" in cli("worktree", "rm", "try", code=4).err
+
+
+def test_a_second_apply_brings_what_is_new(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    for text in ("one\n2\nthird\n", "one\n2\nfourth\n", "one\n2\nthree\n"):
+        write(worktree, {"src/a.py": text, "new.txt": text})
+        cli("worktree", "apply", "try")
+        assert (project / "src/a.py").read_text() == text
+        assert (project / "new.txt").read_text() == text
+
+
+@pytest.mark.parametrize("verb", ["commit", "discard", "close"])
+def test_it_is_no_plain_workspace(cli: Cli, project: Path, verb: str) -> None:
+    worktree = add(cli, "try")
+    write(worktree, {"mine.txt": "1"})
+    force = ["--force"] if verb == "close" else []
+    assert "is a worktree" in cli("workspace", verb, worktree, *force, code=4).err
+    assert (worktree / "mine.txt").exists()
+
+
+def test_what_git_is_told_to_ignore_is_not_lost(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    git(worktree, "update-index", "--skip-worktree", "src/b.py")
+    write(worktree, {"src/b.py": "mine\n"})
+    assert "src/b.py;" in cli("worktree", "rm", "try", code=4).err
+
+
+def test_a_repository_in_its_place_is_not_believed(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    write(worktree, {"src/b.py": "mine\n"})
+    (worktree / ".git").unlink()
+    git(worktree, "init", "-q")
+    git(worktree, "add", "-A")
+    git(worktree, "commit", "-qm", "elsewhere")
+    assert "src/b.py" in cli("worktree", "rm", "try", code=4).err
+
+
+def test_commits_on_no_branch_are_not_kept_by_a_checkpoint(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    git(worktree, "switch", "-q", "--detach")
+    git(worktree, "commit", "-qam", "mine")
+    assert "on no branch" in cli("worktree", "rm", "try", "--keep", code=4).err
+
+
+def test_variables_of_another_repository(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    head = git(project, "rev-parse", "HEAD")
+    env = {**os.environ, "CASFS_STORE": str(cli.root), "GIT_DIR": str(project / ".git")}
+    commit = "git -c user.name=T -c user.email=t@example.org commit -qam mine"
+    argv = [sys.executable, "-m", "casfs", "worktree", "run", "try", "--", "sh", "-c", commit]
+    subprocess.run(argv, env=env, check=True)
+    assert git(project, "rev-parse", "HEAD") == head
+    assert git(worktree, "log", "-1", "--format=%s") == "mine"
+
+
+def test_files_in_an_unmounted_directory(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    overlay_mount.unmount(worktree)
+    write(worktree, {"mine.txt": "1"})
+    assert "has files that it would hide" in cli("worktree", "list", code=1).err
+    assert (worktree / "mine.txt").read_text() == "1"
+    (worktree / "mine.txt").unlink()
+    cli("worktree", "list")
+    assert (worktree / "src/new.py").exists()
+
+
+def test_a_time_that_proves_nothing(cli: Cli, project: Path) -> None:
+    """With these settings git compares seconds and sizes alone."""
+    git(project, "config", "core.checkStat", "minimal")
+    git(project, "config", "core.trustctime", "false")
+    age(project)
+    write(project, {"src/b.py": "c\n"})
+    git(project, "add", "src/b.py")
+    write(project, {"src/b.py": "d\n"})
+    worktree = add(cli, "try")
+    assert "MM src/b.py" in git(worktree, "status", "--porcelain")
+
+
+def test_a_branch_that_is_there_must_be_named(cli: Cli, project: Path) -> None:
+    git(project, "branch", "there")
+    git(project, "branch", "w1")
+    assert "take it by --branch" in cli("worktree", "add", "there", code=4).err
+    assert cli("worktree", "add", "--json").json["branch"] == "w2"
+    # One of a person's stays whatever becomes of the worktree.
+    add(cli, "a", "--branch", "there")
+    assert "a removed" in cli("worktree", "prune").out.decode()
+    assert git(project, "branch", "--list", "there") == "  there"
+
+
+def test_directories_that_are_not_taken(cli: Cli, project: Path, tmp_path: Path) -> None:
+    assert "is inside of" in cli("worktree", "add", "a", "--path", project / "x/a", code=4).err
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    assert "is a link" in cli("worktree", "add", "a", "--path", tmp_path / "link", code=4).err
+    assert "shows nothing" in cli("worktree", "add", "a", "--backend", "namespace", code=4).err
+    (tmp_path / "file").write_text("")
+    cli("worktree", "add", "a", "--path", tmp_path / "file/a", code=1)
+    assert git(project, "branch", "--format=%(refname:short)") == "main"
+    add(cli, "a")
+
+
+@pytest.mark.parametrize("moment", ["before the mount", "before the link"])
+def test_an_add_that_was_killed(cli: Cli, project: Path, moment: str) -> None:
+    if moment == "before the mount":
+        path = project.parent / "project.worktrees/try"
+        adding = ("worktree", "add", "-q", "--lock", "--no-checkout", "-b", "try")
+        git(project, *adding, str(path))
+        (project / ".git/worktrees/try/locked").write_text("casfs worktree try\n")
+        (path / ".git").unlink()
+        path.rmdir()
+        worktree = add(cli, "try", "--branch", "try")
+    else:
+        worktree = add(cli, "try")
+        (worktree / ".git").unlink()
+        (project / ".git/worktrees/try/index").unlink()
+        overlay_mount.unmount(worktree)
+        cli("worktree", "list")
+    assert git(worktree, "diff", "--name-only", "HEAD") == "gone.txt\nsrc/a.py" or (
+        git(worktree, "diff", "--name-only", "HEAD") == "gone.txt\nsrc/a.py\nstaged.txt"
+    )
+    cli("worktree", "rm", "try", "--force")
+    assert git(project, "worktree", "list").count("\n") == 0
+
+
+def test_git_that_means_another_directory(cli: Cli, project: Path, tmp_path: Path) -> None:
+    inner = project / "inner"
+    (inner / ".git").mkdir(parents=True)
+    os.chdir(inner)
+    assert "git takes" in cli("worktree", "add", "try", code=4).err
+    assert git(project, "worktree", "list").count("\n") == 0
+
+
+def test_the_mode_of_an_env(cli: Cli, project: Path) -> None:
+    write(project, {".env.worktree": "PORT={port}\n"})
+    (project / ".env").chmod(0o600)
+    assert (add(cli, "a") / ".env").stat().st_mode & 0o777 == 0o600
+    (project / ".env").unlink()
+    assert (add(cli, "b") / ".env").stat().st_mode & 0o777 == 0o600
+    (project / ".env").symlink_to("package.json")
+    assert ".env: not a file" in cli("worktree", "add", "c", code=4).err
+
+
+@pytest.mark.parametrize("backend", [able("erofs-overlay"), able("copy")])
+def test_a_daemon_that_follows_the_project(cli: Cli, project: Path, backend: str) -> None:
+    with daemon(cli.root):
+        for number in range(3):
+            write(project, {"later.txt": str(number), "node_modules/x.js": str(number)})
+            worktree = add(cli, f"a{number}", "--backend", backend)
+            assert (worktree / "later.txt").read_text() == str(number)
+            assert (worktree / "node_modules/x.js").read_text() == str(number)
+            assert (worktree / ".env").exists()
+        # Only git's index changes: what is private is work by that, and the other way.
+        for argv, is_work in (
+            (("add", "-f", ".env"), True),
+            (("rm", "--cached", "-q", ".env"), False),
+        ):
+            git(project, *argv)
+            name = f"b{is_work}"
+            add(cli, name, "--backend", backend)
+            listed = cli("workspace", "list", "--json").json
+            (root,) = [one["root"] for one in listed if one["directory"].endswith(f"/{name}")]
+            assert (b".env" in cli("ls", root).out.split()) == is_work
