@@ -69,6 +69,7 @@ SMALLEST = {
     "store_referrers --dir {work} --nodes 1000 --runs 1": (),
     "web --dir {work} --threads 1 --steps 20 --files 200 --starts 2 pages": (),
     "web --dir {work} --rate 50 --seconds 3 --at-once 1 latency": WITH_BROWSER,
+    "worktree --dir {work} --files 200 --tracked 20 --rounds 1": (needs("git"),),
     "workspaces --dir {work} --tree {tree} --rounds 1 --states 2 first space": (
         needs("git", "zstd"),
     ),

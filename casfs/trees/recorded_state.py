@@ -74,6 +74,13 @@ class RecordedState(NamedTuple):
         return cls(root.tree, times=root.times)
 
     @classmethod
+    def of_parts(cls, work: DatedTree, whole: DatedTree) -> RecordedState:
+        """Of a directory that holds `whole`, of which `work` is work."""
+        if work.tree == whole.tree:
+            return cls.of_tree(work)
+        return cls(work.tree, whole.tree, times=work.times, local_times=whole.times)
+
+    @classmethod
     def of_fields(cls, tree: str, fields: Mapping[str, Any]) -> RecordedState:
         """The inverse of `fields`."""
         root = TreeHash(NodeHash(BlobHash(tree)))

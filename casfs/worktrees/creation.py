@@ -80,7 +80,7 @@ def without_git(store: Store, state: RecordedState) -> RecordedState:
             side._replace(times=dated.times_for(store, batch, tree=side.tree, source=source))
             for side, source in ((work, state.work), (full, state.whole))
         )
-    return RecordedState(work.tree, full.tree, times=work.times, local_times=full.times)
+    return RecordedState.of_parts(work, full)
 
 
 def similar_image(store: Store, project: Path, state: RecordedState) -> DatedTree | None:

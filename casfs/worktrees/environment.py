@@ -97,8 +97,7 @@ def with_env(
             batch.commit()
             times = dated.times_for(store, batch, tree=root, source=side)
             sides.append(DatedTree(root, times))
-    work, whole = sides
-    return RecordedState(work.tree, whole.tree, times=work.times, local_times=whole.times)
+    return RecordedState.of_parts(*sides)
 
 
 def _text(store: Store, root: TreeHash, path: bytes) -> str | None:
