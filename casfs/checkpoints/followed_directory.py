@@ -186,7 +186,7 @@ class FollowedDirectory:
             self._observe(path[1:], event)
         self._changes.names[directory].add(name)
         self._noted += 1
-        if self._noted > MAX_NOTED:  # a directory at which nobody looks
+        if self._noted > MAX_NOTED:  # bounds the memory of a directory without looks
             self.mark_everything()
         # What came with it had no events here.
         if event.is_moved:

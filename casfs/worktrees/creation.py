@@ -61,7 +61,7 @@ def with_own_repositories(
     file, which leads to the project's; and the `.git` files that are left out, as what they name
     cannot be read."""
     with store.batch() as batch:
-        return linked_repositories.replaced(store, batch, state, project, git_files)
+        return linked_repositories.replaced(store, batch, state, top=project, git_files=git_files)
 
 
 def without_git(store: Store, state: RecordedState) -> RecordedState:
@@ -109,7 +109,7 @@ def add(
     fields = {"name": plan.name, "project": str(plan.project), "portBase": plan.port}
     if plan.source is None:
         return Worktree(open_workspace(state, plan.path, fields))
-    link = git_worktree.add(plan.source, plan.path, plan.name, plan.branch, env)
+    link = git_worktree.add(plan.source, plan.path, name=plan.name, branch=plan.branch, env=env)
     workspace = None
     try:
         workspace = open_workspace(state, plan.path, fields | {"git": link.record})

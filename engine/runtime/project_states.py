@@ -66,8 +66,8 @@ class ProjectStates:
         return entry[0]
 
     async def _follow(self, path: Path, project: _Project, scope: trio.CancelScope) -> None:
-        """Reads events as they come, until nobody has asked for the project for long: each of its
-        directories costs the kernel a watch."""
+        """Reads events as they come, until FOLLOWED_S after the last request: each directory costs
+        the kernel a watch."""
         try:
             with scope, suppress(CasfsError, OSError):
                 while True:

@@ -217,7 +217,7 @@ class SessionService:
         self._answer(name)
 
     def _let_go(self, name: str, event: SessionEvent) -> None:
-        # Who reads what was recorded waits for the end of a prompt, not for that of a call.
+        # Readers of what was recorded wait for the end of a prompt, not of a call.
         if event.call is not None and name in self._taken:
             self._released.add(name)
             self._answer(name)

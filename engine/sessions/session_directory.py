@@ -112,7 +112,9 @@ class SessionDirectory:
             is_late = self._look(event, let_go)
             match event.kind:
                 case Kind.CALL:
-                    boundary = self._begin(event, session, is_late, transcript_bytes)
+                    boundary = self._begin(
+                        event, session, is_late, transcript_bytes=transcript_bytes
+                    )
                 case Kind.RESULT:
                     boundary = self._end(event, session, is_late)
                 case _:

@@ -60,7 +60,7 @@ def test_the_template_of_an_env(cli: Cli, project: Path) -> None:
         f"KEY=mine\nPORT={base}\n\n# the end\nURL=http://localhost:{base + 1}/try?b=b/c\n"
     )
     assert (project / ".env").read_text() == "KEY=mine\nexport PORT=3000\n\n# the end\n"
-    # It is no change of anybody's.
+    # It does not count as a change.
     cli("worktree", "apply", "try", "--ignored")
     assert "export PORT=3000" in (project / ".env").read_text()
     cli("worktree", "rm", "try")

@@ -74,15 +74,15 @@ def create(store: Store, directory: Path, wanted: Wanted) -> Worktree:
     else:
         state, git_source = _state(store, project, inside, git_source)
     port = worktree.free_ports(store, path)
-    state = environment.with_env(store, state, name, branch, port)
-    plan = NewWorktree(project, git_source, name, path, branch, port)
+    state = environment.with_env(store, state, name=name, branch=branch, port=port)
+    plan = NewWorktree(project, git_source, name=name, path=path, branch=branch, port=port)
 
     def opened(state: RecordedState, path: Path, record: Mapping[str, Any]) -> Workspace:
         image_tree = creation.similar_image(store, project, state)
         opening = Opening(wanted.backend, image_tree=image_tree, worktree=record, visible=True)
         return open_best(store, state, path, opening)
 
-    return creation.add(store, state, plan, os.environ, opened)
+    return creation.add(store, state, plan, os.environ, open_workspace=opened)
 
 
 def _path(project: Path, source: Path, name: str, wanted: str | None) -> Path:

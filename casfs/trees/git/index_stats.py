@@ -41,7 +41,7 @@ def moved(data: bytes, written_s: int, old: Path, new: Path) -> bytes:
         result = bytearray(data[:end])
         for entry in entries:
             recorded = data[entry.offset : entry.offset + STAT_BYTES]
-            packed = _moved_stat(recorded, written_s, old, new, entry.path)
+            packed = _moved_stat(recorded, written_s, old=old, new=new, path=entry.path)
             result[entry.offset : entry.offset + STAT_BYTES] = packed
         result += extensions
         # A setting of git writes zeros in place of the checksum.
