@@ -100,7 +100,8 @@ def plan(
     directory = None if project is None else str(project)
     attachment = Attachment(agent.name, directory, str(file), emptied, tuple(created), now_ms())
     for earlier in load(root).attached:
-        if earlier.file == attachment.file:  # whose hooks stay: what was there before them counts
+        # Whose hooks are there still: what was there before them counts.
+        if earlier.file == attachment.file and marker(root) in (before or ""):
             attachment = replace(
                 attachment, emptied={**emptied, **earlier.emptied}, created=earlier.created
             )

@@ -113,6 +113,7 @@ def add(source: GitSource, path: Path, name: str, branch: str, env: Mapping[str,
     """Makes the linked work tree for the directory `path`, which is not there afterwards. Raises
     Failed with git's reason; then nothing is left of it."""
     _forget_interrupted(source.own, path)
+    before = _linked(source.own, path)
     is_there = has_branch(source.top, branch, env)
     # A branch that is there is checked out once the files are there, as git does it.
     how = ("--detach",) if is_there else ("--no-track", "-b", branch)
@@ -128,24 +129,37 @@ def add(source: GitSource, path: Path, name: str, branch: str, env: Mapping[str,
             path.rmdir()
         return link
     except BaseException:
+        # Not what was there before: a person may have a work tree of git at this path.
+        for admin in _linked(source.own, path) - before:
+            rmtree.delete(admin)
         # Git makes the branch before all else.
-        _forget_interrupted(source.own, path, is_new=True)
         if not is_there and has_branch(source.top, branch, env):
             git(_in(source.top, "branch", "--quiet", "-D", branch), env)
         raise
 
 
-def _forget_interrupted(own: Path, path: Path, *, is_new: bool = False) -> None:
-    """Deletes what an interrupted `add` has left in the repository for this directory; `is_new`: of
-    an `add` that has not locked it yet, too."""
+def _linked(own: Path, path: Path) -> set[Path]:
+    """Returns the directories in the repository of the linked work trees at a path; `own`: of any
+    work tree."""
     shared = own
     with suppress(FileNotFoundError):
         shared = own / (own / "commondir").read_text().strip()
+    linked: set[Path] = set()
     for admin in (shared / "worktrees").glob("*"):
         with suppress(OSError):
-            is_of_path = Path((admin / "gitdir").read_text().strip()) == path / GIT
-            is_ours = is_new or (admin / "locked").read_text().startswith(LOCK_REASON)
-            if is_of_path and is_ours:
+            if Path((admin / "gitdir").read_text().strip()) == path / GIT:
+                linked.add(admin)
+    return linked
+
+
+def _forget_interrupted(own: Path, path: Path) -> None:
+    """Deletes what an `add` that was killed has left in the repository for this directory."""
+    # Where the directory is there, it may be the mount point of a worktree of another store.
+    if path.exists():
+        return
+    for admin in _linked(own, path):
+        with suppress(OSError):
+            if (admin / "locked").read_text().startswith(LOCK_REASON):
                 rmtree.delete(admin)
 
 

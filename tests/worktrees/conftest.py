@@ -83,6 +83,11 @@ def make_project(path: Path, *options: str) -> Path:
     return path
 
 
+def add(cli: Cli, name: str, *options: str) -> Path:
+    """Creates a worktree of the project; returns its directory."""
+    return Path(cli("worktree", "add", name, *options, "--json").json["directory"])
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = make_project(tmp_path / "project")

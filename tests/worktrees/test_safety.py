@@ -12,11 +12,7 @@ import pytest
 from casfs.workspaces import overlay_mount
 from tests.support.engine import Cli, daemon
 from tests.support.strategies import able
-from tests.worktrees.conftest import age, git, make_project, write
-
-
-def add(cli: Cli, name: str, *options: str) -> Path:
-    return Path(cli("worktree", "add", name, *options, "--json").json["directory"])
+from tests.worktrees.conftest import add, age, git, make_project, write
 
 
 def test_work_in_inner_repositories(cli: Cli, project: Path, tmp_path: Path) -> None:
@@ -146,6 +142,22 @@ def test_directories_that_are_not_taken(cli: Cli, project: Path, tmp_path: Path)
     cli("worktree", "add", "a", "--path", tmp_path / "file/a", code=1)
     assert git(project, "branch", "--format=%(refname:short)") == "main"
     add(cli, "a")
+
+
+def test_a_work_tree_of_git_at_the_same_path(cli: Cli, project: Path, tmp_path: Path) -> None:
+    """A person's own, locked or not, whatever is in its directory."""
+    own = tmp_path / "own"
+    git(project, "worktree", "add", "-q", "-b", "own", str(own))
+    write(own, {"src/b.py": "staged\n"})
+    git(own, "add", "-A")
+    cli("worktree", "add", "try", "--path", own, code=1)
+    assert git(own, "status", "--porcelain") == "M  src/b.py"
+    git(project, "worktree", "lock", str(own))
+    own.rename(tmp_path / "away")
+    cli("worktree", "add", "try", "--path", own, code=1)
+    (tmp_path / "away").rename(own)
+    assert git(own, "status", "--porcelain") == "M  src/b.py"
+    assert git(project, "branch", "--format=%(refname:short)") == "main\nown"
 
 
 @pytest.mark.parametrize("moment", ["before the mount", "before the link"])

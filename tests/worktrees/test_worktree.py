@@ -14,14 +14,10 @@ from casfs.store.store import Store
 from casfs.workspaces import overlay_mount, registry
 from tests.support.engine import Cli
 from tests.support.strategies import able
-from tests.worktrees.conftest import age, git, make_project, write
+from tests.worktrees.conftest import add, age, git, make_project, write
 
 BACKENDS = [able("erofs-overlay"), able("overlay"), able("fuse-overlayfs"), able("copy")]
 STATUS = ("status", "--porcelain", "--ignored", "-uall")
-
-
-def add(cli: Cli, name: str, *options: str) -> Path:
-    return Path(cli("worktree", "add", name, *options, "--json").json["directory"])
 
 
 def holding(directory: Path) -> dict[str, tuple[int, int, str]]:

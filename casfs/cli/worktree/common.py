@@ -18,10 +18,14 @@ from casfs.worktrees.worktree import Worktree
 
 
 def current_project(store: Store) -> Path:
-    """Returns the project of the working directory, also where that is a worktree."""
-    directory = project_of(Path.cwd())
-    inside = worktree.at(store, directory)
-    return directory if inside is None else inside.project
+    return project_at(store, Path.cwd())
+
+
+def project_at(store: Store, directory: Path) -> Path:
+    """Returns the project that a directory is in, also where that is in a worktree of it."""
+    source = project_of(directory)
+    inside = worktree.at(store, source)
+    return source if inside is None else inside.project
 
 
 def find(store: Store, name: str) -> Worktree:

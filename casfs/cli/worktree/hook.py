@@ -17,7 +17,6 @@ from typing import Any
 
 import click
 
-from casfs.attach.projects import project_of
 from casfs.cli import implicit_mount
 from casfs.cli.common import open_store, store_root
 from casfs.cli.output import echo, warn
@@ -72,9 +71,7 @@ def _create(store: Store, payload: dict[str, Any]) -> Path:
     if name != wanted:  # another name may have become the same
         name = f"{name}-{hash_bytes(wanted.encode())[:6]}"
     directory = Path(_field(payload, "cwd"))
-    source = project_of(directory)
-    inside = worktree.at(store, source)
-    project = source if inside is None else inside.project
+    project = common.project_at(store, directory)
     for existing in worktree.listing(store, project):
         if existing.name == name:
             common.mount(store, existing)
