@@ -17,13 +17,14 @@ from casfs.attach.agents import OutsideAgent
 from casfs.attach.attachments import Attachment, SettingsChange
 from casfs.attach.projects import project_of
 from casfs.cli.background import start_daemon
-from casfs.cli.common import open_store, options_as, refuse_home_or_root, store_root
+from casfs.cli.common import open_store, options_as, store_root
 from casfs.cli.json_values import moment, times
 from casfs.cli.output import echo_line, echo_result, json_option, wants_json, warn
 from casfs.cli.table import Age, Cell, echo_table
 from casfs.errors import CasfsError, NotFound, Refused, Usage
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import daemon_socket, reserve
+from casfs.system.home import refuse_home_or_root
 from casfs.trees.git.index import TrackedFiles
 
 AGENT = click.Choice([*agents.AGENTS])

@@ -14,11 +14,11 @@ from pathlib import Path
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
 from casfs.checkpoints.revisions import resolve, resolve_tree
-from casfs.cli.common import refuse_home_or_root
 from casfs.cli.output import warn
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.store.store import Store
+from casfs.system.home import refuse_home_or_root
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.scratch_store import ScratchStore

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from casfs.cli.common import open_store, refuse_home_or_root, step_secrets, store_root
+from casfs.cli.common import open_store, step_secrets, store_root
 from casfs.cli.output import echo
 from casfs.errors import Failed, Usage
 from casfs.system.extras import EXTRAS, install_line
+from casfs.system.home import refuse_home_or_root
 
 KEY_FILE = "mcp.json"
 

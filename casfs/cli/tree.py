@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from casfs.cli.common import force_option, open_store, refuse_home_or_root
+from casfs.cli.common import force_option, open_store
 from casfs.cli.diff import diff
 from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.ls import ls
 from casfs.cli.output import echo_result, json_option
 from casfs.cli.restore import restore
 from casfs.cli.snapshot_options import notes, print_dry_run, print_notes, snapshot_options
+from casfs.system.home import refuse_home_or_root
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 

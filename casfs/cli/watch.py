@@ -13,7 +13,6 @@ from casfs.cli.background import start_daemon
 from casfs.cli.common import (
     force_option,
     open_store,
-    refuse_home_or_root,
     store_root,
 )
 from casfs.cli.json_values import times
@@ -23,6 +22,7 @@ from casfs.cli.sizes import AgeOption
 from casfs.cli.table import echo_table
 from casfs.errors import NotFound, Usage
 from casfs.system import daemon_socket
+from casfs.system.home import refuse_home_or_root
 from casfs.trees.snapshot import exclusions
 
 

@@ -31,12 +31,12 @@ from casfs.trees.dated import DatedTree
 from casfs.workspaces import overlay_markers, overlay_mount
 from casfs.workspaces.overlay_markers import MarkerFormat
 from casfs.workspaces.overlay_mount import OverlayLayers
+from casfs.workspaces.strategy_names import COPY as COPY
+from casfs.workspaces.strategy_names import FUSE as FUSE
+from casfs.workspaces.strategy_names import NAMESPACE as NAMESPACE
+from casfs.workspaces.strategy_names import NATIVE as NATIVE
+from casfs.workspaces.strategy_names import OVERLAY as OVERLAY
 
-NATIVE = "erofs-overlay"
-OVERLAY = "overlay"
-NAMESPACE = "namespace"
-FUSE = "fuse-overlayfs"
-COPY = "copy"
 TreeLocator = Callable[[DatedTree], Path]  # where a mount of the store shows a tree
 
 

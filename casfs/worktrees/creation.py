@@ -3,93 +3,170 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from casfs.attach.projects import project_of
+from casfs.checkpoints.revisions import resolve
+from casfs.errors import Conflict, Refused
 from casfs.store.store import Store
-from casfs.trees import dated, edit, tree
+from casfs.system import locks
+from casfs.system.home import refuse_home_or_root
+from casfs.trees import tree
 from casfs.trees.dated import DatedTree
-from casfs.trees.git import linked_repositories
-from casfs.trees.git.index import GIT
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.snapshot import exclusions, policy, working_tree
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import lifecycle
 from casfs.workspaces.registry import Workspace
-from casfs.worktrees import git_worktree
+from casfs.worktrees import environment, git_worktree, project_files, worktree
 from casfs.worktrees.git_worktree import GitSource
-from casfs.worktrees.worktree import Worktree, listing
+from casfs.worktrees.worktree import Worktree
 
-GIT_NAME = os.fsencode(GIT)
-WITHOUT_REPOSITORY = {GIT_NAME: "the repository"}
+LOCK = "worktree"
+MAX_LOOKS = 3
 MAX_DIFFERENT = 5000  # entries between a worktree and the image below it
-# Opens a workspace of a state at a directory, with this in its record.
-OpenWorkspace = Callable[[RecordedState, Path, Mapping[str, Any]], Workspace]
+# Returns a project as it is now; what is left out, it says by itself.
+Look = Callable[[Path], RecordedState]
+# Opens a workspace of a state at a directory, over the image of this tree where there is one, with
+# these fields in its record.
+OpenWorkspace = Callable[
+    [RecordedState, Path, DatedTree | None, Mapping[str, Any]],
+    Workspace,
+]
 
 
 @dataclass(frozen=True, slots=True)
-class NewWorktree:
-    """`project`: of which directory; `source`: of git, None without one: what it begins with is of
-    the project, or of a worktree of it; `path`: where it is to be; `branch`: that is checked out in
-    it, new or not; `port`: the first of its own."""
+class Wanted:
+    """`name`: None for a new one; `revision`: None for the directory as it is now; `branch`: None
+    for that of the worktree's name; `path`: None for the default; `with_all`: whatever
+    `.worktreeinclude` says."""
+
+    name: str | None = None
+    revision: str | None = None
+    branch: str | None = None
+    path: str | None = None
+    with_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a worktree begins as. `top`: the project, or the worktree `inside`; `git`: None without
+    git."""
 
     project: Path
-    source: GitSource | None
-    name: str
-    path: Path
-    branch: str
-    port: int
+    top: Path
+    inside: Worktree | None
+    git: GitSource | None
 
 
-def look(store: Store, project: Path, report: SnapshotReport) -> RecordedState:
-    """Stores a project as it is now, with what is private or derived, without the `.git` at its
-    top. Raises NotFound, Refused, Failed."""
-    rules = exclusions.ignore_rules(store, project, report, keeps_derived=True)
-    rules.excluded = {**rules.excluded, **WITHOUT_REPOSITORY}
-    options = SnapshotOptions(scanner=policy.load(store).scanner(), leaves_out_unreadable=True)
-    with store.batch() as batch:
-        return working_tree.snapshot(store, batch, project, rules, report=report, options=options)
-
-
-def with_own_repositories(
-    store: Store, state: RecordedState, project: Path, git_files: Iterable[bytes]
-) -> tuple[RecordedState, list[bytes]]:
-    """Returns the state in which a submodule has a repository of its own in place of its `.git`
-    file, which leads to the project's; and the `.git` files that are left out, as what they name
-    cannot be read."""
-    with store.batch() as batch:
-        return linked_repositories.replaced(store, batch, state, top=project, git_files=git_files)
-
-
-def without_git(store: Store, state: RecordedState) -> RecordedState:
-    """Returns a state without the `.git` at its top, which a thread's may have."""
-    if tree.find(store, state.full, GIT_NAME) is None:
-        return state
-    with store.local_writes().batch() as batch:
-        work, full = (
-            DatedTree(
-                edit.with_entries(store, batch, root=side.tree, changes={GIT_NAME: None}).hash
+def create(
+    store: Store,
+    directory: Path,
+    wanted: Wanted,
+    env: Mapping[str, str],
+    *,
+    look: Look,
+    open_workspace: OpenWorkspace,
+) -> Worktree:
+    """Creates a worktree of the project that `directory` is in; in a worktree, one that begins as
+    that is. Raises Refused (no commit, the name, the branch, the directory), Conflict, NotFound,
+    Failed; then nothing is left of it."""
+    source = _source(store, directory, env)
+    if wanted.name is not None:  # before a look, which may take long
+        _check_name(store, source, wanted, wanted.name, env)
+    if wanted.revision is not None:
+        state = project_files.without_git(store, resolve(store, wanted.revision).state)
+        git_source = source.git
+    else:
+        state, git_source = _state(store, source, env, look)
+    # No two take the same name, or the same ports; and a second one begins over the first's image.
+    with locks.held(store.root, LOCK, waiting=lambda: None):
+        name = wanted.name if wanted.name is not None else _new_name(store, source, env)
+        _check_name(store, source, wanted, name, env)
+        branch = name if wanted.branch is None else wanted.branch
+        path = _path(source, name, wanted.path)
+        port = worktree.free_ports(store, path)
+        if source.git is not None and not wanted.with_all:
+            state = project_files.only_included(
+                store, state, lambda paths: git_worktree.ignored_in(source.top, paths, env)
             )
-            for side in (state.work, state.whole)
-        )
-        batch.commit()
-        work, full = (
-            side._replace(times=dated.times_for(store, batch, tree=side.tree, source=source))
-            for side, source in ((work, state.work), (full, state.whole))
-        )
-    return RecordedState.of_parts(work, full)
+        state = environment.with_env(store, state, name=name, branch=branch, port=port)
+        fields = {"name": name, "project": str(source.project), "portBase": port}
+        image = similar_image(store, source.project, state)
+
+        def opened(git_fields: Mapping[str, Any]) -> Workspace:
+            return open_workspace(state, path, image, {**fields, **git_fields})
+
+        if git_source is None:
+            return Worktree(opened({}))
+        return _add_of_git(store, git_source, path, name=name, branch=branch, env=env, open=opened)
+
+
+def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:
+    top = project_of(directory)
+    inside = worktree.at(store, top)
+    project = top if inside is None else inside.project
+    refuse_home_or_root(project, force=None)
+    is_in_git = git_worktree.is_in_git(top)
+    return _Source(project, top, inside, git_worktree.read_source(top, env) if is_in_git else None)
+
+
+def _check_name(
+    store: Store, source: _Source, wanted: Wanted, name: str, env: Mapping[str, str]
+) -> None:
+    worktree.check_new(store, source.project, name)
+    if source.git is not None and wanted.branch is None:
+        git_worktree.check_new_branch(source.top, name, env)
+
+
+def _new_name(store: Store, source: _Source, env: Mapping[str, str]) -> str:
+    return worktree.new_name(
+        store, source.project, lambda name: git_worktree.has_branch(source.top, name, env)
+    )
+
+
+def _path(source: _Source, name: str, wanted: str | None) -> Path:
+    """Returns where a worktree is to be. Raises Refused for a link, and for a directory inside of
+    what it is made from, which would then hold itself."""
+    if wanted is None:
+        return worktree.default_path(source.project, name)
+    path = Path(os.path.abspath(wanted))
+    real = path.parent.resolve() / path.name
+    if path.is_symlink():
+        raise Refused(f"{path} is a link; name the directory itself")
+    if real.is_relative_to(source.project) or real.is_relative_to(source.top):
+        raise Refused(f"{path} is inside of {source.project}; choose another directory")
+    return real
+
+
+def _state(
+    store: Store, source: _Source, env: Mapping[str, str], look: Look
+) -> tuple[RecordedState, GitSource | None]:
+    """Returns the files and what git has of them, of one moment: a commit while they are read would
+    be taken back by the next one in the worktree. Raises Conflict."""
+    git_source = source.git
+    for _ in range(MAX_LOOKS):
+        if source.inside is None:
+            state = look(source.project)
+        else:
+            state = worktree.record(store, source.inside)
+        if git_source is None:
+            return state, None
+        before, git_source = git_source, git_worktree.read_source(source.top, env)
+        if before == git_source:
+            return state, git_source
+    raise Conflict(f"git changes {source.top} all the time; try again")
 
 
 def similar_image(store: Store, project: Path, state: RecordedState) -> DatedTree | None:
     """Returns the tree of the image that is mounted for an open worktree of the project, the newest
     one, where few entries differ from it. A whole image takes seconds, one of few entries none."""
-    worktrees = listing(store, project)
+    worktrees = worktree.listing(store, project)
     worktrees.sort(key=lambda worktree: -worktree.workspace.record["openedAt"])
-    for worktree in worktrees:
-        workspace = worktree.workspace
+    for other in worktrees:
+        workspace = other.workspace
         if workspace.strategy.native and workspace.state == "open":
             changes = tree.changes(store, workspace.image_tree.tree, state.full)
             few = len(list(islice(changes, MAX_DIFFERENT + 1))) <= MAX_DIFFERENT
@@ -97,23 +174,21 @@ def similar_image(store: Store, project: Path, state: RecordedState) -> DatedTre
     return None
 
 
-def add(
+def _add_of_git(
     store: Store,
-    state: RecordedState,
-    plan: NewWorktree,
+    source: GitSource,
+    path: Path,
+    *,
+    name: str,
+    branch: str,
     env: Mapping[str, str],
-    open_workspace: OpenWorkspace,
+    open: Callable[[Mapping[str, Any]], Workspace],
 ) -> Worktree:
-    """Makes a worktree that begins with a state of its project. Raises Refused (no commit, the
-    branch, the directory), Conflict, Failed; then nothing is left of it."""
-    fields = {"name": plan.name, "project": str(plan.project), "portBase": plan.port}
-    if plan.source is None:
-        return Worktree(open_workspace(state, plan.path, fields))
-    link = git_worktree.add(plan.source, plan.path, name=plan.name, branch=plan.branch, env=env)
+    link = git_worktree.add(source, path, name=name, branch=branch, env=env)
     workspace = None
     try:
-        workspace = open_workspace(state, plan.path, fields | {"git": link.record})
-        git_worktree.fill(link, plan.source, plan.path, env)
+        workspace = open({"git": link.record})
+        git_worktree.fill(link, source, path, env)
     except BaseException:
         if workspace is not None:
             lifecycle.close(store, workspace, force=True)

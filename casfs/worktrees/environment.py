@@ -21,14 +21,14 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from casfs.digest import TreeHash, hash_bytes
+from casfs.digest import hash_bytes
 from casfs.errors import Failed, Invalid
 from casfs.store.nodes.directory import Entry, File, Properties
 from casfs.store.store import Store
-from casfs.trees import dated, edit, tree
-from casfs.trees.dated import DatedTree
+from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.stat_cache import NO_BLOB
+from casfs.worktrees import project_files
 
 PORTS_EACH = 20
 # Below those that the kernel gives to connections (ip_local_port_range), above those of services.
@@ -38,7 +38,6 @@ NAME_VARIABLE = "CASFS_WORKTREE"
 PORT_VARIABLE = "CASFS_PORT_BASE"
 ENV = b".env"
 TEMPLATE = b".env.worktree"
-MAX_ENV_BYTES = 1 << 20
 PRIVATE_MODE = 0o600
 PLACEHOLDER = re.compile(r"\{(port|name|branch)(?:\+(\d+))?\}")
 ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=")
@@ -76,37 +75,20 @@ def with_env(
     """Returns the state with an `.env` by its template; the same where it has none. The `.env` is
     where it was: work, or kept here only. Raises Invalid for a template, or an `.env`, that is not
     one."""
-    template = _text(store, state.full, TEMPLATE)
+    template = project_files.text(store, state.full, TEMPLATE)
     if template is None:
         return state
     values = {"name": name, "branch": branch, "port": str(port)}
-    text = merged(_text(store, state.full, ENV) or "", _filled(template, values))
+    text = merged(project_files.text(store, state.full, ENV) or "", _filled(template, values))
     old = tree.find(store, state.full, ENV)
     is_work = old is not None and tree.find(store, state.tree, ENV) == old
     if not isinstance(old, File):
         old = File(ENV, NO_BLOB, properties=Properties(unix_mode=PRIVATE_MODE))
     with store.local_writes().batch() as batch:
         file = old._replace(digest=batch.put(text.encode("utf-8", "surrogateescape")))
-        changes: dict[bytes, Entry | None] = {ENV: file}
-        sides = []
-        for side, has_env in ((state.work, is_work), (state.whole, True)):
-            if not has_env:
-                sides.append(side)
-                continue
-            root = edit.with_entries(store, batch, root=side.tree, changes=changes).hash
-            batch.commit()
-            times = dated.times_for(store, batch, tree=root, source=side)
-            sides.append(DatedTree(root, times))
-    return RecordedState.of_parts(*sides)
-
-
-def _text(store: Store, root: TreeHash, path: bytes) -> str | None:
-    entry = tree.find(store, root, path)
-    if entry is None:
-        return None
-    if not isinstance(entry, File) or entry.digest.size_bytes > MAX_ENV_BYTES:
-        raise Invalid(f"{os.fsdecode(path)}: not a file of at most {MAX_ENV_BYTES >> 20} MiB")
-    return store.get(entry.digest.hash).decode("utf-8", "surrogateescape")
+        batch.commit()
+    changes: dict[bytes, Entry | None] = {ENV: file}
+    return project_files.edited(store, state, work=changes if is_work else {}, whole=changes)
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

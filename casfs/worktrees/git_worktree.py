@@ -32,6 +32,7 @@ from casfs.trees.git.index import GIT, pointed_to
 UNFINISHED = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD")
 # Before an object id in a record: a text of 64 digits alone would be one of ours.
 COMMIT = "commit "
+HEAD = "HEAD^{commit}"
 LOCK_REASON = "casfs worktree "
 ORDINARY_TAG = "H"  # of `git ls-files -v`: in the index, and compared with its file
 
@@ -88,21 +89,26 @@ def is_in_git(project: Path) -> bool:
 def read_source(top: Path, env: Mapping[str, str]) -> GitSource:
     """Raises Refused for a repository without a commit, and where git takes the directory for
     another work tree; Failed."""
-    _check_top(top, env)
-    own = Path(git(_in(top, "rev-parse", "--absolute-git-dir"), env).strip())
-    try:
-        commit = git(_in(top, "rev-parse", "--verify", "HEAD^{commit}"), env).strip()
-    except Failed:
-        raise Refused(f"{top} has no commit yet; make one first (git commit)") from None
+    where = ("--show-toplevel", "--absolute-git-dir")
+    # Without a commit the second one fails, with the answer of the first.
+    answer = git(_in(top, "rev-parse", *where, "--verify", "--quiet", HEAD), env, expected=(0, 1))
+    shown_top, directory, *commits = answer.splitlines()
+    _check_same(top, shown_top)
+    own = Path(directory)
+    if not commits:
+        raise Refused(f"{top} has no commit yet; make one first (git commit)")
     with suppress(FileNotFoundError), (own / "index").open("rb") as file:
-        return GitSource(top, own, commit, file.read(), int(os.fstat(file.fileno()).st_mtime))
-    return GitSource(top, own, commit, None, 0)
+        return GitSource(top, own, commits[0], file.read(), int(os.fstat(file.fileno()).st_mtime))
+    return GitSource(top, own, commits[0], None, 0)
 
 
 def _check_top(directory: Path, env: Mapping[str, str]) -> None:
     """Raises Refused where git takes a directory for another work tree: what it does there it would
     do to that one."""
-    top = git(_in(directory, "rev-parse", "--show-toplevel"), env).rstrip("\n")
+    _check_same(directory, git(_in(directory, "rev-parse", "--show-toplevel"), env).rstrip("\n"))
+
+
+def _check_same(directory: Path, top: str) -> None:
     if os.path.realpath(top) != os.path.realpath(directory):
         raise Refused(
             f"git takes {directory} for the work tree {top}; mend its .git, or core.worktree"
@@ -252,10 +258,21 @@ def ignored(
     link: GitLink, path: Path, paths: Iterable[bytes], env: Mapping[str, str]
 ) -> Collection[bytes]:
     """Returns those paths in a work tree that git ignores. Raises Failed."""
-    check = ("check-ignore", "-z", "--stdin")
+    return _ignored(_of(link, path), paths, env)
+
+
+def ignored_in(top: Path, paths: Iterable[bytes], env: Mapping[str, str]) -> Collection[bytes]:
+    """As `ignored`, in the work tree that git finds at a directory."""
+    return _ignored(_in(top), paths, env)
+
+
+def _ignored(
+    where: tuple[str, ...], paths: Iterable[bytes], env: Mapping[str, str]
+) -> Collection[bytes]:
     # It takes pathspecs, in which a leading colon is magic.
     sent = b"\0".join(b"./" + name for name in paths)
-    output = git(_of(link, path, *check), env, sent=sent, expected=(0, 1))  # 1: none is
+    check = ("check-ignore", "-z", "--stdin")
+    output = git((*where, *check), env, sent=sent, expected=(0, 1))  # 1: none is
     return {line.removeprefix(b"./") for line in _lines(output)}
 
 

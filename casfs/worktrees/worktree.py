@@ -25,6 +25,7 @@ from casfs.backend.protocols import Head
 from casfs.digest import TreeHash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store.store import Store
+from casfs.system.clock import moment
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import commit, registry
@@ -70,6 +71,20 @@ class Worktree:
     def link(self) -> GitLink | None:
         fields = self.record.get("git")
         return None if fields is None else GitLink.of_record(fields)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What is shown of it, as JSON."""
+        return {
+            "name": self.name,
+            "directory": str(self.path),
+            "project": str(self.project),
+            "branch": None if self.link is None else self.link.branch,
+            "portBase": self.record["portBase"],
+            "state": self.workspace.state,
+            "backend": self.workspace.strategy.name,
+            "openedAt": moment(self.workspace.record["openedAt"]),
+        }
 
 
 def listing(store: Store, project: Path | None = None) -> list[Worktree]:

@@ -38,6 +38,7 @@ from engine.runtime.supervisor import Supervisor
 from engine.runtime.thread_requests import VariablesLacking
 from engine.runtime.watches import Watches
 from engine.runtime.workspace import COPYING, Workspaces, sweep
+from engine.runtime.worktrees import Worktrees
 from engine.secrets import redaction
 from engine.sessions.service import SessionService
 
@@ -89,6 +90,7 @@ class Daemon:
             **self._watches.operations,
             **self._sessions.operations,
             **self._projects.operations,
+            **Worktrees(store, self._projects).operations,
         }
         key = None if extractor is None else extractor.key_env
         secrets = redaction.from_env([key] if key else [], settings.env)

@@ -20,7 +20,7 @@ from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.trees.recorded_state import RecordedState
-from casfs.worktrees.creation import WITHOUT_REPOSITORY
+from casfs.worktrees.project_files import WITHOUT_REPOSITORY, ProjectLook
 from engine.blocking import blocking
 
 Answer = dict[str, Any]
@@ -48,9 +48,24 @@ class ProjectStates:
         path = Path(directory)
         project = self._project(path)
         try:
-            return await blocking(project.state)
+            seen = await blocking(project.look)
         except (CasfsError, OSError):
             self._let_go(path, project)
+            raise
+        return {
+            "tree": seen.state.tree,
+            "fields": seen.state.fields,
+            "gitFiles": [path.hex() for path in seen.git_files],
+            "unreadable": {path.hex(): why for path, why in seen.unreadable.items()},
+        }
+
+    def look(self, directory: Path) -> ProjectLook:
+        """Returns a project as it is now. Called in a worker thread. Raises CasfsError, OSError."""
+        project = trio.from_thread.run_sync(self._project, directory)
+        try:
+            return project.look()
+        except (CasfsError, OSError):
+            trio.from_thread.run_sync(self._let_go, directory, project)
             raise
 
     def _project(self, path: Path) -> _Project:
@@ -101,7 +116,7 @@ class _Project:
         with self._lock:
             self._followed.drain()
 
-    def state(self) -> Answer:
+    def look(self) -> ProjectLook:
         with self._lock:
             # A file that is mapped for writing has no events until it is unmapped.
             if time.monotonic() - self._followed.looked_at_all > LOOK_AT_ALL_S:
@@ -109,12 +124,7 @@ class _Project:
             self._followed.drain()
             self._state = self._followed.look(self._state).state
             seen = self._followed.seen
-            return {
-                "tree": self._state.tree,
-                "fields": self._state.fields,
-                "gitFiles": [path.hex() for path in seen.git_files],
-                "unreadable": {path.hex(): why for path, why in seen.unreadable.items()},
-            }
+            return ProjectLook(self._state, [*seen.git_files], {**seen.unreadable})
 
     def close(self) -> None:
         with self._lock:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from casfs.cli.common import refuse_home_or_root
 from casfs.errors import Refused
 from casfs.store import store as store_module
 from casfs.store.store import Store
+from casfs.system.home import refuse_home_or_root
 from tests.support.cli import ULID, UNKNOWN, written
 from tests.support.engine import (
     ONE,

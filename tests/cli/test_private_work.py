@@ -77,7 +77,7 @@ def test_it_merges_with_what_changed_here(cli: Cli, project: Path, thread: str) 
     (project / ".env").unlink()
     answer = cli("thread", "apply", thread, project, code=1)
     assert (project / "local.cfg").read_text() == f"# mine\n{KEY}MORE=1\n"
-    assert "conflict: .env: deleted here, changed by the thread" in answer.text
+    assert "conflict: .env: deleted here, changed in thread " in answer.text
 
 
 def test_it_is_blamed(cli: Cli, project: Path, thread: str) -> None:

@@ -69,7 +69,7 @@ def test_conflicts(cli: Cli, project: Path, tmp_path: Path) -> None:
     answer = cli("thread", "apply", "mend", "--json", code=1).json
     assert [change["path"] for change in answer["changes"]] == ["log", "text"]
     assert answer["conflicts"] == [
-        {"path": "old", "reason": "changed here, deleted by the thread"},
+        {"path": "old", "reason": f"changed here, deleted in thread {answer['thread']}"},
         {"path": "text", "reason": "changed on both sides, 1 conflict marked"},
     ]
     marked = f"<<<<<<< ours\nuno\n=======\none\n>>>>>>> thread {answer['thread']}\n2\n3\n4\n5\n"
@@ -79,7 +79,7 @@ def test_conflicts(cli: Cli, project: Path, tmp_path: Path) -> None:
     assert (project / "text").read_text() == marked
     other = write_tree(tmp_path / "other", {})
     said = cli("thread", "apply", "mend@1", other, code=1).text
-    assert "conflict: text: deleted here, changed by the thread" in said
+    assert "conflict: text: deleted here, changed in thread " in said
     assert (other / "log").read_bytes() == b"1\n"
 
 

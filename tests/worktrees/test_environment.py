@@ -85,3 +85,33 @@ def test_a_bad_template(cli: Cli, project: Path) -> None:
     listed = git(project, "worktree", "list")
     assert "there are {port} to {port+19}" in cli("worktree", "add", "try", code=4).err
     assert git(project, "worktree", "list") == listed
+
+
+def test_worktreeinclude(cli: Cli, project: Path) -> None:
+    """Of what git ignores; what is derived comes along all the same, and what git tracks."""
+    write(
+        project,
+        {
+            ".worktreeinclude": "# for all tools\n.env\n/local/\n!local/huge.log\n",
+            "other.log": "left here",
+            "local/a.log": "1",
+            "local/huge.log": "left here",
+            "deep/.env": "KEY=another\n",
+            "deep/keys.log": "left here",
+            "tracked.log": "1",
+        },
+    )
+    git(project, "add", "-f", "tracked.log")
+    worktree = Path(cli("worktree", "add", "try", "--json").json["directory"])
+    present = {".env", "deep/.env", "local/a.log", "tracked.log"}
+    absent = {"other.log", "local/huge.log", "deep/keys.log"}
+    for name in present | absent:
+        assert (worktree / name).exists() == (name in present), name
+    assert (worktree / "node_modules/left/pad.js").exists()
+    assert git(worktree, "status", "--porcelain") == git(project, "status", "--porcelain")
+    # What was not there is not deleted in the project.
+    cli("worktree", "apply", "try", "--ignored")
+    assert (project / "other.log").read_text() == "left here"
+    cli("worktree", "rm", "try")
+    worktree = Path(cli("worktree", "add", "all", "--all", "--json").json["directory"])
+    assert (worktree / "other.log").exists()

@@ -19,7 +19,6 @@ from casfs.cli.common import (
     open_store,
     options_as,
     read_input,
-    refuse_home_or_root,
     step_secrets,
 )
 from casfs.cli.json_values import record
@@ -36,6 +35,7 @@ from casfs.cli.snapshot_options import (
 from casfs.digest import hash_bytes
 from casfs.errors import Usage
 from casfs.store.store import Store
+from casfs.system.home import refuse_home_or_root
 from casfs.trees.snapshot.report import SnapshotOptions
 
 DEFAULT_MAX_BYTES = 20 << 30

@@ -14,10 +14,11 @@ import click
 
 from casfs import config
 from casfs.checkpoints.revisions import resolve
-from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
+from casfs.cli.common import input_name, open_store, read_input
 from casfs.cli.output import warn
 from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
+from casfs.system.home import refuse_home_or_root
 from casfs.system.paths import printable
 from casfs.threads import threads
 from casfs.trees import tree

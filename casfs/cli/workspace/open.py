@@ -11,8 +11,9 @@ from casfs.cli import implicit_mount
 from casfs.cli.common import open_store, store_root
 from casfs.cli.output import echo_result, json_option
 from casfs.cli.purged_notes import print_missing
+from casfs.cli.workspace.backend_option import backend_option
 from casfs.cli.workspace.list import workspace_json
-from casfs.cli.workspace.opening import Opening, backend_option, open_best
+from casfs.cli.workspace.opening import Opening, open_best
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle as workspaces
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import background, implicit_mount
 from casfs.cli.output import warn
@@ -18,17 +16,9 @@ from casfs.store.store import Store
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle as workspaces
-from casfs.workspaces import strategies, strategy_choice
+from casfs.workspaces import strategy_choice
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy
-
-backend_option = click.option(
-    "--backend",
-    type=click.Choice(list(strategies.STRATEGIES)),
-    help="Default: the first that works. erofs-overlay: over an EROFS image (root); overlay: over"
-    " the casfs mount (root); fuse-overlayfs: the same in user space; namespace: visible only"
-    " inside `workspace exec`; copy: a plain copy.",
-)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from casfs.attach.projects import project_of
-from casfs.cli.json_values import moment
 from casfs.cli.workspace.opening import Opening, open_best
 from casfs.errors import Refused
 from casfs.store.store import Store
@@ -47,17 +45,3 @@ def mount(store: Store, unmounted: Worktree) -> None:
     open_best(store, workspace.recorded, workspace.path, Opening())
     if unmounted.link is not None and not (workspace.path / GIT).exists():
         git_worktree.link_again(unmounted.link, workspace.path, os.environ)
-
-
-def worktree_json(created: Worktree) -> dict[str, Any]:
-    link = created.link
-    return {
-        "name": created.name,
-        "directory": str(created.path),
-        "project": str(created.project),
-        "branch": None if link is None else link.branch,
-        "portBase": created.record["portBase"],
-        "state": created.workspace.state,
-        "backend": created.workspace.strategy.name,
-        "openedAt": moment(created.workspace.record["openedAt"]),
-    }

@@ -20,12 +20,13 @@ import click
 from casfs.cli import implicit_mount
 from casfs.cli.common import open_store, store_root
 from casfs.cli.output import echo, warn
-from casfs.cli.worktree import common
-from casfs.cli.worktree.creating import Wanted, create
+from casfs.cli.worktree import by_daemon, common
+from casfs.cli.worktree.creating import create
 from casfs.digest import hash_bytes
 from casfs.errors import Invalid, Refused
 from casfs.store.store import Store
 from casfs.worktrees import git_worktree, removal, worktree
+from casfs.worktrees.creation import Wanted
 
 FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+|\.\.+")
 
@@ -82,7 +83,10 @@ def _create(store: Store, payload: dict[str, Any]) -> Path:
         if not git_worktree.has_branch(project, branch, os.environ):
             break
         branch = f"worktree-{name}-{number}"
-    return create(store, directory, Wanted(name, branch=branch)).path
+    summary = by_daemon.create(store.root, directory, name=name, branch=branch)
+    if summary is None:
+        summary = create(store, directory, Wanted(name, branch=branch)).summary
+    return Path(summary["directory"])
 
 
 def _remove(store: Store, payload: dict[str, Any]) -> None:

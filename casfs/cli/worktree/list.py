@@ -30,7 +30,7 @@ def list_(of_all: bool) -> None:
                 common.mount(store, unmounted)
             except CasfsError as error:
                 say_incomplete(f"worktree {unmounted.name} is not mounted: {error}")
-        values = [common.worktree_json(created) for created in worktree.listing(store, project)]
+        values = [created.summary for created in worktree.listing(store, project)]
     rows = [
         (value["name"], value["branch"], value["state"], value["directory"]) for value in values
     ]
@@ -49,4 +49,4 @@ def path(name: str) -> None:
     with open_store() as store, implicit_mount.kept(store_root()):
         named = common.find(store, name)
         common.mount(store, named)
-    echo_result(common.worktree_json(named), str(named.path))
+    echo_result(named.summary, str(named.path))

@@ -119,11 +119,11 @@ class _Merge:
                 path, base if isinstance(base, File) else None, ours=ours, theirs=theirs
             )
         if ours is None:
-            self.conflicts.append((path, "deleted here, changed by the thread"))
+            self.conflicts.append((path, f"deleted here, changed in {self._label}"))
             return theirs
         if theirs is None:
             if not isinstance(ours, Subdirectory):
-                self.conflicts.append((path, "changed here, deleted by the thread"))
+                self.conflicts.append((path, f"changed here, deleted in {self._label}"))
         else:
             self.conflicts.append((path, "changed on both sides, not as text"))
         return ours

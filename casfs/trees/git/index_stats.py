@@ -13,13 +13,17 @@ import hashlib
 import os
 import stat
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from casfs.errors import CasfsError
+from casfs.system.files import closing_fd
 from casfs.trees.git.index import EXTENSION, ID_BYTES, STAT_BYTES, own_entries
 
 STAT = struct.Struct(">10I")
 WORD = 0xFFFFFFFF
+NS = 1_000_000_000
 # Those that say nothing of the work tree itself: the cache of trees, of resolved conflicts, and
 # that some directories are one entry. The others may be left out by what git says of capitals.
 KEPT = (b"TREE", b"REUC", b"sdir")
@@ -39,10 +43,11 @@ def moved(data: bytes, written_s: int, old: Path, new: Path) -> bytes:
         except (struct.error, ValueError, IndexError, UnsupportedIndex):
             continue
         result = bytearray(data[:end])
-        for entry in entries:
-            recorded = data[entry.offset : entry.offset + STAT_BYTES]
-            packed = _moved_stat(recorded, written_s, old=old, new=new, path=entry.path)
-            result[entry.offset : entry.offset + STAT_BYTES] = packed
+        with _opened(old) as old_fd, _opened(new) as new_fd:
+            for entry in entries:
+                recorded = data[entry.offset : entry.offset + STAT_BYTES]
+                packed = _moved_stat(recorded, written_s, old=old_fd, new=new_fd, path=entry.path)
+                result[entry.offset : entry.offset + STAT_BYTES] = packed
         result += extensions
         # A setting of git writes zeros in place of the checksum.
         if not any(data[-id_bytes:]):
@@ -52,7 +57,14 @@ def moved(data: bytes, written_s: int, old: Path, new: Path) -> bytes:
     raise UnsupportedIndex("not an index that is understood")
 
 
-def _moved_stat(recorded: bytes, written_s: int, old: Path, new: Path, path: bytes) -> bytes:
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    with closing_fd(fd):
+        yield fd
+
+
+def _moved_stat(recorded: bytes, written_s: int, old: int, new: int, path: bytes) -> bytes:
     """Returns the stat of an entry in the new work tree. Where the file may be another it has no
     size, as git itself writes it: the new index is younger than the file, so that the time alone
     would prove it clean."""
@@ -60,28 +72,33 @@ def _moved_stat(recorded: bytes, written_s: int, old: Path, new: Path, path: byt
     modified_s, mode = fields[2], fields[6]
     if stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFLNK):
         return recorded
-    unproved = STAT.pack(*fields[:-1], 0)
-    if modified_s >= written_s:
-        return unproved
-    try:
-        before = os.lstat(os.path.join(os.fsencode(old), path))
-        if _packed(before, mode) != recorded:
-            return unproved
-        after = os.lstat(os.path.join(os.fsencode(new), path))
-    except OSError:
-        return unproved
-    is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-    return _packed(after, mode) if is_same else unproved
+    if modified_s < written_s:
+        # From the directories: a whole path takes the kernel twice as long.
+        with suppress(OSError):
+            before = os.stat(path, dir_fd=old, follow_symlinks=False)
+            if _packed(before, mode) == recorded:
+                after = os.stat(path, dir_fd=new, follow_symlinks=False)
+                if before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns:
+                    return _packed(after, mode)
+    return STAT.pack(*fields[:-1], 0)
 
 
 def _packed(status: os.stat_result, mode: int) -> bytes:
     """Returns a stat as an entry has it, with the mode that git has recorded."""
-    created_s, created_ns = divmod(status.st_ctime_ns, 1_000_000_000)
-    modified_s, modified_ns = divmod(status.st_mtime_ns, 1_000_000_000)
-    times = (created_s, created_ns, modified_s, modified_ns)
-    owner = (status.st_uid, status.st_gid)
-    fields = (*times, status.st_dev, status.st_ino, mode, *owner, status.st_size)
-    return STAT.pack(*(field & WORD for field in fields))
+    created_s, created_ns = divmod(status.st_ctime_ns, NS)
+    modified_s, modified_ns = divmod(status.st_mtime_ns, NS)
+    return STAT.pack(
+        created_s & WORD,
+        created_ns,
+        modified_s & WORD,
+        modified_ns,
+        status.st_dev & WORD,
+        status.st_ino & WORD,
+        mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_size & WORD,
+    )
 
 
 def _kept_extensions(data: bytes, offset: int, end: int) -> bytes:

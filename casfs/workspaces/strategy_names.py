@@ -1,0 +1,8 @@
+"""The names of the strategies (`casfs.workspaces.strategies`), for who does not use them."""
+
+NATIVE = "erofs-overlay"
+OVERLAY = "overlay"
+FUSE = "fuse-overlayfs"
+NAMESPACE = "namespace"
+COPY = "copy"
+PREFERRED_FIRST = (NATIVE, OVERLAY, FUSE, NAMESPACE, COPY)

@@ -1,0 +1,84 @@
+"""Creates worktrees for programs: the daemon has loaded what that needs, and follows the project.
+
+By the kernel alone, over an image: the other strategies need what the command line starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from casfs.errors import Failed
+from casfs.store.store import Store
+from casfs.trees.dated import DatedTree
+from casfs.trees.recorded_state import RecordedState
+from casfs.workspaces import lifecycle, strategies, strategy_choice
+from casfs.workspaces.registry import Workspace
+from casfs.worktrees import caller, creation, project_files
+from casfs.worktrees.creation import Wanted
+from engine.blocking import blocking
+from engine.runtime.project_states import ProjectStates
+
+Answer = dict[str, Any]
+
+
+class Worktrees:
+    def __init__(self, store: Store, projects: ProjectStates) -> None:
+        self._store = store
+        self._projects = projects
+        self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
+            "worktree_add": self._worktree_add
+        }
+
+    async def _worktree_add(
+        self,
+        directory: str,
+        wanted: Mapping[str, Any],
+        env: Mapping[str, str],
+        surroundings: Mapping[str, int],
+    ) -> Answer:
+        """Creates a worktree; `casfs.cli.worktree.by_daemon` asks for it. Raises Failed where the
+        program must do it itself, Refused."""
+        if surroundings != caller.surroundings():
+            raise Failed("the daemon has other mounts, or another umask")
+        return await blocking(partial(self._create, Path(directory), Wanted(**wanted), env))
+
+    def _create(self, directory: Path, wanted: Wanted, env: Mapping[str, str]) -> Answer:
+        left_out: list[str] = []
+
+        def look(project: Path) -> RecordedState:
+            seen = self._projects.look(project)
+            state, lines = project_files.with_own_repositories(self._store, project, seen)
+            left_out.extend(lines)
+            return state
+
+        created = creation.create(
+            self._store, directory, wanted, env, look=look, open_workspace=self._open
+        )
+        return {"worktree": created.summary, "leftOut": left_out}
+
+    def _open(
+        self,
+        state: RecordedState,
+        path: Path,
+        image: DatedTree | None,
+        record: Mapping[str, Any],
+    ) -> Workspace:
+        native = strategies.STRATEGIES[strategies.NATIVE]
+        if reason := strategy_choice.unavailable(native):
+            raise Failed(reason)
+        return lifecycle.open(
+            self._store,
+            state,
+            path,
+            native,
+            trees=_no_mount,
+            image_tree=image,
+            worktree=record,
+        )
+
+
+def _no_mount(root: DatedTree) -> Path:
+    raise Failed(f"the tree {root.name} needs a mount")
