@@ -101,7 +101,8 @@ def _unmount(point: Path) -> None:
 def _find(root: Path, name: str) -> Path | None:
     for point in store_mounts.mounted(root):
         path = point / "trees" / name
-        if path.is_dir():  # false for a dead mount and for one that this user may not enter
+        # False for a dead mount, and for one that this user may not enter; `Path.is_dir` raises.
+        if os.path.isdir(path):
             return path
     return None
 

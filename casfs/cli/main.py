@@ -48,6 +48,7 @@ COMMANDS = {
     "search": ("search", "full-text search over nodes"),
     "stats": ("status", "print how much is stored"),
     "fsck": ("fsck", "check integrity, and repair"),
+    "doctor": ("doctor", "tell which mounts and worktrees are stale, and what mends them"),
     "gc": ("gc", "delete unreachable blobs"),
     "purge": ("purge", "delete a content or a text for good"),
     "grep": ("grep", "find a text in all that is stored"),
@@ -93,7 +94,7 @@ SECTIONS = {
     "Any agent": "attach rewind sessions detach watch mark",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",
-    "Store": "gc purge grep pack fsck export import stats config help",
+    "Store": "gc purge grep pack fsck doctor export import stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",
 }
 OTHERS = "Others"  # commands in no section

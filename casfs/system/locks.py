@@ -34,12 +34,12 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
-def lock_file(path: Path, flags: int = LOCK_FILE) -> int | None:
+def lock_file(path: Path, flags: int = LOCK_FILE, *, shared: bool = False) -> int | None:
     """Opens a file (by default, creates it) and locks it; returns the descriptor that holds the
     lock, None where another process holds it. Raises OSError."""
     fd = os.open(path, flags, 0o600)
     try:
-        if try_lock(fd):
+        if try_lock(fd, shared=shared):
             return fd
     except BaseException:
         os.close(fd)

@@ -21,8 +21,10 @@ from casfs.system.syscalls import call
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
+MS_BIND = 1 << 12
 MS_REC = 1 << 14
 MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
 MNT_DETACH = 2
 UMOUNT_NOFOLLOW = 8
 CLONE_NEWNS = 0x00020000
@@ -55,7 +57,7 @@ def mount(source: str, point: Path, type: str, flags: int, options: bytes = b"")
     """Raises OSError."""
     if len(options) > MAX_OPTIONS_BYTES:
         raise OSError(errno.E2BIG, "the paths are too long for the options of a mount", str(point))
-    call("mount", source.encode(), os.fsencode(point), type.encode(), flags, options)
+    call("mount", os.fsencode(source), os.fsencode(point), type.encode(), flags, options)
 
 
 def mount_with(
@@ -99,6 +101,17 @@ def _escaped(path: Path | None) -> bytes:
 def unshare(flags: int) -> None:
     """Moves this process into new namespaces. Raises OSError."""
     call("unshare", flags)
+
+
+def enter_user_namespace() -> None:
+    """Moves this process, which must have one thread, to a user and a mount namespace of its own,
+    as the same user. Raises OSError."""
+    user = os.geteuid()
+    group = os.getegid()
+    unshare(CLONE_NEWUSER | CLONE_NEWNS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
 def mounts(table: Path = TABLE) -> list[Mounted]:

@@ -50,6 +50,8 @@ from casfs.workspaces.overlay_mount import OverlayLayers
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy, TreeLocator
 
+DISCONNECTED = (errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE)
+
 
 def open(
     store: Store,
@@ -134,7 +136,7 @@ def _reopen(
     store: Store, workspace: Workspace, state: RecordedState, trees: TreeLocator, verify: bool
 ) -> Workspace:
     # The table of mounts still has a mount whose server died.
-    if workspace.state != "unmounted" and not _is_disconnected(workspace):
+    if workspace.state != "unmounted" and not is_disconnected(workspace):
         raise Conflict(f"{workspace.path} is a workspace already; commit or close it")
     # A person names either the work that was committed last or the tree that it was opened with.
     if state.tree != workspace.root and state.full != workspace.record["base"]:
@@ -150,12 +152,13 @@ def _reopen(
     return again
 
 
-def _is_disconnected(workspace: Workspace) -> bool:
-    """Returns whether the process that served the mount is gone."""
+def is_disconnected(workspace: Workspace) -> bool:
+    """Returns whether the process that served a mounted workspace, or the mount below it, is
+    gone: `open` mounts it again."""
     try:
         os.listdir(workspace.path)
     except OSError as error:
-        return error.errno == errno.ENOTCONN
+        return error.errno in DISCONNECTED
     return False
 
 

@@ -18,6 +18,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from casfs.errors import Failed, Refused
@@ -81,13 +82,8 @@ def _mount(layers: OverlayLayers, **extra_options: str) -> None:
 def enter_namespace(layers: OverlayLayers) -> None:
     """Move this process, which must have one thread, to namespaces of its own and mount there;
     its user stays the same. Raises Failed."""
-    user = os.geteuid()
-    group = os.getegid()
     with os_errors("cannot create a user namespace"):
-        mounts.unshare(mounts.CLONE_NEWUSER | mounts.CLONE_NEWNS)
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        mounts.enter_user_namespace()
         mounts.mount("none", Path("/"), type="none", flags=mounts.MS_REC | mounts.MS_PRIVATE)
     _mount(layers, userxattr="")
 
@@ -131,6 +127,25 @@ def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
     if done.returncode != 0:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise Failed(f"cannot mount at {layers.point}: {reason}")
+
+
+def forgets_deletions() -> bool:
+    """Returns whether the fuse-overlayfs here is one that shows a deleted file again, as release
+    1.10 does after `mv new old; mv old new`: what a build deletes would be there. Raises Failed."""
+    with TemporaryDirectory() as folder:
+        top = Path(folder)
+        lower, upper, work, point = (top / name for name in ("lower", "upper", "work", "point"))
+        for directory in (lower, upper, work, point):
+            directory.mkdir()
+        (lower / "old").write_text("of the tree")
+        mount_fuse_overlayfs(OverlayLayers(lower, upper, work, point))
+        try:
+            (point / "new").write_text("")
+            (point / "new").rename(point / "old")
+            (point / "old").rename(point / "new")
+            return (point / "old").exists()
+        finally:
+            unmount(point, lazy=True)
 
 
 def unmount(point: Path, *, lazy: bool = False) -> None:

@@ -273,13 +273,13 @@ def check_writable(workspace: Workspace) -> None:
         raise Refused(f"the workspace {workspace.path} is read-only")
 
 
-def lock(workspace: Workspace, *, inherited: bool = True) -> int:
+def lock(workspace: Workspace, *, inherited: bool = True, shared: bool = False) -> int:
     """Lock the workspace for a command, until the descriptor is closed; `inherited`: also in
-    subprocesses. Raises Refused where another command runs."""
+    subprocesses; `shared`: with others that are. Raises Refused where another command runs."""
     path = workspace.folder / "lock"
     with os_errors(f"cannot lock {workspace.folder}"):
         workspace.folder.mkdir(parents=True, exist_ok=True)
-        fd = lock_file(path)
+        fd = lock_file(path, shared=shared)
     if fd is None:
         raise Refused(f"a command runs in the workspace {workspace.path}; end it first")
     # The process of `workspace exec` becomes the command, which holds the lock from then on.

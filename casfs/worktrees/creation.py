@@ -15,20 +15,22 @@ from casfs.errors import Conflict, Refused
 from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.home import refuse_home_or_root
+from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle
 from casfs.workspaces.registry import Workspace
-from casfs.worktrees import environment, git_worktree, project_files, worktree
+from casfs.worktrees import environment, git_worktree, project_files, relocation, worktree
 from casfs.worktrees.git_worktree import GitSource
+from casfs.worktrees.project_files import ProjectLook
 from casfs.worktrees.worktree import Worktree
 
 LOCK = "worktree"
 MAX_LOOKS = 3
 MAX_DIFFERENT = 5000  # entries between a worktree and the image below it
-# Returns a project as it is now; what is left out, it says by itself.
-Look = Callable[[Path], RecordedState]
+Look = Callable[[Path], ProjectLook]  # a project as it is now
+Warn = Callable[[str], None]
 # Opens a workspace of a state at a directory, over the image of this tree where there is one, with
 # these fields in its record.
 OpenWorkspace = Callable[
@@ -41,13 +43,14 @@ OpenWorkspace = Callable[
 class Wanted:
     """`name`: None for a new one; `revision`: None for the directory as it is now; `branch`: None
     for that of the worktree's name; `path`: None for the default; `with_all`: whatever
-    `.worktreeinclude` says."""
+    `.worktreeinclude` says; `relocate`: what has the project's path inside is to have its own."""
 
     name: str | None = None
     revision: str | None = None
     branch: str | None = None
     path: str | None = None
     with_all: bool = False
+    relocate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,12 @@ def create(
     *,
     look: Look,
     open_workspace: OpenWorkspace,
+    warn: Warn,
 ) -> Worktree:
     """Creates a worktree of the project that `directory` is in; in a worktree, one that begins as
-    that is. Raises Refused (no commit, the name, the branch, the directory), Conflict, NotFound,
-    Failed; then nothing is left of it."""
+    that is. `warn`: called with a line about what is not as in the project. Raises Refused (no
+    commit, the name, the branch, the directory), Conflict, NotFound, Failed; then nothing is left
+    of it."""
     source = _source(store, directory, env)
     if wanted.name is not None:  # before a look, which may take long
         _check_name(store, source, wanted, wanted.name, env)
@@ -80,7 +85,7 @@ def create(
         state = project_files.without_git(store, resolve(store, wanted.revision).state)
         git_source = source.git
     else:
-        state, git_source = _state(store, source, env, look)
+        state, git_source = _state(store, source, env, look=look, warn=warn)
     # No two take the same name, or the same ports; and a second one begins over the first's image.
     with locks.held(store.root, LOCK, waiting=lambda: None):
         name = wanted.name if wanted.name is not None else _new_name(store, source, env)
@@ -100,8 +105,33 @@ def create(
             return open_workspace(state, path, image, {**fields, **git_fields})
 
         if git_source is None:
-            return Worktree(opened({}))
-        return _add_of_git(store, git_source, path, name=name, branch=branch, env=env, open=opened)
+            created = Worktree(opened({}))
+        else:
+            created = _add_of_git(
+                store, git_source, path, name=name, branch=branch, env=env, open=opened
+            )
+    _relocate(store, source, created, state, wanted, warn=warn)
+    return created
+
+
+def _relocate(
+    store: Store,
+    source: _Source,
+    created: Worktree,
+    state: RecordedState,
+    wanted: Wanted,
+    *,
+    warn: Warn,
+) -> None:
+    for old in dict.fromkeys((source.project, source.top)):
+        for path in relocation.directories(store, state, old):
+            if wanted.relocate:
+                relocation.relocate(created.path / os.fsdecode(path), old, created.path)
+            else:
+                warn(
+                    f"{printable(path)} has the path {old} inside, and leads there; add --relocate,"
+                    " or run --in-place"
+                )
 
 
 def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:
@@ -142,20 +172,23 @@ def _path(source: _Source, name: str, wanted: str | None) -> Path:
 
 
 def _state(
-    store: Store, source: _Source, env: Mapping[str, str], look: Look
+    store: Store, source: _Source, env: Mapping[str, str], *, look: Look, warn: Warn
 ) -> tuple[RecordedState, GitSource | None]:
     """Returns the files and what git has of them, of one moment: a commit while they are read would
     be taken back by the next one in the worktree. Raises Conflict."""
     git_source = source.git
     for _ in range(MAX_LOOKS):
         if source.inside is None:
-            state = look(source.project)
+            seen = look(source.project)
+            state, left_out = project_files.with_own_repositories(store, source.project, seen)
         else:
-            state = worktree.record(store, source.inside)
-        if git_source is None:
-            return state, None
-        before, git_source = git_source, git_worktree.read_source(source.top, env)
+            state, left_out = worktree.record(store, source.inside), []
+        before = git_source
+        if before is not None:
+            git_source = git_worktree.read_source(source.top, env)
         if before == git_source:
+            for line in left_out:
+                warn(line)
             return state, git_source
     raise Conflict(f"git changes {source.top} all the time; try again")
 

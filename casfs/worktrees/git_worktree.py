@@ -144,6 +144,17 @@ def add(source: GitSource, path: Path, name: str, branch: str, env: Mapping[str,
         raise
 
 
+def locked_by_us(repository: Path) -> list[Path]:
+    """Returns the directories of the linked work trees of a repository that were made here, for any
+    store."""
+    paths: list[Path] = []
+    for admin in sorted((repository / "worktrees").glob("*")):
+        with suppress(OSError):
+            if (admin / "locked").read_text().startswith(LOCK_REASON):
+                paths.append(Path((admin / "gitdir").read_text().strip()).parent)
+    return paths
+
+
 def _linked(own: Path, path: Path) -> set[Path]:
     """Returns the directories in the repository of the linked work trees at a path; `own`: of any
     work tree."""

@@ -16,7 +16,7 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, strategies, strategy_choice
 from casfs.workspaces.registry import Workspace
-from casfs.worktrees import caller, creation, project_files
+from casfs.worktrees import caller, creation
 from casfs.worktrees.creation import Wanted
 from engine.blocking import blocking
 from engine.runtime.project_states import ProjectStates
@@ -46,18 +46,17 @@ class Worktrees:
         return await blocking(partial(self._create, Path(directory), Wanted(**wanted), env))
 
     def _create(self, directory: Path, wanted: Wanted, env: Mapping[str, str]) -> Answer:
-        left_out: list[str] = []
-
-        def look(project: Path) -> RecordedState:
-            seen = self._projects.look(project)
-            state, lines = project_files.with_own_repositories(self._store, project, seen)
-            left_out.extend(lines)
-            return state
-
+        warnings: list[str] = []
         created = creation.create(
-            self._store, directory, wanted, env, look=look, open_workspace=self._open
+            self._store,
+            directory,
+            wanted,
+            env,
+            look=self._projects.look,
+            open_workspace=self._open,
+            warn=warnings.append,
         )
-        return {"worktree": created.summary, "leftOut": left_out}
+        return {"worktree": created.summary, "warnings": warnings}
 
     def _open(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +88,21 @@ def make_project(path: Path, *options: str) -> Path:
 def add(cli: Cli, name: str, *options: str) -> Path:
     """Creates a worktree of the project; returns its directory."""
     return Path(cli("worktree", "add", name, *options, "--json").json["directory"])
+
+
+def kill_servers(point: Path) -> None:
+    """Kills the processes that serve a mount point, and waits for their end."""
+    servers = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if os.fsencode(point) in path.read_bytes().split(b"\0")
+    ]
+    assert servers
+    for server in servers:
+        fd = os.pidfd_open(server)
+        os.kill(server, signal.SIGKILL)
+        select.select([fd], [], [], 10)
+        os.close(fd)
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from casfs.cli import implicit_mount
 from casfs.workspaces import overlay_mount
 from tests.support.engine import Cli, daemon
 from tests.support.strategies import able
-from tests.worktrees.conftest import add, age, git, make_project, write
+from tests.worktrees.conftest import add, age, git, kill_servers, make_project, write
 
 
 def test_work_in_inner_repositories(cli: Cli, project: Path, tmp_path: Path) -> None:
@@ -221,3 +222,17 @@ def test_a_daemon_that_follows_the_project(cli: Cli, project: Path, backend: str
             listed = cli("workspace", "list", "--json").json
             (root,) = [one["root"] for one in listed if one["directory"].endswith(f"/{name}")]
             assert (b".env" in cli("ls", root).out.split()) == is_work
+
+
+@pytest.mark.parametrize("backend", [able("overlay"), able("fuse-overlayfs")])
+def test_one_whose_server_died_is_mended(cli: Cli, project: Path, backend: str) -> None:
+    worktree = add(cli, "try", "--backend", backend)
+    write(worktree, {"src/b.py": "changed\n"})
+    is_fuse = backend == "fuse-overlayfs"
+    kill_servers(worktree if is_fuse else implicit_mount.mount_point(cli.root, os.environ))
+    with pytest.raises(OSError, match="endpoint"):
+        os.listdir(worktree)
+    assert cli("worktree", "list", "--json").json[0]["state"] == "open"
+    assert (worktree / "src/b.py").read_text() == "changed\n"
+    assert git(worktree, "status", "--porcelain", "src/b.py") == " M src/b.py"
+    write(worktree, {"src/c.py": "later\n"})

@@ -30,7 +30,7 @@ def exec_(directory: str, command: tuple[str, ...]) -> None:
     with open_store() as store:
         workspace = registry.find(store, Path(directory))
         layers = private_layers(store, workspace)
-    execute(workspace, layers, command)
+    execute(workspace, layers, command, workspace.path)
 
 
 def private_layers(store: Store, workspace: Workspace) -> OverlayLayers | None:
@@ -41,12 +41,15 @@ def private_layers(store: Store, workspace: Workspace) -> OverlayLayers | None:
     return workspace.layers(implicit_mount.tree_provider(store, os.environ))
 
 
-def execute(workspace: Workspace, layers: OverlayLayers | None, command: Sequence[str]) -> NoReturn:
-    """Makes this process a command in the workspace. Raises Failed."""
+def execute(
+    workspace: Workspace, layers: OverlayLayers | None, command: Sequence[str], directory: Path
+) -> NoReturn:
+    """Makes this process a command in the workspace; `directory`: in which it begins. Raises
+    Failed."""
     if layers is not None:
         registry.lock(workspace)  # held by the command, for as long as it runs
         overlay_mount.enter_namespace(layers)
-    os.chdir(workspace.path)
+    os.chdir(directory)
     try:
         os.execvp(command[0], [*command])
     except OSError as error:

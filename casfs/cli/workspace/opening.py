@@ -16,7 +16,7 @@ from casfs.store.store import Store
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle as workspaces
-from casfs.workspaces import strategy_choice
+from casfs.workspaces import overlay_mount, strategies, strategy_choice
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy
 
@@ -42,9 +42,7 @@ def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -
         # Where only a copy works, opening it says that it cannot be read-only.
         available = [candidate for candidate in available if candidate.layered] or available
     if wanted.visible:
-        available = [candidate for candidate in available if candidate.is_visible]
-        if not available:
-            raise Refused(f"backend {wanted.backend} shows nothing outside `casfs workspace exec`")
+        available = _visible(available, wanted)
     trees = implicit_mount.tree_provider(store, os.environ)
     while True:
         strategy = available.pop(0)
@@ -70,6 +68,22 @@ def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -
             if wanted.verify and isinstance(error, Corrupt):
                 raise
             _warn_of_next(strategy, error, available)
+
+
+def _visible(available: list[Strategy], wanted: Opening) -> list[Strategy]:
+    """Returns those that all programs see, and in which builds are true. Raises Refused."""
+    visible = [candidate for candidate in available if candidate.is_visible]
+    if not visible:
+        raise Refused(f"backend {wanted.backend} shows nothing outside `casfs workspace exec`")
+    if visible[0].name != strategies.FUSE:
+        return visible
+    try:
+        forgets = overlay_mount.forgets_deletions()
+    except CasfsError:  # it does not work here: opening by it says why
+        return visible
+    if forgets and wanted.backend is not None:
+        warn("this fuse-overlayfs shows deleted files again after some renames")
+    return visible[1:] if forgets and wanted.backend is None else visible
 
 
 def _warn_of_next(failed: Strategy, error: CasfsError, left: list[Strategy]) -> None:

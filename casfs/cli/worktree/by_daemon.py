@@ -27,7 +27,7 @@ def create(root: Path, directory: Path, **wanted: Any) -> dict[str, Any] | None:
         )
     except (NoDaemon, NotFound, Failed):
         return None
-    for line in answer["leftOut"]:
+    for line in answer["warnings"]:
         warn(line)
     summary: dict[str, Any] = answer["worktree"]
     return summary

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from casfs.attach.projects import project_of
 from casfs.cli.workspace.opening import Opening, open_best
-from casfs.errors import Refused
+from casfs.errors import NotFound, Refused
 from casfs.store.store import Store
 from casfs.trees.git.index import GIT
+from casfs.workspaces import lifecycle, registry
 from casfs.worktrees import git_worktree, worktree
 from casfs.worktrees.worktree import Worktree
 
@@ -27,18 +28,26 @@ def project_at(store: Store, directory: Path) -> Path:
 
 
 def find(store: Store, name: str) -> Worktree:
-    """Raises NotFound."""
-    return worktree.find(store, name, current_project(store))
+    """Returns the worktree of the project that one is in, or the one at a path. Raises
+    NotFound."""
+    if "/" not in name:
+        return worktree.find(store, name, current_project(store))
+    path = registry.absolute(Path(name))
+    at_path = worktree.at(store, path)
+    if at_path is None:
+        raise NotFound(f"{path} is not a worktree; see `casfs worktree list --all`")
+    return at_path
 
 
 def mount(store: Store, unmounted: Worktree) -> None:
-    """Mounts a worktree that a reboot, or a kill, has unmounted. Raises Refused where files were
-    put into its directory since, Failed."""
+    """Mounts a worktree that a reboot has unmounted, or whose server is gone, with all that was
+    written in it. Raises Refused where files were put into its directory since, Failed."""
     workspace = unmounted.workspace
-    if workspace.state != "unmounted":
+    is_mounted = workspace.state != "unmounted"
+    if is_mounted and not lifecycle.is_disconnected(workspace):
         return
-    with suppress(FileNotFoundError):
-        if any(workspace.path.iterdir()):
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if not is_mounted and any(workspace.path.iterdir()):
             raise Refused(
                 f"{workspace.path} is not mounted, and has files that it would hide; move them away"
             )

@@ -60,7 +60,8 @@ def rm(name: str, keep: bool, force: bool) -> None:
     """Remove a worktree.
 
     Refused while programs run in it, and where changes would be lost: those that are neither
-    applied nor committed. Its branch goes with it where it has no commit of its own.
+    applied nor committed. Its branch goes with it where it has no commit of its own. NAME may be
+    its directory, too.
 
     \b
     casfs worktree rm try
@@ -73,13 +74,13 @@ def rm(name: str, keep: bool, force: bool) -> None:
         implicit_mount.end_unused(store, os.environ)
     link = removed.link
     value = {
-        "removed": name,
+        "removed": removed.name,
         "branch": None if link is None or is_branch_gone else link.branch,
         "checkpoint": None if kept is None else f"{kept.name}@{kept.id}",
     }
     branch = f"; branch {value['branch']} stays" if value["branch"] else ""
     checkpoint = f"; kept as {value['checkpoint']}" if kept else ""
-    echo_result(value, f"{name} removed{branch}{checkpoint}")
+    echo_result(value, f"{removed.name} removed{branch}{checkpoint}")
 
 
 @click.command()

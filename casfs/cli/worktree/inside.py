@@ -14,32 +14,42 @@ from casfs.cli.common import open_store, store_root
 from casfs.cli.workspace.exec import execute, private_layers
 from casfs.cli.worktree import common
 from casfs.system.git_program import LOCAL_VARIABLES
+from casfs.worktrees.in_place import enter
+
+in_place_option = click.option(
+    "--in-place", is_flag=True, help="At the project's own path, as its programs alone see it."
+)
 
 
 @click.command()
 @click.argument("name")
-def shell(name: str) -> None:
+@in_place_option
+def shell(name: str, in_place: bool) -> None:
     """Start your shell in a worktree.
 
     \b
     casfs worktree shell try
+    casfs worktree shell try --in-place
     """
-    _run(name, [os.environ.get("SHELL") or pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"])
+    own = os.environ.get("SHELL") or pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"
+    _run(name, [own], in_place=in_place)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(name: str, command: tuple[str, ...]) -> None:
+@in_place_option
+def run(name: str, command: tuple[str, ...], in_place: bool) -> None:
     """Run a command in a worktree; exits with its exit code.
 
     \b
     casfs worktree run try -- sh -c 'make && make test'
+    casfs worktree run --in-place try -- .venv/bin/pytest
     """
-    _run(name, command)
+    _run(name, command, in_place=in_place)
 
 
-def _run(name: str, command: Sequence[str]) -> NoReturn:
+def _run(name: str, command: Sequence[str], *, in_place: bool) -> NoReturn:
     with open_store() as store, implicit_mount.kept(store_root()):
         worktree = common.find(store, name)
         common.mount(store, worktree)
@@ -49,4 +59,5 @@ def _run(name: str, command: Sequence[str]) -> NoReturn:
         for variable in LOCAL_VARIABLES:
             os.environ.pop(variable, None)
         layers = private_layers(store, worktree.workspace)
-    execute(worktree.workspace, layers, command)
+    directory = enter(worktree) if in_place else worktree.path
+    execute(worktree.workspace, layers, command, directory)

@@ -1,0 +1,99 @@
+"""What a store's mounts, workspaces and worktrees need from a person: what is stale, and what mends
+it. Nothing is changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.store.store import Store
+from casfs.system import store_mounts
+from casfs.trees.git.index import GIT
+from casfs.workspaces import lifecycle, registry
+from casfs.workspaces.registry import Workspace
+from casfs.worktrees import git_worktree, worktree
+from casfs.worktrees.worktree import Worktree
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """`kind`: mount, workspace, worktree or git; `remedy`: what to do, as a person types it."""
+
+    kind: str
+    path: Path
+    problem: str
+    remedy: str
+
+
+def listing(store: Store) -> Iterator[Stale]:
+    for point in store_mounts.mounted(store.root):
+        if _is_dead(point):
+            yield Stale("mount", point, "nothing serves it", f"casfs umount {_quoted(point)}")
+    for workspace in registry.listing(store):
+        if registry.WORKTREE in workspace.record:
+            yield from _of_worktree(Worktree(workspace))
+        else:
+            yield from _of_workspace(workspace)
+    yield from _of_git(worktree.listing(store))
+
+
+def _is_dead(point: Path) -> bool:
+    try:
+        os.stat(point)
+    except OSError as error:
+        return error.errno != errno.EACCES
+    return False
+
+
+def _of_workspace(workspace: Workspace) -> Iterator[Stale]:
+    path = workspace.path
+    if workspace.state == "unmounted" or lifecycle.is_disconnected(workspace):
+        root = workspace.record["name"] or workspace.root
+        remedy = f"casfs workspace open {root} {_quoted(path)}"
+        yield Stale("workspace", path, "not mounted", remedy)
+
+
+def _of_worktree(stale: Worktree) -> Iterator[Stale]:
+    path = stale.path
+    remove = f"casfs worktree rm --force {_quoted(path)}"
+    workspace = stale.workspace
+    if not stale.project.is_dir():
+        yield Stale("worktree", path, f"its project {stale.project} is gone", remove)
+    elif workspace.strategy.layered and not workspace.upper.is_dir():
+        yield Stale("worktree", path, "what was written in it is gone from the store", remove)
+    elif workspace.state == "unmounted" or lifecycle.is_disconnected(workspace):
+        yield Stale("worktree", path, "not mounted", "casfs worktree list --all")
+    elif stale.link is not None and not stale.link.admin.is_dir():
+        yield Stale("worktree", path, "its repository does not know it", f"{remove} --keep")
+    elif stale.link is not None and not _leads_to(path / GIT, stale.link.admin):
+        leading = f"gitdir: {stale.link.admin}"
+        mend = f"echo {shlex.quote(leading)} >{_quoted(path / GIT)}"
+        yield Stale("worktree", path, "its .git does not lead to its repository", mend)
+
+
+def _leads_to(file: Path, admin: Path) -> bool:
+    try:
+        return file.read_text() == f"gitdir: {admin}\n"
+    except (OSError, ValueError):
+        return False
+
+
+def _of_git(worktrees: list[Worktree]) -> Iterator[Stale]:
+    """Of a worktree that was forgotten here, its repository may still have its part."""
+    known = {worktree.path for worktree in worktrees}
+    links = [worktree.link for worktree in worktrees if worktree.link is not None]
+    repositories = {link.repository for link in links}
+    for repository in sorted(repositories):
+        git = f"git -C {_quoted(repository)} worktree"
+        for path in git_worktree.locked_by_us(repository):
+            if path not in known:
+                problem = f"{repository} has it, and this store has not; another one may"
+                yield Stale("git", path, problem, f"{git} unlock {_quoted(path)} && {git} prune")
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
