@@ -12,7 +12,6 @@ from pathlib import Path
 
 from casfs.store.store import Store
 from casfs.system import store_mounts
-from casfs.trees.git.index import GIT
 from casfs.workspaces import lifecycle, registry
 from casfs.workspaces.registry import Workspace
 from casfs.worktrees import git_worktree, worktree
@@ -60,26 +59,16 @@ def _of_workspace(workspace: Workspace) -> Iterator[Stale]:
 def _of_worktree(stale: Worktree) -> Iterator[Stale]:
     path = stale.path
     remove = f"casfs worktree rm --force {_quoted(path)}"
+    mend = "casfs worktree list --all"
     workspace = stale.workspace
     if not stale.project.is_dir():
         yield Stale("worktree", path, f"its project {stale.project} is gone", remove)
     elif workspace.strategy.layered and not workspace.upper.is_dir():
         yield Stale("worktree", path, "what was written in it is gone from the store", remove)
     elif workspace.state == "unmounted" or lifecycle.is_disconnected(workspace):
-        yield Stale("worktree", path, "not mounted", "casfs worktree list --all")
-    elif stale.link is not None and not stale.link.admin.is_dir():
-        yield Stale("worktree", path, "its repository does not know it", f"{remove} --keep")
-    elif stale.link is not None and not _leads_to(path / GIT, stale.link.admin):
-        leading = f"gitdir: {stale.link.admin}"
-        mend = f"echo {shlex.quote(leading)} >{_quoted(path / GIT)}"
-        yield Stale("worktree", path, "its .git does not lead to its repository", mend)
-
-
-def _leads_to(file: Path, admin: Path) -> bool:
-    try:
-        return file.read_text() == f"gitdir: {admin}\n"
-    except (OSError, ValueError):
-        return False
+        yield Stale("worktree", path, "not mounted", mend)
+    elif stale.link is not None and not git_worktree.is_linked(stale.link, path):
+        yield Stale("worktree", path, "its repository and it do not know one another", mend)
 
 
 def _of_git(worktrees: list[Worktree]) -> Iterator[Stale]:

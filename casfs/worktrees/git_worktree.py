@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from casfs.errors import Conflict, Failed, Refused
 from casfs.system import rmtree
-from casfs.system.files import os_errors
+from casfs.system.files import os_errors, replacing
 from casfs.system.git_program import NO_HOOKS, git
 from casfs.trees.git import index_stats
 from casfs.trees.git.index import GIT, pointed_to
@@ -33,7 +33,10 @@ UNFINISHED = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVE
 # Before an object id in a record: a text of 64 digits alone would be one of ours.
 COMMIT = "commit "
 HEAD = "HEAD^{commit}"
+LOCKED = "locked"
 LOCK_REASON = "casfs worktree "
+INDEX = "index"
+SYNCED = "core.fsync=all"
 ORDINARY_TAG = "H"  # of `git ls-files -v`: in the index, and compared with its file
 
 
@@ -97,7 +100,7 @@ def read_source(top: Path, env: Mapping[str, str]) -> GitSource:
     own = Path(directory)
     if not commits:
         raise Refused(f"{top} has no commit yet; make one first (git commit)")
-    with suppress(FileNotFoundError), (own / "index").open("rb") as file:
+    with suppress(FileNotFoundError), (own / INDEX).open("rb") as file:
         return GitSource(top, own, commits[0], file.read(), int(os.fstat(file.fileno()).st_mtime))
     return GitSource(top, own, commits[0], None, 0)
 
@@ -125,11 +128,12 @@ def add(source: GitSource, path: Path, name: str, branch: str, env: Mapping[str,
     how = ("--detach",) if is_there else ("--no-track", "-b", branch)
     adding = ("worktree", "add", "--quiet", "--no-checkout", "--lock", *how)
     try:
-        git(_in(source.top, *adding, str(path), source.commit), env, settings=(NO_HOOKS,))
+        settings = (NO_HOOKS, SYNCED)
+        git(_in(source.top, *adding, str(path), source.commit), env, settings=settings)
         admin = pointed_to(path / GIT)
         link = GitLink(admin, branch, source.commit, made_branch=not is_there)
         with os_errors(f"cannot prepare {path}"):
-            (admin / "locked").write_text(f"{LOCK_REASON}{name}\n")
+            _write(admin / LOCKED, _lock_text(name))
             # The files come by a mount, which needs an empty directory.
             (path / GIT).unlink()
             path.rmdir()
@@ -150,7 +154,7 @@ def locked_by_us(repository: Path) -> list[Path]:
     paths: list[Path] = []
     for admin in sorted((repository / "worktrees").glob("*")):
         with suppress(OSError):
-            if (admin / "locked").read_text().startswith(LOCK_REASON):
+            if (admin / LOCKED).read_text().startswith(LOCK_REASON):
                 paths.append(Path((admin / "gitdir").read_text().strip()).parent)
     return paths
 
@@ -176,7 +180,7 @@ def _forget_interrupted(own: Path, path: Path) -> None:
         return
     for admin in _linked(own, path):
         with suppress(OSError):
-            if (admin / "locked").read_text().startswith(LOCK_REASON):
+            if (admin / LOCKED).read_text().startswith(LOCK_REASON):
                 rmtree.delete(admin)
 
 
@@ -184,7 +188,7 @@ def fill(link: GitLink, source: GitSource, path: Path, env: Mapping[str, str]) -
     """Makes the directory `path`, which holds the files of the source, the work tree of `link`.
     Raises Refused where the branch cannot be checked out there, Failed."""
     with os_errors(f"cannot write {path / GIT}"):
-        (path / GIT).write_text(f"gitdir: {link.admin}\n")
+        _write(path / GIT, _leading_to(link))
         _copy_index(link, source, path, env)
         for name in UNFINISHED:
             with suppress(FileNotFoundError):
@@ -198,12 +202,77 @@ def fill(link: GitLink, source: GitSource, path: Path, env: Mapping[str, str]) -
             raise Refused(f"branch {link.branch} cannot be checked out: {reason}") from None
 
 
-def link_again(link: GitLink, path: Path, env: Mapping[str, str]) -> None:
-    """Makes a directory the work tree that it was to be when `add` was interrupted."""
-    with os_errors(f"cannot write {path / GIT}"):
-        (path / GIT).write_text(f"gitdir: {link.admin}\n")
-    if not (link.admin / "index").exists():
-        git(_of(link, path, "reset", "--quiet"), env)
+def is_linked(link: GitLink, path: Path) -> bool:
+    """Returns whether git finds the repository of a directory, and that the directory."""
+    return all(_holds(file, text) for file, text in _links(link, path).items())
+
+
+def mend(link: GitLink, name: str, path: Path, env: Mapping[str, str]) -> list[str]:
+    """Makes a directory the work tree again that it was, or was to be: `add` was interrupted, or a
+    power cut has taken what git had not synced, or a person what git had of it. Returns what was
+    mended, and not as it was. Raises Failed."""
+    if not (link.repository / "objects").is_dir():
+        raise Failed(f"its repository {link.repository} is gone")
+    mended: list[str] = []
+    files = {**_links(link, path), link.admin / LOCKED: _lock_text(name)}
+    with os_errors(f"cannot mend {link.admin}"):
+        link.admin.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            if not _holds(file, text):
+                _write(file, text)
+    # It may have another branch by now, or none.
+    if _fails(link, path, env, "rev-parse", "--verify", HEAD):
+        with os_errors(f"cannot mend {link.admin}"):
+            _write(link.admin / "HEAD", f"ref: refs/heads/{link.branch}\n")
+        if _fails(link, path, env, "rev-parse", "--verify", HEAD):
+            # Git replaces no reference that it cannot read.
+            (link.repository / "refs/heads" / link.branch).unlink(missing_ok=True)
+            making = ("update-ref", f"refs/heads/{link.branch}", link.start)
+            git(_of(link, path, *making), env, settings=(SYNCED,))
+        mended.append(f"it is on branch {link.branch}")
+    if not (link.admin / INDEX).exists() or _fails(link, path, env, "ls-files", "--", GIT):
+        (link.admin / INDEX).unlink(missing_ok=True)
+        git(_of(link, path, "reset", "--quiet"), env, settings=(SYNCED,))
+        mended.append("what was staged is not any more")
+    return mended
+
+
+def _links(link: GitLink, path: Path) -> dict[Path, str]:
+    """Returns the files by which the work tree and its repository find each other."""
+    return {
+        path / GIT: _leading_to(link),
+        link.admin / "gitdir": f"{path / GIT}\n",
+        link.admin / "commondir": "../..\n",
+    }
+
+
+def _leading_to(link: GitLink) -> str:
+    return f"gitdir: {link.admin}\n"
+
+
+def _lock_text(name: str) -> str:
+    return f"{LOCK_REASON}{name}\n"
+
+
+def _holds(file: Path, text: str) -> bool:
+    try:
+        return file.read_text() == text
+    except (OSError, ValueError):
+        return False
+
+
+def _write(file: Path, text: str) -> None:
+    """Git itself syncs none of these: after a power cut they would be empty."""
+    with replacing(file, durable=True) as out:
+        out.write(text.encode())
+
+
+def _fails(link: GitLink, path: Path, env: Mapping[str, str], *arguments: str) -> bool:
+    try:
+        git(_of(link, path, *arguments), env)
+    except Failed:
+        return True
+    return False
 
 
 def _copy_index(link: GitLink, source: GitSource, path: Path, env: Mapping[str, str]) -> None:
@@ -213,12 +282,13 @@ def _copy_index(link: GitLink, source: GitSource, path: Path, env: Mapping[str, 
         data = index_stats.moved(source.index, source.index_written_s, source.top, path)
     except index_stats.UnsupportedIndex:
         # With its time: by that git knows which files it must read again.
-        for file in (source.own / "index", *source.own.glob("sharedindex.*")):
+        for file in (source.own / INDEX, *source.own.glob("sharedindex.*")):
             shutil.copy2(file, link.admin / file.name)
         with suppress(Failed):  # it fails where a file needs a merge
             git(_in(path, "update-index", "-q", "--refresh"), env)
         return
-    (link.admin / "index").write_bytes(data)
+    with replacing(link.admin / INDEX, durable=True) as out:
+        out.write(data)
 
 
 def remove(link: GitLink, env: Mapping[str, str]) -> bool:

@@ -62,14 +62,31 @@ def test_a_project_that_is_gone(
 def test_git_does_not_know_it(cli: Cli, project: Path) -> None:
     worktree = add(cli, "try")
     write(worktree, {"src/b.py": "mine\n"})
+    git(worktree, "commit", "-qam", "second")
+    write(worktree, {"later.txt": "1"})
     git(project, "worktree", "unlock", str(worktree))
     shutil.rmtree(project / ".git/worktrees/try")
     (item,) = stale(cli)
-    assert "does not know it" in item["problem"]
+    assert "do not know one another" in item["problem"]
     mended(cli, item["remedy"])
-    (kept,) = cli("checkpoint", "list", "--json").json
-    cli("checkpoint", "restore", kept["id"], project.parent / "back")
-    assert (project.parent / "back/src/b.py").read_text() == "mine\n"
+    assert git(worktree, "status", "--porcelain") == "?? later.txt\n?? src/new.py"
+    assert git(worktree, "log", "--format=%s", "try") == "second\nfirst"
+
+
+def test_what_a_power_cut_leaves_empty(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    overlay_mount.unmount(worktree)
+    for path in (project / ".git/worktrees/try").iterdir():
+        if path.is_file():
+            path.write_text("")
+    (project / ".git/refs/heads/try").write_text("")
+    said = cli("worktree", "list").err
+    assert "is on branch try" in said
+    assert "staged" in said
+    assert git(worktree, "log", "--format=%s", "try") == "first"
+    assert " M src/a.py" in git(worktree, "status", "--porcelain")
+    assert git(project, "fsck") == ""
+    assert cli("worktree", "list").err == ""
 
 
 def test_a_git_file_that_leads_elsewhere(cli: Cli, project: Path) -> None:

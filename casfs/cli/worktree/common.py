@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.attach.projects import project_of
+from casfs.cli.output import warn
 from casfs.cli.workspace.opening import Opening, open_best
 from casfs.errors import NotFound, Refused
 from casfs.store.store import Store
-from casfs.trees.git.index import GIT
 from casfs.workspaces import lifecycle, registry
 from casfs.worktrees import git_worktree, worktree
 from casfs.worktrees.worktree import Worktree
@@ -39,18 +39,26 @@ def find(store: Store, name: str) -> Worktree:
     return at_path
 
 
-def mount(store: Store, unmounted: Worktree) -> None:
+def mount(store: Store, stale: Worktree) -> None:
     """Mounts a worktree that a reboot has unmounted, or whose server is gone, with all that was
-    written in it. Raises Refused where files were put into its directory since, Failed."""
-    workspace = unmounted.workspace
+    written in it; and has its repository and it know one another again. Raises Refused where files
+    were put into its directory since, Failed."""
+    workspace = stale.workspace
     is_mounted = workspace.state != "unmounted"
-    if is_mounted and not lifecycle.is_disconnected(workspace):
+    if not is_mounted or lifecycle.is_disconnected(workspace):
+        if not is_mounted:
+            _check_empty(workspace.path)
+        open_best(store, workspace.recorded, workspace.path, Opening())
+    elif stale.link is None or git_worktree.is_linked(stale.link, workspace.path):
         return
+    if stale.link is not None:
+        for line in git_worktree.mend(stale.link, stale.name, workspace.path, os.environ):
+            warn(f"worktree {stale.name} was mended: {line}")
+
+
+def _check_empty(path: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
-        if not is_mounted and any(workspace.path.iterdir()):
+        if any(path.iterdir()):
             raise Refused(
-                f"{workspace.path} is not mounted, and has files that it would hide; move them away"
+                f"{path} is not mounted, and has files that it would hide; move them away"
             )
-    open_best(store, workspace.recorded, workspace.path, Opening())
-    if unmounted.link is not None and not (workspace.path / GIT).exists():
-        git_worktree.link_again(unmounted.link, workspace.path, os.environ)

@@ -25,11 +25,11 @@ def list_(of_all: bool) -> None:
     """
     with open_store() as store, implicit_mount.kept(store_root()):
         project = None if of_all else common.current_project(store)
-        for unmounted in worktree.listing(store, project):
+        for stale in worktree.listing(store, project):
             try:
-                common.mount(store, unmounted)
+                common.mount(store, stale)
             except CasfsError as error:
-                say_incomplete(f"worktree {unmounted.name} is not mounted: {error}")
+                say_incomplete(f"worktree {stale.name}: {error}")
         values = [created.summary for created in worktree.listing(store, project)]
     rows = [
         (value["name"], value["branch"], value["state"], value["directory"]) for value in values

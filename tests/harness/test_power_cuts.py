@@ -1,0 +1,35 @@
+"""A short run of the harness of power cuts; and that it can fail."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.harness import power_cuts
+from tests.support import programs
+from tests.support.strategies import skip_without
+
+pytestmark = [
+    skip_without("erofs-overlay"),
+    programs.needs("mkfs.ext4", "losetup", "umount"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems"),
+]
+
+
+def test_what_was_synced_is_there() -> None:
+    synced, faults = power_cuts.run(2, 1)
+    assert faults == []
+    assert synced > 20
+
+
+def test_the_harness_sees_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = power_cuts.Desk.stop
+
+    def claim_more(desk: power_cuts.Desk) -> None:
+        stop(desk)
+        desk.files["src/never-written"] = 1
+        desk.files["src/nor-this"] = 1
+
+    monkeypatch.setattr(power_cuts.Desk, "stop", claim_more)
+    assert "src/never-written is '', not 1" in "\n".join(power_cuts.run(1, 1)[1])
