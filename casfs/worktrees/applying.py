@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.digest import TreeHash
 from casfs.store.store import Store
 from casfs.system.paths import real_path
-from casfs.trees import dated, edit, recorded_state, tree
+from casfs.trees import dated, recorded_state
 from casfs.trees.diff import merge
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as tree_apply
 from casfs.trees.restore.apply import Applied
 from casfs.workspaces import registry
-from casfs.worktrees import git_worktree, nested
+from casfs.worktrees import applied, git_worktree, nested
 from casfs.worktrees.worktree import Worktree, note, record
 
 
@@ -36,15 +35,16 @@ def apply(store: Store, worktree: Worktree, options: Applying, env: Mapping[str,
     registry.check_open(worktree.workspace)
     is_to_project = real_path(options.directory) == real_path(worktree.project)
     state = record(store, worktree)
-    old = worktree.applied if is_to_project else None
-    if old is None:
+    if is_to_project:
+        old = applied.base(store, worktree)
+    else:
         old = recorded_state.with_private(store, worktree.workspace.recorded)
     new = recorded_state.with_private(store, state)
     if worktree.link is not None and not options.with_ignored:
         changed = merge.changes(store, old, new).paths
         paths = [path for path in changed if nested.is_of_top(store, state.full, path)]
         ignored = git_worktree.ignored(worktree.link, worktree.path, paths, env)
-        new = _with_paths_of(store, new, old, ignored)
+        new = applied.with_paths_of(store, new, old, ignored)
     with store.local_writes().batch() as batch:
         times = dated.times_for(store, batch, tree=new, source=state.whole)
     done = tree_apply.apply(
@@ -59,16 +59,5 @@ def apply(store: Store, worktree: Worktree, options: Applying, env: Mapping[str,
     if is_to_project and not options.check:
         # What was not brought there is not noted as if it were: its only copy may be here.
         missing = [*done.failed, *(path for path, _ in done.merged.conflicts)]
-        note(store, worktree, applied=_with_paths_of(store, new, old, missing))
+        note(store, worktree, applied=applied.with_paths_of(store, new, old, missing))
     return done
-
-
-def _with_paths_of(
-    store: Store, root: TreeHash, old: TreeHash, paths: Collection[bytes]
-) -> TreeHash:
-    """Returns a tree in which these paths are as in the tree `old`."""
-    if not paths:
-        return root
-    entries = {path: tree.find(store, old, path) for path in paths}
-    with store.local_writes().batch() as batch:
-        return edit.with_entries(store, batch, root, changes=entries, like=old).hash

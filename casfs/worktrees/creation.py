@@ -80,7 +80,8 @@ def create(
     of it."""
     source = _source(store, directory, env)
     if wanted.name is not None:  # before a look, which may take long
-        _check_name(store, source, wanted, wanted.name, env)
+        with locks.held(store.root, LOCK, waiting=lambda: None):
+            _new_path(store, source, wanted, wanted.name, env=env)
     if wanted.revision is not None:
         state = project_files.without_git(store, resolve(store, wanted.revision).state)
         git_source = source.git
@@ -89,9 +90,8 @@ def create(
     # No two take the same name, or the same ports; and a second one begins over the first's image.
     with locks.held(store.root, LOCK, waiting=lambda: None):
         name = wanted.name if wanted.name is not None else _new_name(store, source, env)
-        _check_name(store, source, wanted, name, env)
+        path = _new_path(store, source, wanted, name, env=env)
         branch = name if wanted.branch is None else wanted.branch
-        path = _path(source, name, wanted.path)
         port = worktree.free_ports(store, path)
         if source.git is not None and not wanted.with_all:
             state = project_files.only_included(
@@ -143,12 +143,18 @@ def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:
     return _Source(project, top, inside, git_worktree.read_source(top, env) if is_in_git else None)
 
 
-def _check_name(
-    store: Store, source: _Source, wanted: Wanted, name: str, env: Mapping[str, str]
-) -> None:
+def _new_path(
+    store: Store, source: _Source, wanted: Wanted, name: str, *, env: Mapping[str, str]
+) -> Path:
+    """Returns where a worktree of that name is to be; the lock is held. Raises Refused, Conflict,
+    where it cannot be there, or the name or its branch is taken."""
     worktree.check_new(store, source.project, name)
-    if source.git is not None and wanted.branch is None:
-        git_worktree.check_new_branch(source.top, name, env)
+    path = _path(source, name, wanted.path)
+    if source.git is not None:
+        git_worktree.forget_interrupted(source.git, path, env)
+        if wanted.branch is None:
+            git_worktree.check_new_branch(source.top, name, env)
+    return path
 
 
 def _new_name(store: Store, source: _Source, env: Mapping[str, str]) -> str:

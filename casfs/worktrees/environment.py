@@ -33,7 +33,8 @@ from casfs.worktrees import project_files
 PORTS_EACH = 20
 # Below those that the kernel gives to connections (ip_local_port_range), above those of services.
 FIRST_PORT = 20_000
-BLOCKS = 600
+BLOCKS = range(450)
+THREAD_BLOCKS = range(450, 600)  # of those that the daemon runs, and knows alone
 NAME_VARIABLE = "CASFS_WORKTREE"
 PORT_VARIABLE = "CASFS_PORT_BASE"
 ENV = b".env"
@@ -43,13 +44,14 @@ PLACEHOLDER = re.compile(r"\{(port|name|branch)(?:\+(\d+))?\}")
 ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=")
 
 
-def free_ports(taken: Collection[int], path: Path) -> int:
+def free_ports(taken: Collection[int], path: Path, *, of_threads: bool = False) -> int:
     """Returns the first port of a block that is in none of the blocks `taken`, and in which nothing
     listens. It begins to look by the worktree's path, so that stores of other users, of which
     nothing is known here, rarely begin with the same. Raises Failed where there is none."""
+    blocks = THREAD_BLOCKS if of_threads else BLOCKS
     start = int(hash_bytes(os.fsencode(path))[:8], 16)
-    for number in range(BLOCKS):
-        base = FIRST_PORT + (start + number) % BLOCKS * PORTS_EACH
+    for number in range(len(blocks)):
+        base = FIRST_PORT + blocks[(start + number) % len(blocks)] * PORTS_EACH
         if base not in taken and not any(_is_used(base + port) for port in range(PORTS_EACH)):
             return base
     raise Failed("no block of ports is free; remove a worktree (`casfs worktree list --all`)")

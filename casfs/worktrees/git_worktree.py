@@ -69,6 +69,15 @@ class GitLink:
         )
 
     @property
+    def current_branch(self) -> str:
+        """The branch that is checked out: another one, or none, after a switch or a rename."""
+        try:
+            head = (self.admin / "HEAD").read_text().strip()
+        except (OSError, ValueError):
+            return self.branch
+        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
+
+    @property
     def repository(self) -> Path:
         return self.admin.parent.parent
 
@@ -121,12 +130,12 @@ def _check_same(directory: Path, top: str) -> None:
 def add(source: GitSource, path: Path, name: str, branch: str, env: Mapping[str, str]) -> GitLink:
     """Makes the linked work tree for the directory `path`, which is not there afterwards. Raises
     Failed with git's reason; then nothing is left of it."""
-    _forget_interrupted(source.own, path)
     before = _linked(source.own, path)
     is_there = has_branch(source.top, branch, env)
     # A branch that is there is checked out once the files are there, as git does it.
     how = ("--detach",) if is_there else ("--no-track", "-b", branch)
-    adding = ("worktree", "add", "--quiet", "--no-checkout", "--lock", *how)
+    locked = ("--lock", "--reason", f"{LOCK_REASON}{name}")
+    adding = ("worktree", "add", "--quiet", "--no-checkout", *locked, *how)
     try:
         settings = (NO_HOOKS, SYNCED)
         git(_in(source.top, *adding, str(path), source.commit), env, settings=settings)
@@ -173,15 +182,29 @@ def _linked(own: Path, path: Path) -> set[Path]:
     return linked
 
 
-def _forget_interrupted(own: Path, path: Path) -> None:
-    """Deletes what an `add` that was killed has left in the repository for this directory."""
+def forget_interrupted(source: GitSource, path: Path, env: Mapping[str, str]) -> None:
+    """Deletes what an `add` that was killed has left in the repository for this directory, and the
+    branch that it has made. Raises Failed."""
     # Where the directory is there, it may be the mount point of a worktree of another store.
     if path.exists():
         return
-    for admin in _linked(own, path):
+    for admin in _linked(source.own, path):
         with suppress(OSError):
             if (admin / LOCKED).read_text().startswith(LOCK_REASON):
+                head = (admin / "HEAD").read_text().strip()
                 rmtree.delete(admin)
+                # Of a branch that was there before it is detached until the files are there.
+                _delete_unused(source.top, head.removeprefix("ref: "), env)
+
+
+def _delete_unused(top: Path, reference: str, env: Mapping[str, str]) -> None:
+    """Deletes a branch whose commit another branch or tag has."""
+    branch = reference.removeprefix("refs/heads/")
+    if branch == reference or not has_branch(top, branch, env):
+        return
+    containing = ("for-each-ref", "--format=%(refname)", "--contains", reference)
+    if {*git(_in(top, *containing), env).splitlines()} - {reference}:
+        git(_in(top, "branch", "--quiet", "-D", branch), env)
 
 
 def fill(link: GitLink, source: GitSource, path: Path, env: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from casfs.trees.diff import merge
 from casfs.trees.restore.target import listed
 from casfs.trees.scratch_store import ScratchStore
 from casfs.workspaces import lifecycle, registry
-from casfs.worktrees import git_worktree, nested
+from casfs.worktrees import applied, git_worktree, nested
 from casfs.worktrees.worktree import Worktree, default_path, listing, record
 
 
@@ -101,9 +101,7 @@ def unsaved(store: Store, worktree: Worktree, env: Mapping[str, str]) -> list[by
     scratch = ScratchStore(store)
     state = record(scratch, worktree)
     recorded = worktree.workspace.recorded
-    before = worktree.applied
-    if before is None:
-        before = recorded_state.with_private(scratch, recorded)
+    before = applied.base(scratch, worktree)
     after = recorded_state.with_private(scratch, state)
     changes = merge.changes(scratch, before, after)
     repositories = [*nested.changed(scratch, recorded.full, state.full)]

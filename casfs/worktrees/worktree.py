@@ -79,7 +79,7 @@ class Worktree:
             "name": self.name,
             "directory": str(self.path),
             "project": str(self.project),
-            "branch": None if self.link is None else self.link.branch,
+            "branch": None if self.link is None else self.link.current_branch or None,
             "portBase": self.record["portBase"],
             "state": self.workspace.state,
             "backend": self.workspace.strategy.name,

@@ -34,6 +34,7 @@ from engine.runtime.calls import cancel_children
 from engine.runtime.leasing import CHECK_S, ThreadLeases
 from engine.runtime.run_services import RunServices
 from engine.runtime.thread_head import PAUSE_S, ThreadHead, end_programs, unreachable
+from engine.runtime.thread_ports import ThreadPorts
 from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import thread_workspace
 from engine.threads import suspension
@@ -76,6 +77,7 @@ class Supervisor:
         self._services = services
         self._store = store
         self._env = env
+        self._ports = ThreadPorts()
         self._lent: dict[ThreadId, Mapping[str, str]] = {}  # variables, in memory alone
         self._log = log
         self._limit = limit
@@ -304,6 +306,7 @@ class Supervisor:
     def _finish(self, task: Task) -> None:
         if self._tasks.get(task.id) is task:  # it may have been resumed already
             del self._tasks[task.id]
+            self._ports.give_back(task.id)
         self._give_up(task.lease)
         task.done.set()
         self._note_change()
@@ -338,7 +341,7 @@ class Supervisor:
         else:
             thread = threads.get(self._store, task.id)
             guard = None
-        env = self.env_of(task.id)
+        env = {**self.env_of(task.id), **self._ports.take(task.id)}
         return ThreadRun(self._services, thread, env, run_child=self.run_child, guard=guard)
 
     def _suspend(self, task: Task, reason: str) -> None:

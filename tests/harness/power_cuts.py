@@ -127,7 +127,8 @@ class Desk:
             self.files[name] = later
             self.last = max(self.last, later)
         for name, data in base.items():
-            if name not in self.files and (self.path / name).read_bytes() != data:
+            path = self.path / name
+            if name not in self.files and not (path.exists() and path.read_bytes() == data):
                 faults.append(f"{self.path.name}: {name} is not as in the project")
         for commit in self.commits:
             done = git(self.path, "merge-base", "--is-ancestor", commit, self.branch)
@@ -169,7 +170,8 @@ class Machine:
         command = [sys.executable, "-m", "casfs", "--store", str(self.store), *arguments]
         done = subprocess.run(command, cwd=self.project, capture_output=True, text=True)
         if code is not None and done.returncode != code:
-            self.faults.append(f"casfs {' '.join(arguments)}: {done.stderr.strip()[:300]}")
+            said = f"{done.stdout} {done.stderr}".strip()
+            self.faults.append(f"casfs {' '.join(arguments)}: {said[:500]}")
         return done.stdout
 
     def prepare(self) -> None:
@@ -242,7 +244,6 @@ class Machine:
                 self.faults.append(f"{name} is {states.get(name, 'not there')}")
             else:
                 self.faults += desk.faults(self.base)
-        self.casfs("doctor")
         self.casfs("fsck")
         # One that was being made can be made, or is there.
         if unfinished not in self.desks:
@@ -251,7 +252,11 @@ class Machine:
             else:
                 value = next(value for value in listed if value["name"] == unfinished)
                 self._note(unfinished, value)
-            self.faults += self.desks[unfinished].faults(self.base)
+                if value["state"] != "open":
+                    self.faults.append(f"{unfinished} is {value['state']}")
+            if unfinished in self.desks:
+                self.faults += self.desks[unfinished].faults(self.base)
+        self.casfs("doctor")
         fsck = git(self.project, "fsck", "--no-dangling")
         if fsck.returncode:
             self.faults.append(f"git fsck: {fsck.stderr.strip()[:300]}")

@@ -45,7 +45,7 @@ def test_a_block_in_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
         server.bind(("127.0.0.1", base + 7))
         server.listen()
         assert environment.free_ports([], tmp_path) != base
-    every = range(environment.FIRST_PORT, environment.FIRST_PORT + 600 * 20, 20)
+    every = [environment.FIRST_PORT + block * 20 for block in environment.BLOCKS]
     with pytest.raises(Failed, match="no block of ports is free"):
         environment.free_ports(every, tmp_path)
 

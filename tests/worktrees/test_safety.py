@@ -170,7 +170,7 @@ def test_an_add_that_was_killed(cli: Cli, project: Path, moment: str) -> None:
         (project / ".git/worktrees/try/locked").write_text("casfs worktree try\n")
         (path / ".git").unlink()
         path.rmdir()
-        worktree = add(cli, "try", "--branch", "try")
+        worktree = add(cli, "try")
     else:
         worktree = add(cli, "try")
         (worktree / ".git").unlink()
@@ -236,3 +236,35 @@ def test_one_whose_server_died_is_mended(cli: Cli, project: Path, backend: str) 
     assert (worktree / "src/b.py").read_text() == "changed\n"
     assert git(worktree, "status", "--porcelain", "src/b.py") == " M src/b.py"
     write(worktree, {"src/c.py": "later\n"})
+
+
+@pytest.mark.parametrize("way", ["casfs undo", "git"])
+def test_an_apply_that_was_taken_back(cli: Cli, project: Path, way: str) -> None:
+    """Then the worktree alone has the change."""
+    git(project, "stash", "-u")
+    worktree = add(cli, "try")
+    write(worktree, {"src/a.py": "one\ntwo\nthree\nfour\n", "new.txt": "new\n"})
+    cli("worktree", "apply", "try")
+    if way == "git":
+        git(project, "checkout", "-q", ".")
+        git(project, "clean", "-fdq")
+    else:
+        cli("undo", project)
+    assert not (project / "new.txt").exists()
+    assert "new.txt, src/a.py; " in cli("worktree", "rm", "try", code=4).err
+    cli("worktree", "apply", "try")
+    assert (project / "src/a.py").read_text() == "one\ntwo\nthree\nfour\n"
+    # What the project has since is no reason to bring it again.
+    write(project, {"new.txt": "new\nand newer\n"})
+    assert cli("worktree", "apply", "try").out == b"nothing to apply\n"
+    cli("worktree", "rm", "try")
+
+
+def test_a_branch_that_was_renamed(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    git(worktree, "branch", "-m", "better")
+    assert cli("worktree", "list", "--json").json[0]["branch"] == "better"
+    git(worktree, "switch", "-q", "--detach")
+    assert cli("worktree", "list", "--json").json[0]["branch"] is None
+    cli("worktree", "rm", "try")
+    assert "better" in git(project, "branch")

@@ -354,3 +354,43 @@ def test_programs_in_it(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(worktree)
     assert cli("worktree", "list", "--json").json[0]["name"] == "try"
     assert cli("worktree", "add", "--json").json["project"] == str(project)
+
+
+def test_what_git_shares(cli: Cli, project: Path) -> None:
+    """As in every linked work tree: refs, configuration and hooks."""
+    worktree = add(cli, "try")
+    hook = project / ".git/hooks/pre-commit"
+    hook.write_text('#!/bin/sh\npwd >>"$GIT_DIR/../../hooked"\n')
+    hook.chmod(0o755)
+    write(worktree, {"src/b.py": "changed\n"})
+    git(worktree, "commit", "-qam", "second")
+    assert (project / ".git/hooked").read_text() == f"{worktree}\n"
+    git(worktree, "config", "app.setting", "value")
+    assert git(project, "config", "app.setting") == "value"
+    git(worktree, "branch", "made-there")
+    git(worktree, "tag", "tagged-there")
+    assert (
+        git(project, "rev-parse", "made-there", "tagged-there", "try")
+        .split("\n")
+        .count(git(worktree, "rev-parse", "HEAD"))
+        == 3
+    )
+
+
+def test_files_that_git_keeps_otherwise(cli: Cli, project: Path) -> None:
+    """By a filter, as Git LFS does: what is in the directory is not what git has."""
+    git(project, "config", "filter.upper.clean", "tr a-z A-Z")
+    git(project, "config", "filter.upper.smudge", "tr A-Z a-z")
+    write(project, {".gitattributes": "*.big filter=upper\n", "x.big": "content\n"})
+    git(project, "add", ".gitattributes", "x.big")
+    git(project, "commit", "-qm", "filtered")
+    git(project, "branch", "other")
+    age(project)
+    git(project, "status")
+    worktree = add(cli, "try")
+    assert (worktree / "x.big").read_text() == "content\n"
+    assert git(worktree, "diff-files", "--name-only") == git(project, "diff-files", "--name-only")
+    write(worktree, {"x.big": "changed\n"})
+    git(worktree, "commit", "-qam", "second")
+    assert git(project, "show", "try:x.big") == "CHANGED"
+    assert (add(cli, "second", "--branch", "other") / "x.big").read_text() == "content\n"
