@@ -30,11 +30,11 @@ def base(store: Store, worktree: Worktree) -> TreeHash:
         merge.partial_tree(store, changes.old, like=began),
         merge.partial_tree(store, changes.new, like=applied),
     ]
-    here = tracked.snapshot_tracked(store, worktree.project, sides).tree
+    in_project = tracked.snapshot_tracked(store, worktree.project, sides).tree
     undone = [
         path
         for path in changes.paths
-        if merge.is_same(tree.find(store, here, path), changes.old.get(path))
+        if merge.is_same(tree.find(store, in_project, path), changes.old.get(path))
     ]
     return with_paths_of(store, applied, began, undone)
 

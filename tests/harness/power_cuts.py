@@ -112,7 +112,9 @@ class Desk:
                 self.last = max(self.last, int(value))
 
     def faults(self, base: dict[str, bytes]) -> list[str]:
-        faults = []
+        faults: list[str] = []
+        if not self.path.is_dir():
+            return [f"{self.path} is gone"]
         for name, number in self.files.items():
             try:
                 text = (self.path / name).read_text()
