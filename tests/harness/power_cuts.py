@@ -237,6 +237,9 @@ class Machine:
     def _power_on_again(self) -> None:
         self.unmount()
         self.disk.power_on(self.chance.randrange(1 << 30))
+        # Git leaves its locks behind, and says that a person is to delete them.
+        for lock in (self.project / ".git").rglob("*.lock"):
+            lock.unlink()
 
     def _check(self, unfinished: str) -> None:
         listed = json.loads(self.casfs("worktree", "list", "--json") or "[]")
