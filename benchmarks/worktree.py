@@ -1,10 +1,12 @@
 """Worktrees: what the first and further ones of a project take, in time and on disk.
 
-    python -m benchmarks.worktree [--dir DIR] [--files 60000] [--tracked 3000] [--rounds 10]
+    python -m benchmarks.worktree [--dir DIR] [--files 60000] [--tracked 3000] [--scale 1]
+                                  [--rounds 10]
 
-The project has so many files in `node_modules`, which git ignores, and so many that it tracks. Each
-further worktree begins after a change of one file. Beside them `git worktree add` with `cp -a` of
-what git ignores, and `git status` in a worktree beside that in the project.
+The project has so many files in `node_modules`, which git ignores, of 7 kB on average times the
+scale, and so many that it tracks. Each further worktree begins after a change of one file. Beside
+them `git worktree add` with `cp -a` of what git ignores, and `git status` in a worktree beside that
+in the project.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ OWNER = ("-c", "user.name=B", "-c", "user.email=b@example.org")
 HOUR_S = 3600
 
 
-def make_project(project: Path, ignored: int, tracked: int) -> None:
+def make_project(project: Path, ignored: int, tracked: int, scale: int = 1) -> None:
     chance = random.Random(SEED)
 
     def write(path: str, size: int) -> None:
@@ -44,7 +46,7 @@ def make_project(project: Path, ignored: int, tracked: int) -> None:
 
     for number in range(ignored):
         folder = f"node_modules/p{number // FILES_IN_DIRECTORY}/lib"
-        write(f"{folder}/f{number}.js", chance.choice(IGNORED_BYTES))
+        write(f"{folder}/f{number}.js", chance.choice(IGNORED_BYTES) * scale)
     for number in range(tracked):
         write(f"src/d{number // FILES_IN_DIRECTORY}/f{number}.py", chance.choice(TRACKED_BYTES))
     (project / "package.json").write_text("{}")
@@ -120,15 +122,17 @@ def main() -> None:
     )
     parser.add_argument("--files", type=int, default=60_000)
     parser.add_argument("--tracked", type=int, default=3_000)
+    parser.add_argument("--scale", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--dir", type=Path, help="where to work")
     options = parser.parse_args()
     with workplace(options.dir) as folder:
         project = folder / "project"
-        make_project(project, options.files, options.tracked)
+        make_project(project, options.files, options.tracked, options.scale)
         rows = measure(folder, project, options.rounds)
         title = (
-            f"{options.files:,} ignored and {options.tracked:,} tracked files. {machine(folder)}"
+            f"{options.files:,} ignored and {options.tracked:,} tracked files,"
+            f" {taken_bytes(project / 'node_modules') / 1e9:.1f} GB ignored. {machine(folder)}"
         )
         table(title, ["", "p50, ms", "longest, ms", "disk, MB"], rows)
 
