@@ -14,7 +14,7 @@ from casfs.store.store import Store
 from casfs.system import store_mounts
 from casfs.workspaces import lifecycle, registry
 from casfs.workspaces.registry import Workspace
-from casfs.worktrees import git_worktree, worktree
+from casfs.worktrees import git_link, git_worktree, worktree
 from casfs.worktrees.worktree import Worktree
 
 
@@ -37,7 +37,7 @@ def listing(store: Store) -> Iterator[Stale]:
             yield from _of_worktree(Worktree(workspace))
         else:
             yield from _of_workspace(workspace)
-    yield from _of_git(worktree.listing(store))
+    yield from _of_git(store, worktree.listing(store))
 
 
 def _is_dead(point: Path) -> bool:
@@ -62,25 +62,26 @@ def _of_worktree(stale: Worktree) -> Iterator[Stale]:
     mend = "casfs worktree list --all"
     workspace = stale.workspace
     if not stale.project.is_dir():
-        yield Stale("worktree", path, f"its project {stale.project} is gone", remove)
+        problem = f"its project {stale.project} is gone; if it comes back, nothing is to be done"
+        yield Stale("worktree", path, problem, f"{remove} --keep")
     elif workspace.strategy.layered and not workspace.upper.is_dir():
         yield Stale("worktree", path, "what was written in it is gone from the store", remove)
     elif workspace.state == "unmounted" or lifecycle.is_disconnected(workspace):
         yield Stale("worktree", path, "not mounted", mend)
-    elif stale.link is not None and not git_worktree.is_linked(stale.link, path):
+    elif stale.link is not None and not git_link.is_linked(stale.link, path):
         yield Stale("worktree", path, "its repository and it do not know one another", mend)
 
 
-def _of_git(worktrees: list[Worktree]) -> Iterator[Stale]:
+def _of_git(store: Store, worktrees: list[Worktree]) -> Iterator[Stale]:
     """Of a worktree that was forgotten here, its repository may still have its part."""
     known = {worktree.path for worktree in worktrees}
     links = [worktree.link for worktree in worktrees if worktree.link is not None]
     repositories = {link.repository for link in links}
     for repository in sorted(repositories):
         git = f"git -C {_quoted(repository)} worktree"
-        for path in git_worktree.locked_by_us(repository):
+        for path in git_worktree.locked_by(store.root, repository):
             if path not in known:
-                problem = f"{repository} has it, and this store has not; another one may"
+                problem = f"{repository} has it as a worktree of this store, which has it not"
                 yield Stale("git", path, problem, f"{git} unlock {_quoted(path)} && {git} prune")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -143,6 +143,11 @@ def mounted_at(point: Path) -> Mounted | None:
 
 def is_mounted_anywhere(source: str) -> bool:
     """Returns True when any process sees a mount from that source, containers included."""
+    return any(True for _ in points_anywhere(source))
+
+
+def points_anywhere(source: str) -> Iterator[Path]:
+    """Yields where any process sees a mount from that source, by its own paths."""
     seen = set()
     for process in PROCESSES.iterdir():
         with suppress(OSError):  # exited, or another user's
@@ -150,9 +155,9 @@ def is_mounted_anywhere(source: str) -> bool:
                 namespace = os.readlink(process / "ns" / "mnt")
                 if namespace not in seen:
                     seen.add(namespace)
-                    if any(mounted.source == source for mounted in mounts(process / "mountinfo")):
-                        return True
-    return False
+                    for mounted in mounts(process / "mountinfo"):
+                        if mounted.source == source:
+                            yield mounted.point
 
 
 def mounted_below(folder: Path) -> list[Path]:

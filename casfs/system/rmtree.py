@@ -30,7 +30,10 @@ def delete(path: Path) -> None:
 
 
 def empty(path: Path) -> None:
-    """Deletes the content of a directory, if there is one. Raises Failed."""
+    """Deletes the content of a directory, if there is one; not of what a link leads to. Raises
+    Failed."""
+    if path.is_symlink():
+        raise Failed(f"cannot empty {path}: it is a link")
     try:
         names = os.listdir(path)
     except FileNotFoundError:

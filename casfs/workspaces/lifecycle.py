@@ -148,6 +148,7 @@ def _reopen(
     again = replace(workspace, head=Head(workspace.root, values))
     with _locked_if_read_only(workspace):
         registry.swap(store, workspace.id, old=workspace.head, new=again.head)
+        _make_directory(again.path)
         _populate(store, again, trees=trees, verify=verify)
     return again
 

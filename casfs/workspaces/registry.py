@@ -120,8 +120,17 @@ class Workspace:
         if self.is_orphaned:
             return "left"
         if self.strategy.mount is not None:
-            return "open" if overlay_mount.is_mounted(self.path) else "unmounted"
+            return "open" if self._is_mounted else "unmounted"
         return "namespace-only" if self.strategy.layered else "open"
+
+    @property
+    def _is_mounted(self) -> bool:
+        """Whether what is mounted at its directory is this workspace, not one of another store."""
+        mounted = mounts.mounted_at(self.path)
+        if mounted is None or self.strategy.name != strategies.FUSE:
+            return mounted is not None and mounted.source == self.source
+        # fuse-overlayfs gives its mounts no source of their own.
+        return overlay_mount.FUSE_OVERLAYFS in (mounted.source, mounted.type.partition(".")[2])
 
     @property
     def source(self) -> str:

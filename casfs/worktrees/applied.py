@@ -2,7 +2,8 @@
 
 An apply may be taken back, by `casfs undo` or by git: then the worktree is the only one that has
 the change, which must be brought again by the next apply, and not be lost by `rm`. So a path counts
-as applied as long as the project has something else there than what the worktree began with.
+as applied as long as a merge of what was applied would bring nothing to the project. Where it would
+be a conflict, somebody has changed the same lines since, and has decided.
 """
 
 from __future__ import annotations
@@ -30,12 +31,11 @@ def base(store: Store, worktree: Worktree) -> TreeHash:
         merge.partial_tree(store, changes.old, like=began),
         merge.partial_tree(store, changes.new, like=applied),
     ]
-    in_project = tracked.snapshot_tracked(store, worktree.project, sides).tree
-    undone = [
-        path
-        for path in changes.paths
-        if merge.is_same(tree.find(store, in_project, path), changes.old.get(path))
-    ]
+    ours = tracked.snapshot_tracked(store, worktree.project, sides).tree
+    merged = merge.merge(store, changes, ours=ours, like=applied, label="applied")
+    decided = {path for path, _ in merged.conflicts}
+    brought = {change.path for change in tree.changes(store, ours, merged.root)}
+    undone = [path for path in changes.paths if path in brought - decided]
     return with_paths_of(store, applied, began, undone)
 
 

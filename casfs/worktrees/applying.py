@@ -14,7 +14,7 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as tree_apply
 from casfs.trees.restore.apply import Applied
 from casfs.workspaces import registry
-from casfs.worktrees import applied, git_worktree, nested
+from casfs.worktrees import applied, git_questions, nested
 from casfs.worktrees.worktree import Worktree, note, record
 
 
@@ -43,7 +43,7 @@ def apply(store: Store, worktree: Worktree, options: Applying, env: Mapping[str,
     if worktree.link is not None and not options.with_ignored:
         changed = merge.changes(store, old, new).paths
         paths = [path for path in changed if nested.is_of_top(store, state.full, path)]
-        ignored = git_worktree.ignored(worktree.link, worktree.path, paths, env)
+        ignored = git_questions.ignored(worktree.link, worktree.path, paths, env)
         new = applied.with_paths_of(store, new, old, ignored)
     with store.local_writes().batch() as batch:
         times = dated.times_for(store, batch, tree=new, source=state.whole)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from casfs.attach.projects import project_of
 from casfs.checkpoints.revisions import resolve
-from casfs.errors import Conflict, Refused
+from casfs.errors import Conflict, Failed, Refused
 from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.home import refuse_home_or_root
@@ -19,9 +20,18 @@ from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.workspaces import lifecycle
+from casfs.workspaces import lifecycle, registry
 from casfs.workspaces.registry import Workspace
-from casfs.worktrees import environment, git_worktree, project_files, relocation, worktree
+from casfs.worktrees import (
+    environment,
+    git_questions,
+    git_worktree,
+    nested,
+    project_files,
+    relocation,
+    worktree,
+)
+from casfs.worktrees.git_link import Lock, is_linked
 from casfs.worktrees.git_worktree import GitSource
 from casfs.worktrees.project_files import ProjectLook
 from casfs.worktrees.worktree import Worktree
@@ -95,7 +105,7 @@ def create(
         port = worktree.free_ports(store, path)
         if source.git is not None and not wanted.with_all:
             state = project_files.only_included(
-                store, state, lambda paths: git_worktree.ignored_in(source.top, paths, env)
+                store, state, partial(_ignored, store, source.top, state, env)
             )
         state = environment.with_env(store, state, name=name, branch=branch, port=port)
         fields = {"name": name, "project": str(source.project), "portBase": port}
@@ -114,6 +124,18 @@ def create(
     return created
 
 
+def _ignored(
+    store: Store,
+    top: Path,
+    state: RecordedState,
+    env: Mapping[str, str],
+    paths: Iterable[bytes],
+) -> Collection[bytes]:
+    # Git refuses to be asked about what is in a submodule.
+    ours = [path for path in paths if nested.is_of_top(store, state.full, path)]
+    return git_questions.ignored_in(top, ours, env)
+
+
 def _relocate(
     store: Store,
     source: _Source,
@@ -125,13 +147,16 @@ def _relocate(
 ) -> None:
     for old in dict.fromkeys((source.project, source.top)):
         for path in relocation.directories(store, state, old):
-            if wanted.relocate:
-                relocation.relocate(created.path / os.fsdecode(path), old, created.path)
-            else:
+            if not wanted.relocate:
                 warn(
                     f"{printable(path)} has the path {old} inside, and leads there; add --relocate,"
                     " or run --in-place"
                 )
+                continue
+            try:
+                relocation.relocate(created.path, path, old)
+            except Failed as error:  # the worktree is there
+                warn(str(error))
 
 
 def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:
@@ -139,7 +164,10 @@ def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:
     inside = worktree.at(store, top)
     project = top if inside is None else inside.project
     refuse_home_or_root(project, force=None)
-    is_in_git = git_worktree.is_in_git(top)
+    is_in_git = git_questions.is_in_git(top)
+    # What runs in a worktree may have put another repository there, which git would ask.
+    if inside is not None and inside.link is not None and not is_linked(inside.link, top):
+        raise Refused(f"{top} leads to another repository; `casfs worktree list` mends it")
     return _Source(project, top, inside, git_worktree.read_source(top, env) if is_in_git else None)
 
 
@@ -150,16 +178,18 @@ def _new_path(
     where it cannot be there, or the name or its branch is taken."""
     worktree.check_new(store, source.project, name)
     path = _path(source, name, wanted.path)
+    if registry.get(store, path) is not None:
+        raise Conflict(f"{path} is a workspace already; see `casfs worktree list --all`")
     if source.git is not None:
-        git_worktree.forget_interrupted(source.git, path, env)
+        git_worktree.forget_interrupted(source.git, path, store.root, env)
         if wanted.branch is None:
-            git_worktree.check_new_branch(source.top, name, env)
+            git_questions.check_new_branch(source.top, name, env)
     return path
 
 
 def _new_name(store: Store, source: _Source, env: Mapping[str, str]) -> str:
     return worktree.new_name(
-        store, source.project, lambda name: git_worktree.has_branch(source.top, name, env)
+        store, source.project, lambda name: bool(git_questions.tip(source.top, name, env))
     )
 
 
@@ -223,7 +253,8 @@ def _add_of_git(
     env: Mapping[str, str],
     open: Callable[[Mapping[str, Any]], Workspace],
 ) -> Worktree:
-    link = git_worktree.add(source, path, name=name, branch=branch, env=env)
+    lock = Lock(store.root, name)
+    link = git_worktree.add(source, path, lock, branch=branch, env=env)
     workspace = None
     try:
         workspace = open({"git": link.record})
@@ -231,6 +262,6 @@ def _add_of_git(
     except BaseException:
         if workspace is not None:
             lifecycle.close(store, workspace, force=True)
-        git_worktree.remove(link, env)
+        git_worktree.remove(link, path, env)
         raise
     return Worktree(workspace)

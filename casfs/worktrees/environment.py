@@ -41,7 +41,8 @@ ENV = b".env"
 TEMPLATE = b".env.worktree"
 PRIVATE_MODE = 0o600
 PLACEHOLDER = re.compile(r"\{(port|name|branch)(?:\+(\d+))?\}")
-ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=")
+ASSIGNMENT = re.compile(r"""[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(["']?)""")
+LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
 
 
 def free_ports(taken: Collection[int], path: Path, *, of_threads: bool = False) -> int:
@@ -110,18 +111,40 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 def merged(text: str, overlay: str) -> str:
     """Returns the text of an `.env` with the variables of another one: in their lines, or at the
     end."""
-    lines = text.splitlines()
-    positions = {
-        match[1]: number
-        for number, line in enumerate(lines)
-        if (match := ASSIGNMENT.match(line)) is not None
-    }
-    for line in overlay.splitlines():
+    pieces = _assignments(text)
+    positions = {name: number for number, (name, _) in enumerate(pieces) if name is not None}
+    for name, piece in _assignments(overlay):
+        if name is None:
+            continue
+        if name in positions:
+            pieces[positions[name]] = name, piece
+        else:
+            pieces.append((name, piece))
+    return "".join(piece if piece.endswith("\n") else f"{piece}\n" for _, piece in pieces)
+
+
+def _assignments(text: str) -> list[tuple[str | None, str]]:
+    """Returns the pieces of an `.env`, each of one line, or of several where a value is quoted;
+    with the variable that it sets, if any."""
+    pieces: list[tuple[str | None, str]] = []
+    lines = iter(LINE.findall(text))
+    for line in lines:
         match = ASSIGNMENT.match(line)
         if match is None:
+            pieces.append((None, line))
             continue
-        if match[1] in positions:
-            lines[positions[match[1]]] = line
-        else:
-            lines.append(line)
-    return "".join(f"{line}\n" for line in lines)
+        piece = line
+        quote = match[2]
+        while quote and not _is_closed(piece[match.end(2) :], quote):
+            following = next(lines, None)
+            if following is None:
+                break
+            piece += following
+        pieces.append((match[1], piece))
+    return pieces
+
+
+def _is_closed(value: str, quote: str) -> bool:
+    # In double quotes a backslash escapes one.
+    plain = value.replace("\\\\", "").replace('\\"', "") if quote == '"' else value
+    return quote in plain

@@ -3,7 +3,8 @@ inside, such as a virtual environment or CMake's cache, works there as it is.
 
 In a mount namespace of their own the worktree is bound over the project. This hides the project's
 repository, which is therefore bound to the workspace's folder in the store, and the `.git` file of
-the worktree names that one. Git in submodules, which borrow objects by the old path, does not work.
+the worktree names that one. Git in submodules, which borrow objects by the old path, does not work,
+and settings that hold for a directory of git (`includeIf.gitdir`) do not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from casfs.worktrees.worktree import Worktree
 
 REPOSITORY = "repository"  # in the folder of the workspace
 LINK = "git-link"
+VARIABLE = "CASFS_IN_PLACE"  # of what runs so: there casfs sees other paths than outside
 
 
 def enter(worktree: Worktree) -> Path:
@@ -35,18 +37,18 @@ def enter(worktree: Worktree) -> Path:
         _unshare()
         # Mounts from outside still come in, none goes out.
         mounts.mount("none", Path("/"), type="none", flags=mounts.MS_REC | mounts.MS_SLAVE)
-    link = None if worktree.link is None else worktree.link.admin
+    link = worktree.link
     with os_errors(f"cannot show {worktree.path} at {project}"):
-        if link is not None and link.is_relative_to(project):
-            link = _bind_repository(worktree, link)
+        is_hidden = link is not None and link.admin.is_relative_to(project)
+        if link is not None and is_hidden:
+            _bind_repository(worktree, link.admin)
         _bind(worktree.path, project)
-        if link is not None:
+        if is_hidden:
             _bind(worktree.workspace.folder / LINK, project / GIT)
     return project
 
 
-def _bind_repository(worktree: Worktree, admin: Path) -> Path:
-    """Returns the directory of the work tree in the repository, as it is seen then."""
+def _bind_repository(worktree: Worktree, admin: Path) -> None:
     folder = worktree.workspace.folder
     point = folder / REPOSITORY
     point.mkdir(exist_ok=True)
@@ -54,7 +56,6 @@ def _bind_repository(worktree: Worktree, admin: Path) -> Path:
     _bind(repository, point)
     moved = point / admin.relative_to(repository)
     (folder / LINK).write_text(f"gitdir: {moved}\n")
-    return moved
 
 
 def _bind(source: Path, point: Path) -> None:

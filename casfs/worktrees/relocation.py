@@ -1,80 +1,122 @@
-"""Derived directories that have the project's path inside: virtual environments, whose programs
-begin with it, and build directories of CMake. Their copy in a worktree leads back to the project.
+"""Directories that have the project's path inside: virtual environments, whose programs begin with
+it, and build directories of CMake. Their copy in a worktree leads back to the project.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from casfs.store.nodes.directory import File, Subdirectory
 from casfs.store.store import Store
-from casfs.system.files import os_errors
+from casfs.system.files import closing_fd, os_errors, write_all
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 
-# By which file a directory is known, and the file that has its path inside.
-MARKS = {b"pyvenv.cfg": (b"bin/activate", b"pyvenv.cfg"), b"CMakeCache.txt": (b"CMakeCache.txt",)}
-# Of a virtual environment, which has many files without it.
-VENV = (
-    "pyvenv.cfg",
-    "bin/*",
-    "lib/python*/site-packages/*.pth",
-    "lib/python*/site-packages/__editable__*.py",
-    "lib/python*/site-packages/*.dist-info/direct_url.json",
+# By which file a directory is known, and the files that have its path inside.
+VENV_MARK, CMAKE_MARK = b"pyvenv.cfg", b"CMakeCache.txt"
+MARKS = {VENV_MARK: (b"bin/activate", VENV_MARK), CMAKE_MARK: (CMAKE_MARK,)}
+# Of a virtual environment, which has many files without it: the directories, and the files there.
+VENV_DIRECTORIES = re.compile(
+    rb"bin|lib|lib/python[^/]*|lib/python[^/]*/site-packages(/[^/]*\.dist-info)?"
 )
-COMPILED = (".o", ".a", ".so", ".gcno", ".pch", ".gch")
+VENV_FILES = re.compile(
+    rb"pyvenv\.cfg|bin/[^/]*|lib/[^/]*/site-packages/([^/]*\.pth|__editable__[^/]*\.py"
+    rb"|[^/]*/direct_url\.json)"
+)
+COMPILED = (b".o", b".a", b".so", b".gcno", b".pch", b".gch")
 MAX_BYTES = 4 << 20
-BEFORE = rb"(?<![\w.-])"
-BEHIND = rb"(?![\w.-])"
+TEMPORARY = b".casfs-relocated"
+# What stands before and behind a path that ends there: no other character of a name. An option of a
+# compiler may stand before it (-I/path), or the scheme of an address.
+BEFORE = rb"(\A|[^\w./\x80-\xff-]|(?<![\w-])-[A-Za-z]+|://)"
+BEHIND = rb"(?=\Z|[/\"'`\s:;,)\]}<>\\|&$])"
 
 
 def directories(store: Store, state: RecordedState, project: Path) -> Iterator[bytes]:
-    """Yields the derived directories of a state that have the path of the project inside."""
-    for path, entry in recorded_state.local_paths(store, state.tree, state.full):
-        if isinstance(entry, Subdirectory):
-            top = entry.digest.hash
-            for mark, names in MARKS.items():
-                if tree.find(store, top, mark) is not None and any(
-                    _has(store, tree.find(store, top, name), project) for name in names
-                ):
+    """Yields the directories of a state that have the path of the project inside: of those at its
+    top, and of the derived ones further down."""
+    pattern = _pattern(os.fsencode(project))
+    for path, top in sorted(_candidates(store, state).items()):
+        for mark, names in MARKS.items():
+            if tree.find(store, top.digest.hash, mark) is not None:
+                entries = (tree.find(store, top.digest.hash, name) for name in names)
+                if any(_has(store, entry, pattern) for entry in entries):
                     yield path
 
 
-def _has(store: Store, entry: object, project: Path) -> bool:
+def _candidates(store: Store, state: RecordedState) -> dict[bytes, Subdirectory]:
+    local = recorded_state.local_paths(store, state.tree, state.full)
+    at_top = ((entry.name, entry) for entry in tree.load(store, state.full).values())
+    return {path: entry for path, entry in (*local, *at_top) if isinstance(entry, Subdirectory)}
+
+
+def _has(store: Store, entry: object, pattern: re.Pattern[bytes]) -> bool:
     if not isinstance(entry, File) or entry.digest.size_bytes > MAX_BYTES:
         return False
-    return _pattern(project).search(store.get(entry.digest.hash)) is not None
+    return pattern.search(store.get(entry.digest.hash)) is not None
 
 
-def relocate(directory: Path, project: Path, worktree: Path) -> None:
+def relocate(worktree: Path, directory: bytes, project: Path) -> None:
     """Replaces the path of the project by that of the worktree in the texts of such a directory,
-    with their times: nothing is built again for it. Raises Failed."""
-    pattern = _pattern(project)
-    # A path may have what stands for groups.
-    replacement = os.fsencode(worktree)
-    for path in _texts(directory):
-        with os_errors(f"cannot relocate {path}"):
-            status = path.lstat()
-            data = path.read_bytes()
-            if b"\0" in data or pattern.search(data) is None:
-                continue
-            path.write_bytes(pattern.sub(lambda _: replacement, data))
-            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with their times: nothing is built again for it. No link is followed. Raises Failed."""
+    new, old = os.fsencode(worktree), os.fsencode(project)
+    # As it is, and as it is in an address.
+    replaced = {old: new, quote(old).encode(): quote(new).encode()}
+    with os_errors(f"cannot relocate {worktree / os.fsdecode(directory)}"):
+        root = os.open(worktree, DIR_FLAGS)
+        with closing_fd(root):
+            top = open_directory(root, directory.split(b"/"))
+        with closing_fd(top):
+            for fd, name in _texts(top):
+                _replace(fd, name, replaced)
 
 
-def _pattern(project: Path) -> re.Pattern[bytes]:
-    return re.compile(BEFORE + re.escape(os.fsencode(project)) + BEHIND)
+def _texts(top: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the open directory and the name of each file that may have the path inside."""
+    is_venv = VENV_MARK in map(os.fsencode, os.listdir(top))
+    for folder, below, files, fd in os.fwalk(b".", dir_fd=top):
+        prefix = folder[2:] + b"/" if folder != b"." else b""
+        if is_venv:
+            below[:] = [name for name in below if VENV_DIRECTORIES.fullmatch(prefix + name)]
+            files = [name for name in files if VENV_FILES.fullmatch(prefix + name)]
+        for name in files:
+            if not name.endswith(COMPILED):
+                yield fd, name
 
 
-def _texts(directory: Path) -> Iterator[Path]:
-    is_venv = (directory / "pyvenv.cfg").exists()
-    names = VENV if is_venv else ("**/*",)
-    for name in names:
-        for path in directory.glob(name):
-            if path.is_symlink() or not path.is_file() or path.name.endswith(COMPILED):
-                continue
-            if path.lstat().st_size <= MAX_BYTES:
-                yield path
+def _replace(fd: int, name: bytes, replaced: dict[bytes, bytes]) -> None:
+    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+        return
+    source = os.open(name, FILE_FLAGS, dir_fd=fd)
+    with closing_fd(source):
+        before = os.read(source, MAX_BYTES)
+    data = before
+    if b"\0" in data:
+        return
+    for old, new in replaced.items():
+        data = _pattern(old).sub(partial(_moved, new), data)
+    if data == before:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    copy = os.open(TEMPORARY, flags, 0o600, dir_fd=fd)
+    with closing_fd(copy):
+        write_all(copy, data)
+        os.fchmod(copy, stat.S_IMODE(status.st_mode))
+        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.rename(TEMPORARY, name, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def _moved(new: bytes, match: re.Match[bytes]) -> bytes:
+    return match[1] + new
+
+
+def _pattern(path: bytes) -> re.Pattern[bytes]:
+    return re.compile(BEFORE + re.escape(path) + BEHIND)

@@ -10,14 +10,14 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_of_state
 from casfs.errors import CasfsError, Refused
 from casfs.store.store import Store
-from casfs.system import processes
+from casfs.system import mounts, processes
 from casfs.trees import recorded_state
 from casfs.trees.diff import merge
 from casfs.trees.restore.target import listed
 from casfs.trees.scratch_store import ScratchStore
 from casfs.workspaces import lifecycle, registry
-from casfs.worktrees import applied, git_worktree, nested
-from casfs.worktrees.worktree import Worktree, default_path, listing, record
+from casfs.worktrees import applied, git_questions, git_worktree, nested
+from casfs.worktrees.worktree import Worktree, check_directory, default_path, listing, record
 
 
 def remove(
@@ -31,8 +31,11 @@ def remove(
     """Removes a worktree; its branch stays where it has commits of its own. Returns whether the
     branch is gone, too. `is_kept`: its files are recorded. Raises Refused where programs run in it,
     and, unless `force`, where something would be lost."""
+    check_directory(worktree)
     if not force:
         _refuse_loss(store, worktree, env, is_kept=is_kept)
+    if worktree.project in mounts.points_anywhere(worktree.workspace.source):
+        raise Refused(f"programs see {worktree.path} at {worktree.project} (--in-place); end them")
     # Of a mount the kernel says so.
     if not worktree.workspace.strategy.layered and processes.are_in(worktree.path):
         raise Refused(f"{worktree.path} is busy: leave it and end the programs in it")
@@ -41,7 +44,7 @@ def remove(
         with suppress(OSError):  # others are in it
             worktree.path.parent.rmdir()
     # Where this is interrupted, git has a locked work tree that the next `add` there forgets.
-    return worktree.link is None or git_worktree.remove(worktree.link, env)
+    return worktree.link is None or git_worktree.remove(worktree.link, worktree.path, env)
 
 
 def remove_unused(
@@ -53,7 +56,7 @@ def remove_unused(
     staying: dict[str, str] = {}
     for worktree in listing(store, project):
         try:
-            if worktree.link is not None and git_worktree.has_own_commits(worktree.link, env):
+            if worktree.link is not None and git_questions.has_own_commits(worktree.link, env):
                 raise Refused(f"branch {worktree.link.branch} has commits of its own")
             remove(store, worktree, env)
             removed.append(worktree)
@@ -82,12 +85,12 @@ def _refuse_loss(
         )
     if worktree.link is None:
         return
-    if git_worktree.has_lost_commits(worktree.link, worktree.path, env):
+    if git_questions.has_lost_commits(worktree.link, worktree.path, env):
         raise Refused(
             f"worktree {name} has commits that are on no branch; make one there (git switch -c),"
             " or rm --force"
         )
-    if git_worktree.has_submodules_of_its_own(worktree.link):
+    if git_questions.has_submodules_of_its_own(worktree.link):
         raise Refused(
             f"worktree {name} has cloned submodules, whose commits may be nowhere else; push them,"
             " then rm --force"
@@ -109,8 +112,9 @@ def unsaved(store: Store, worktree: Worktree, env: Mapping[str, str]) -> list[by
         return sorted({*changes.paths, *repositories})
     paths = [*changes.new]
     ours = [path for path in paths if nested.is_of_top(scratch, state.full, path)]
-    saved = git_worktree.committed(worktree.link, worktree.path, env)
+    saved = git_questions.committed(worktree.link, worktree.path, env)
     private = recorded_state.private_files(scratch, state).keys()
-    saved |= set(git_worktree.ignored(worktree.link, worktree.path, ours, env)) - private
+    saved |= set(git_questions.ignored(worktree.link, worktree.path, ours, env)) - private
+    staged = git_questions.staged_alone(worktree.link, worktree.path, worktree.project, env)
     # What the outer repository says holds for its own paths alone.
-    return sorted({*paths, *repositories} - saved.intersection(ours))
+    return sorted(({*paths, *repositories} - saved.intersection(ours)) | staged)

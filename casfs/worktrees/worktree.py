@@ -23,7 +23,7 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.digest import TreeHash
-from casfs.errors import Conflict, Invalid, NotFound
+from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store.store import Store
 from casfs.system.clock import moment
 from casfs.trees.recorded_state import RecordedState
@@ -31,7 +31,7 @@ from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import commit, registry
 from casfs.workspaces.registry import WORKTREE, Workspace
 from casfs.worktrees import environment
-from casfs.worktrees.git_worktree import GitLink
+from casfs.worktrees.git_link import GitLink
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -141,8 +141,16 @@ def free_ports(store: Store, path: Path) -> int:
     return environment.free_ports(taken, path)
 
 
+def check_directory(worktree: Worktree) -> None:
+    """Raises Refused where a program has put a link in place of the directory of a copy: what that
+    leads to is not the worktree's."""
+    if worktree.path.is_symlink():
+        raise Refused(f"{worktree.path} is a link, and not the worktree any more; move it away")
+
+
 def record(store: Store, worktree: Worktree) -> RecordedState:
-    """Stores what a worktree holds now; no head keeps it. Raises Failed."""
+    """Stores what a worktree holds now; no head keeps it. Raises Refused, Failed."""
+    check_directory(worktree)
     with store.batch() as batch:
         return commit.snapshot(store, batch, worktree.workspace, SnapshotReport())
 

@@ -90,7 +90,7 @@ class Daemon:
             **self._watches.operations,
             **self._sessions.operations,
             **self._projects.operations,
-            **Worktrees(store, self._projects).operations,
+            **Worktrees(store, self._projects, settings.log).operations,
         }
         key = None if extractor is None else extractor.key_env
         secrets = redaction.from_env([key] if key else [], settings.env)

@@ -31,4 +31,5 @@ class ThreadPorts:
         return {environment.PORT_VARIABLE: str(base)}
 
     def give_back(self, id: ThreadId) -> None:
-        self._taken.pop(id, None)
+        with self._lock:
+            self._taken.pop(id, None)

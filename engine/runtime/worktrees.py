@@ -12,6 +12,7 @@ from typing import Any
 
 from casfs.errors import Failed
 from casfs.store.store import Store
+from casfs.system.log import Log
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, strategies, strategy_choice
@@ -25,8 +26,9 @@ Answer = dict[str, Any]
 
 
 class Worktrees:
-    def __init__(self, store: Store, projects: ProjectStates) -> None:
+    def __init__(self, store: Store, projects: ProjectStates, log: Log) -> None:
         self._store = store
+        self._log = log
         self._projects = projects
         self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "worktree_add": self._worktree_add
@@ -39,11 +41,15 @@ class Worktrees:
         env: Mapping[str, str],
         surroundings: Mapping[str, int],
     ) -> Answer:
-        """Creates a worktree; `casfs.cli.worktree.by_daemon` asks for it. Raises Failed where the
-        program must do it itself, Refused."""
-        if surroundings != caller.surroundings():
-            raise Failed("the daemon has other mounts, or another umask")
-        return await blocking(partial(self._create, Path(directory), Wanted(**wanted), env))
+        """Creates a worktree; `casfs.cli.worktree.by_daemon` asks for it. Without one in the answer
+        the program must do it itself, and nothing is left. Raises as `creation.create`."""
+        create = partial(self._create, Path(directory), Wanted(**wanted), env)
+        try:
+            if surroundings == caller.surroundings():
+                return await blocking(create)
+        except _NotHere as error:
+            self._log("worktree not made", directory=directory, error=str(error))
+        return {"worktree": None, "warnings": []}
 
     def _create(self, directory: Path, wanted: Wanted, env: Mapping[str, str]) -> Answer:
         warnings: list[str] = []
@@ -67,17 +73,24 @@ class Worktrees:
     ) -> Workspace:
         native = strategies.STRATEGIES[strategies.NATIVE]
         if reason := strategy_choice.unavailable(native):
-            raise Failed(reason)
-        return lifecycle.open(
-            self._store,
-            state,
-            path,
-            native,
-            trees=_no_mount,
-            image_tree=image,
-            worktree=record,
-        )
+            raise _NotHere(reason)
+        try:
+            return lifecycle.open(
+                self._store,
+                state,
+                path,
+                native,
+                trees=_no_mount,
+                image_tree=image,
+                worktree=record,
+            )
+        except Failed as error:
+            raise _NotHere(str(error)) from None
+
+
+class _NotHere(Failed):
+    """By the kernel alone it does not work here."""
 
 
 def _no_mount(root: DatedTree) -> Path:
-    raise Failed(f"the tree {root.name} needs a mount")
+    raise _NotHere(f"the tree {root.name} needs a mount")

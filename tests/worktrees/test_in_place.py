@@ -92,8 +92,28 @@ def test_one_in_use_is_not_removed(cli: Cli, project: Path) -> None:
             assert program.stdout is not None
             assert program.stdout.readline() == b"\n"
         for options in ((), ("--force",)):
-            assert "a command runs" in cli("worktree", "rm", "try", *options, code=4).err
-        assert "a command runs" in cli("worktree", "prune").out.decode()
+            assert "--in-place" in cli("worktree", "rm", "try", *options, code=4).err
+        assert "--in-place" in cli("worktree", "prune").out.decode()
         for program in (first, second):
             program.communicate(b"\n")
     cli("worktree", "rm", "try")
+
+
+def test_a_linked_work_tree_of_git(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repository is elsewhere, and is not hidden."""
+    linked = project.parent / "linked"
+    git(project, "worktree", "add", "-q", str(linked))
+    monkeypatch.chdir(linked)
+    worktree = add(cli, "try")
+    write(worktree, {"src/b.py": "changed\n"})
+    assert run(cli, "try", "git commit -qam second; git log --format=%s") == "second\nfirst\n"
+    assert git(worktree, "log", "-1", "--format=%s") == "second"
+
+
+def test_casfs_in_it_says_so(cli: Cli, project: Path) -> None:
+    """The paths that it would record are none outside."""
+    add(cli, "try")
+    casfs = f"{sys.executable} -m casfs"
+    assert run(cli, "try", f"{casfs} worktree list 2>&1 || true").startswith("casfs: in a worktree")

@@ -11,6 +11,7 @@ import pytest
 
 from casfs.cli import implicit_mount
 from casfs.workspaces import overlay_mount
+from casfs.worktrees.git_link import Lock
 from tests.support.engine import Cli, daemon
 from tests.support.strategies import able
 from tests.worktrees.conftest import add, age, git, kill_servers, make_project, write
@@ -167,7 +168,7 @@ def test_an_add_that_was_killed(cli: Cli, project: Path, moment: str) -> None:
         path = project.parent / "project.worktrees/try"
         adding = ("worktree", "add", "-q", "--lock", "--no-checkout", "-b", "try")
         git(project, *adding, str(path))
-        (project / ".git/worktrees/try/locked").write_text("casfs worktree try\n")
+        (project / ".git/worktrees/try/locked").write_text(Lock(cli.root, "try").text)
         (path / ".git").unlink()
         path.rmdir()
         worktree = add(cli, "try")

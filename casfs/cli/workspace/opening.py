@@ -16,7 +16,7 @@ from casfs.store.store import Store
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle as workspaces
-from casfs.workspaces import overlay_mount, strategies, strategy_choice
+from casfs.workspaces import overlay_mount, registry, strategies, strategy_choice
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy
 
@@ -36,16 +36,25 @@ class Opening:
 
 
 def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -> Workspace:
-    """Opens with that strategy; without one, with the first that works, best first."""
-    available = strategy_choice.choose(wanted.backend, store)
+    """Opens with that strategy; without one, with the first that works, best first; one that is
+    registered by its own."""
+    registered = registry.get(store, registry.absolute(path))
+    if registered is not None:
+        available = [registered.strategy]
+    else:
+        available = strategy_choice.choose(wanted.backend, store)
     if wanted.read_only and wanted.backend is None:
         # Where only a copy works, opening it says that it cannot be read-only.
         available = [candidate for candidate in available if candidate.layered] or available
     if wanted.visible:
-        available = _visible(available, wanted)
+        available = [candidate for candidate in available if candidate.is_visible]
+        if not available:
+            raise Refused(f"backend {wanted.backend} shows nothing outside `casfs workspace exec`")
     trees = implicit_mount.tree_provider(store, os.environ)
     while True:
         strategy = available.pop(0)
+        if wanted.visible and strategy.name == strategies.FUSE and _forgets_deletions(wanted):
+            continue
         try:
             return workspaces.open(
                 store,
@@ -70,20 +79,16 @@ def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -
             _warn_of_next(strategy, error, available)
 
 
-def _visible(available: list[Strategy], wanted: Opening) -> list[Strategy]:
-    """Returns those that all programs see, and in which builds are true. Raises Refused."""
-    visible = [candidate for candidate in available if candidate.is_visible]
-    if not visible:
-        raise Refused(f"backend {wanted.backend} shows nothing outside `casfs workspace exec`")
-    if visible[0].name != strategies.FUSE:
-        return visible
+def _forgets_deletions(wanted: Opening) -> bool:
+    """Returns whether builds would not be true by the fuse-overlayfs here; a person who has named
+    it gets a warning, and what was named."""
     try:
         forgets = overlay_mount.forgets_deletions()
     except CasfsError:  # it does not work here: opening by it says why
-        return visible
+        return False
     if forgets and wanted.backend is not None:
         warn("this fuse-overlayfs shows deleted files again after some renames")
-    return visible[1:] if forgets and wanted.backend is None else visible
+    return forgets and wanted.backend is None
 
 
 def _warn_of_next(failed: Strategy, error: CasfsError, left: list[Strategy]) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from casfs.cli.lazy_group import LazyGroup
+from casfs.errors import Refused
+
+VARIABLE = "CASFS_IN_PLACE"  # `casfs.worktrees.in_place`, which need not be loaded
 
 MODULES = {
     "add": "worktree.add:add",
@@ -29,3 +34,5 @@ def worktree() -> None:
     casfs worktree apply try               bring its changes here
     casfs worktree rm try
     """
+    if os.environ.get(VARIABLE):
+        raise Refused("in a worktree at its project's path (--in-place); leave it first")

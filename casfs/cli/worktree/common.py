@@ -12,7 +12,8 @@ from casfs.cli.workspace.opening import Opening, open_best
 from casfs.errors import NotFound, Refused
 from casfs.store.store import Store
 from casfs.workspaces import lifecycle, registry
-from casfs.worktrees import git_worktree, worktree
+from casfs.worktrees import git_link, git_mend, worktree
+from casfs.worktrees.git_link import Lock
 from casfs.worktrees.worktree import Worktree
 
 
@@ -49,10 +50,12 @@ def mount(store: Store, stale: Worktree) -> None:
         if not is_mounted:
             _check_empty(workspace.path)
         open_best(store, workspace.recorded, workspace.path, Opening())
-    elif stale.link is None or git_worktree.is_linked(stale.link, workspace.path):
+    elif stale.link is None or git_link.is_linked(stale.link, workspace.path):
         return
     if stale.link is not None:
-        for line in git_worktree.mend(stale.link, stale.name, workspace.path, os.environ):
+        for line in git_mend.mend(
+            stale.link, Lock(store.root, stale.name), workspace.path, os.environ
+        ):
             warn(f"worktree {stale.name} was mended: {line}")
 
 

@@ -25,7 +25,7 @@ from casfs.cli.worktree.creating import create
 from casfs.digest import hash_bytes
 from casfs.errors import Invalid, Refused
 from casfs.store.store import Store
-from casfs.worktrees import git_worktree, removal, worktree
+from casfs.worktrees import git_questions, removal, worktree
 from casfs.worktrees.creation import Wanted
 
 FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+|\.\.+")
@@ -79,8 +79,9 @@ def _create(store: Store, payload: dict[str, Any]) -> Path:
             return existing.path
     # As claude names the branches of its own worktrees; one of that name may be left of an earlier.
     branch = f"worktree-{name}"
+    is_in_git = git_questions.is_in_git(project)
     for number in itertools.count(2):
-        if not git_worktree.has_branch(project, branch, os.environ):
+        if not is_in_git or not git_questions.tip(project, branch, os.environ):
             break
         branch = f"worktree-{name}-{number}"
     summary = by_daemon.create(store.root, directory, name=name, branch=branch)

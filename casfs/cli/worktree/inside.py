@@ -14,7 +14,7 @@ from casfs.cli.common import open_store, store_root
 from casfs.cli.workspace.exec import execute, private_layers
 from casfs.cli.worktree import common
 from casfs.system.git_program import LOCAL_VARIABLES
-from casfs.worktrees.in_place import enter
+from casfs.worktrees import in_place as in_place_
 
 in_place_option = click.option(
     "--in-place", is_flag=True, help="At the project's own path, as its programs alone see it."
@@ -59,5 +59,8 @@ def _run(name: str, command: Sequence[str], *, in_place: bool) -> NoReturn:
         for variable in LOCAL_VARIABLES:
             os.environ.pop(variable, None)
         layers = private_layers(store, worktree.workspace)
-    directory = enter(worktree) if in_place else worktree.path
+    directory = worktree.path
+    if in_place:
+        directory = in_place_.enter(worktree)
+        os.environ[in_place_.VARIABLE] = worktree.name
     execute(worktree.workspace, layers, command, directory)

@@ -1,0 +1,97 @@
+"""Mends git's part of a worktree: after a power cut git's files may be empty, as it syncs none of
+them, and a person may have removed them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from casfs.errors import Failed, Refused
+from casfs.system.files import os_errors
+from casfs.system.git_program import git
+from casfs.trees.git.index import GIT
+from casfs.worktrees.git_link import (
+    BRANCH_HEAD,
+    INDEX,
+    LOCKED,
+    SYNCED,
+    GitLink,
+    Lock,
+    holds,
+    is_of_another,
+    links,
+    of_link,
+    small_text,
+    write_synced,
+)
+from casfs.worktrees.git_questions import tip
+
+OBJECT_ID = re.compile(r"(?!0+\n)([0-9a-f]{40}|[0-9a-f]{64})\n")
+
+
+def mend(link: GitLink, lock: Lock, path: Path, env: Mapping[str, str]) -> list[str]:
+    """Makes a directory the work tree again that it was, or was to be: `add` was interrupted, or a
+    power cut has taken what git had not synced, or a person what git had of it. Returns what was
+    mended, and not as it was. Raises Refused where git has another work tree there, Failed."""
+    if not (link.repository / "objects").is_dir():
+        raise Failed(f"its repository {link.repository} is gone")
+    # Else a git that does not work at all would be taken for damage.
+    git(("-C", str(link.repository), "rev-parse", "--git-dir"), env)
+    if is_of_another(link, path):
+        raise Refused(f"git has another work tree as {link.admin.name}; remove this one, --keep")
+    mended: list[str] = []
+    files = {**links(link, path), link.admin / LOCKED: lock.text}
+    with os_errors(f"cannot mend {link.admin}"):
+        link.admin.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            if not holds(file, text):
+                write_synced(file, text)
+        if _mend_head(link, path, env):
+            mended.append(f"it is on branch {link.branch}")
+    if not (link.admin / INDEX).exists() or _fails(link, path, env, "ls-files", "--", GIT):
+        (link.admin / INDEX).unlink(missing_ok=True)
+        git(of_link(link, path, "reset", "--quiet"), env, settings=(SYNCED,))
+        mended.append("what was staged is not any more")
+    return mended
+
+
+def _mend_head(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
+    """Returns whether HEAD or its branch had to be made anew. Another branch, a commit, or a branch
+    without one stay. Raises OSError, Failed."""
+    head = small_text(link.admin / "HEAD")
+    is_lost = not (BRANCH_HEAD.fullmatch(head) or OBJECT_ID.fullmatch(head))
+    if is_lost:
+        head = f"ref: refs/heads/{link.branch}\n"
+        write_synced(link.admin / "HEAD", head)
+    match = BRANCH_HEAD.fullmatch(head)
+    if match is None or tip(link.repository, match[1], env):
+        return is_lost
+    reference = f"refs/heads/{match[1]}"
+    loose = link.repository / reference
+    if loose.is_file() and not OBJECT_ID.fullmatch(small_text(loose)):
+        loose.unlink()  # git replaces no reference that it cannot read
+    elif match[1] != link.branch:
+        return is_lost
+    commits = re.findall(r"^[0-9a-f]+ ([0-9a-f]{40,64}) ", _log(link.admin / "logs/HEAD"), re.M)
+    for commit in (*reversed(commits), link.start):
+        making = ("update-ref", reference, commit)
+        if not _fails(link, path, env, "rev-parse", "--verify", f"{commit}^{{commit}}"):
+            git(of_link(link, path, *making), env, settings=(SYNCED,))
+            break
+    return True
+
+
+def _log(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _fails(link: GitLink, path: Path, env: Mapping[str, str], *arguments: str) -> bool:
+    try:
+        git(of_link(link, path, *arguments), env)
+    except Failed:
+        return True
+    return False
