@@ -118,7 +118,7 @@ def create(
             created = Worktree(opened({}))
         else:
             created = _add_of_git(
-                store, git_source, path, name=name, branch=branch, env=env, open=opened
+                store, git_source, path, name=name, branch=branch, env=env, opened=opened
             )
     _relocate(store, source, created, state, wanted, warn=warn)
     return created
@@ -251,13 +251,13 @@ def _add_of_git(
     name: str,
     branch: str,
     env: Mapping[str, str],
-    open: Callable[[Mapping[str, Any]], Workspace],
+    opened: Callable[[Mapping[str, Any]], Workspace],
 ) -> Worktree:
     lock = Lock(store.root, name)
     link = git_worktree.add(source, path, lock, branch=branch, env=env)
     workspace = None
     try:
-        workspace = open({"git": link.record})
+        workspace = opened({"git": link.record})
         git_worktree.fill(link, source, path, env)
     except BaseException:
         if workspace is not None:

@@ -63,11 +63,12 @@ class GitLink:
     @property
     def current_branch(self) -> str:
         """The branch that is checked out: another one, or none, after a switch or a rename."""
-        try:
-            head = (self.admin / "HEAD").read_text().strip()
-        except (OSError, ValueError):
+        head = small_text(self.admin / "HEAD")
+        match = BRANCH_HEAD.fullmatch(head)
+        # In a repository with a reftable HEAD is elsewhere.
+        if not head or (match and match[1] == ".invalid"):
             return self.branch
-        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
+        return match[1] if match else ""
 
     @property
     def repository(self) -> Path:
