@@ -29,6 +29,8 @@ class Stale:
 
 
 def listing(store: Store) -> Iterator[Stale]:
+    """Yields what is stale in a store: dead mounts, workspaces and worktrees that are not mounted,
+    or that git does not know, and what git has of forgotten ones."""
     for point in store_mounts.mounted(store.root):
         if _is_dead(point):
             yield Stale("mount", point, "nothing serves it", f"casfs umount {_quoted(point)}")
@@ -51,37 +53,36 @@ def _is_dead(point: Path) -> bool:
 def _of_workspace(workspace: Workspace) -> Iterator[Stale]:
     path = workspace.path
     if workspace.state == "unmounted" or lifecycle.is_disconnected(workspace):
-        root = workspace.record["name"] or workspace.root
-        remedy = f"casfs workspace open {root} {_quoted(path)}"
+        remedy = f"casfs workspace open {workspace.root} {_quoted(path)}"
         yield Stale("workspace", path, "not mounted", remedy)
 
 
-def _of_worktree(stale: Worktree) -> Iterator[Stale]:
-    path = stale.path
+def _of_worktree(worktree: Worktree) -> Iterator[Stale]:
+    path = worktree.path
     remove = f"casfs worktree rm --force {_quoted(path)}"
     mend = "casfs worktree list --all"
-    workspace = stale.workspace
-    if not stale.project.is_dir():
-        problem = f"its project {stale.project} is gone; if it comes back, nothing is to be done"
+    workspace = worktree.workspace
+    if not worktree.project.is_dir():
+        problem = f"its project {worktree.project} is gone; if it comes back, nothing is to be done"
         yield Stale("worktree", path, problem, f"{remove} --keep")
     elif workspace.strategy.layered and not workspace.upper.is_dir():
         yield Stale("worktree", path, "what was written in it is gone from the store", remove)
     elif workspace.state == "unmounted" or lifecycle.is_disconnected(workspace):
         yield Stale("worktree", path, "not mounted", mend)
-    elif stale.link is not None and not git_link.is_linked(stale.link, path):
+    elif worktree.link is not None and not git_link.is_linked(worktree.link, path):
         yield Stale("worktree", path, "its repository and it do not know one another", mend)
 
 
 def _of_git(store: Store, worktrees: list[Worktree]) -> Iterator[Stale]:
     """Of a worktree that was forgotten here, its repository may still have its part."""
-    known = {worktree.path for worktree in worktrees}
-    links = [worktree.link for worktree in worktrees if worktree.link is not None]
+    known = {item.path for item in worktrees}
+    links = [item.link for item in worktrees if item.link is not None]
     repositories = {link.repository for link in links}
     for repository in sorted(repositories):
         git = f"git -C {_quoted(repository)} worktree"
         for path in git_worktree.locked_by(store.root, repository):
             if path not in known:
-                problem = f"{repository} has it as a worktree of this store, which has it not"
+                problem = f"{repository} has it as a worktree of this store, but the store does not"
                 yield Stale("git", path, problem, f"{git} unlock {_quoted(path)} && {git} prune")
 
 

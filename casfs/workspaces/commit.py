@@ -26,7 +26,7 @@ from casfs.trees.snapshot.ignore import IgnoreRules, invalid_patterns_named, rea
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
-from casfs.workspaces import overlay_mount, overlay_snapshot, placeholder, registry
+from casfs.workspaces import overlay_snapshot, placeholder, registry
 from casfs.workspaces.registry import Workspace
 
 
@@ -135,7 +135,7 @@ def snapshot(
             markers=strategy.markers,
             rules=rules,
             scanner=settings.scanner(),
-            view=path if overlay_mount.is_mounted(path) else None,
+            view=path if workspace.state == "open" else None,
         )
     else:
         options = SnapshotOptions(preserved_names(store, base), scanner=settings.scanner())

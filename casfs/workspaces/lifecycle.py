@@ -138,6 +138,7 @@ def _reopen(
     # The table of mounts still has a mount whose server died.
     if workspace.state != "unmounted" and not is_disconnected(workspace):
         raise Conflict(f"{workspace.path} is a workspace already; commit or close it")
+    _check_no_other_mount(workspace)
     # A person names either the work that was committed last or the tree that it was opened with.
     if state.tree != workspace.root and state.full != workspace.record["base"]:
         raise Conflict(f"{workspace.path} is a workspace of tree {workspace.root}; close it first")
@@ -151,6 +152,13 @@ def _reopen(
         _make_directory(again.path)
         _populate(store, again, trees=trees, verify=verify)
     return again
+
+
+def _check_no_other_mount(workspace: Workspace) -> None:
+    """Raises Refused where something else is mounted at its directory, such as a workspace of
+    another store."""
+    if workspace.state == "unmounted" and overlay_mount.is_mounted(workspace.path):
+        raise Refused(f"something else is mounted at {workspace.path}; unmount it first")
 
 
 def is_disconnected(workspace: Workspace) -> bool:
@@ -191,6 +199,7 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
                     f"{workspace.path} has changes that are not committed; commit them, or close"
                     " --force"
                 )
+        _check_no_other_mount(workspace)
         # Not lazily, and before anything is deleted: where programs run in there it is refused.
         overlay_mount.unmount(workspace.path)
         # No longer mounted here, it may be in a container, which has a copy of the mount.

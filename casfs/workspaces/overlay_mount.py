@@ -132,7 +132,7 @@ def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
 def forgets_deletions() -> bool:
     """Returns whether the fuse-overlayfs here is one that shows a deleted file again, as release
     1.10 does after `mv new old; mv old new`: what a build deletes would be there. Raises Failed."""
-    with TemporaryDirectory() as folder:
+    with os_errors("cannot try fuse-overlayfs"), TemporaryDirectory() as folder:
         top = Path(folder)
         lower, upper, work, point = (top / name for name in ("lower", "upper", "work", "point"))
         for directory in (lower, upper, work, point):

@@ -125,11 +125,11 @@ class Workspace:
 
     @property
     def _is_mounted(self) -> bool:
-        """Whether what is mounted at its directory is this workspace, not one of another store."""
+        """Whether this workspace is mounted at its directory, and not one of another store. Of
+        fuse-overlayfs, whose mounts have no source of their own, any mount counts."""
         mounted = mounts.mounted_at(self.path)
         if mounted is None or self.strategy.name != strategies.FUSE:
             return mounted is not None and mounted.source == self.source
-        # fuse-overlayfs gives its mounts no source of their own.
         return overlay_mount.FUSE_OVERLAYFS in (mounted.source, mounted.type.partition(".")[2])
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.home import refuse_home_or_root
 from casfs.system.paths import printable
+from casfs.system.sizes import readable
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
@@ -38,6 +38,7 @@ from casfs.worktrees.worktree import Worktree
 
 LOCK = "worktree"
 MAX_LOOKS = 3
+LARGE_BYTES = 64 << 20  # what the store has grown by is said from there on
 MAX_DIFFERENT = 5000  # entries between a worktree and the image below it
 Look = Callable[[Path], ProjectLook]  # a project as it is now
 Warn = Callable[[str], None]
@@ -105,7 +106,7 @@ def create(
         port = worktree.free_ports(store, path)
         if source.git is not None and not wanted.with_all:
             state = project_files.only_included(
-                store, state, partial(_ignored, store, source.top, state, env)
+                store, state, _ignored_by_git(store, source, state, env)
             )
         state = environment.with_env(store, state, name=name, branch=branch, port=port)
         fields = {"name": name, "project": str(source.project), "portBase": port}
@@ -120,29 +121,28 @@ def create(
             created = _add_of_git(
                 store, git_source, path, name=name, branch=branch, env=env, opened=opened
             )
-    _relocate(store, source, created, state, wanted, warn=warn)
+    _relocate(store, source, created, state=state, wanted=wanted, warn=warn)
     return created
 
 
-def _ignored(
-    store: Store,
-    top: Path,
-    state: RecordedState,
-    env: Mapping[str, str],
-    paths: Iterable[bytes],
-) -> Collection[bytes]:
-    # Git refuses to be asked about what is in a submodule.
-    ours = [path for path in paths if nested.is_of_top(store, state.full, path)]
-    return git_questions.ignored_in(top, ours, env)
+def _ignored_by_git(
+    store: Store, source: _Source, state: RecordedState, env: Mapping[str, str]
+) -> Callable[[Iterable[bytes]], Collection[bytes]]:
+    def ignored(paths: Iterable[bytes]) -> Collection[bytes]:
+        # Git refuses to be asked about what is in a submodule.
+        ours = [path for path in paths if nested.is_of_top(store, state.full, path)]
+        return git_questions.ignored_in(source.top, ours, env)
+
+    return ignored
 
 
 def _relocate(
     store: Store,
     source: _Source,
     created: Worktree,
+    *,
     state: RecordedState,
     wanted: Wanted,
-    *,
     warn: Warn,
 ) -> None:
     for old in dict.fromkeys((source.project, source.top)):
@@ -216,14 +216,18 @@ def _state(
     for _ in range(MAX_LOOKS):
         if source.inside is None:
             seen = look(source.project)
-            state, left_out = project_files.with_own_repositories(store, source.project, seen)
+            state, lines = project_files.with_own_repositories(store, source.project, seen)
+            if seen.new_bytes >= LARGE_BYTES:
+                lines.append(
+                    f"{readable(seen.new_bytes)} were stored; a further one takes what differs"
+                )
         else:
-            state, left_out = worktree.record(store, source.inside), []
+            state, lines = worktree.record(store, source.inside), []
         before = git_source
         if before is not None:
             git_source = git_worktree.read_source(source.top, env)
         if before == git_source:
-            for line in left_out:
+            for line in lines:
                 warn(line)
             return state, git_source
     raise Conflict(f"git changes {source.top} all the time; try again")

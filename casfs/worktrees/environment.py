@@ -73,7 +73,7 @@ def variables(name: str, port: int) -> dict[str, str]:
 
 
 def with_env(
-    store: Store, state: RecordedState, name: str, branch: str, port: int
+    store: Store, state: RecordedState, *, name: str, branch: str, port: int
 ) -> RecordedState:
     """Returns the state with an `.env` by its template; the same where it has none. The `.env` is
     where it was: work, or kept here only. Raises Invalid for a template, or an `.env`, that is not

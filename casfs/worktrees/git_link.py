@@ -99,8 +99,10 @@ class Lock:
 
 
 def is_linked(link: GitLink, path: Path) -> bool:
-    """Returns whether git finds the repository of a directory, and that the directory."""
-    return all(holds(file, text) for file, text in links(link, path).items())
+    """Returns whether git finds the repository of a directory, and that the directory; and not as a
+    power cut leaves it, empty."""
+    has_head = bool(small_text(link.admin / "HEAD").strip("\0\n"))
+    return has_head and all(holds(file, text) for file, text in links(link, path).items())
 
 
 def is_of_another(link: GitLink, path: Path) -> bool:
@@ -129,18 +131,18 @@ def holds(file: Path, text: str) -> bool:
 def small_text(file: Path) -> str:
     """Returns what a small file holds; nothing where it is no file, as what runs in a work tree may
     have put a fifo, a device or a link there."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         fd = os.open(file, FILE_FLAGS)
         with closing_fd(fd):
             if stat.S_ISREG(os.fstat(fd).st_mode):
-                return os.read(fd, MAX_LINK_BYTES).decode()
+                return os.fsdecode(os.read(fd, MAX_LINK_BYTES))
     return ""
 
 
 def write_synced(file: Path, text: str) -> None:
     """Git itself syncs none of these: after a power cut they would be empty."""
     with replacing(file, durable=True) as out:
-        out.write(text.encode())
+        out.write(os.fsencode(text))
 
 
 def in_directory(directory: Path, *arguments: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from casfs.worktrees.git_link import (
     GitLink,
     Lock,
     holds,
+    in_directory,
     is_of_another,
     links,
     of_link,
@@ -27,19 +28,24 @@ from casfs.worktrees.git_link import (
 )
 from casfs.worktrees.git_questions import tip
 
+LOGGED = re.compile(r"^[0-9a-f]+ ([0-9a-f]{40,64}) ", re.M)
 OBJECT_ID = re.compile(r"(?!0+\n)([0-9a-f]{40}|[0-9a-f]{64})\n")
 
 
 def mend(link: GitLink, lock: Lock, path: Path, env: Mapping[str, str]) -> list[str]:
-    """Makes a directory the work tree again that it was, or was to be: `add` was interrupted, or a
-    power cut has taken what git had not synced, or a person what git had of it. Returns what was
-    mended, and not as it was. Raises Refused where git has another work tree there, Failed."""
+    """Makes a directory the linked work tree of `link` again, after an `add` that was interrupted,
+    a power cut that has taken what git had not synced, or a person who has removed git's part.
+    Returns a line for each thing that is not as it was before. Raises Refused where git has another
+    work tree there, Failed."""
     if not (link.repository / "objects").is_dir():
         raise Failed(f"its repository {link.repository} is gone")
     # Else a git that does not work at all would be taken for damage.
-    git(("-C", str(link.repository), "rev-parse", "--git-dir"), env)
+    git(in_directory(link.repository, "rev-parse", "--git-dir"), env)
     if is_of_another(link, path):
-        raise Refused(f"git has another work tree as {link.admin.name}; remove this one, --keep")
+        raise Refused(
+            f"git has another work tree as {link.admin.name}; `casfs worktree rm --keep --force"
+            f" {path}` removes this one"
+        )
     mended: list[str] = []
     files = {**links(link, path), link.admin / LOCKED: lock.text}
     with os_errors(f"cannot mend {link.admin}"):
@@ -73,13 +79,14 @@ def _mend_head(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
         loose.unlink()  # git replaces no reference that it cannot read
     elif match[1] != link.branch:
         return is_lost
-    commits = re.findall(r"^[0-9a-f]+ ([0-9a-f]{40,64}) ", _log(link.admin / "logs/HEAD"), re.M)
-    for commit in (*reversed(commits), link.start):
-        making = ("update-ref", reference, commit)
+    # That of the branch first: HEAD's has other branches, too.
+    logs = (link.repository / "logs" / reference, link.admin / "logs/HEAD")
+    logged = [commit for file in logs for commit in reversed(LOGGED.findall(_log(file)))]
+    for commit in (*logged, link.start):
         if not _fails(link, path, env, "rev-parse", "--verify", f"{commit}^{{commit}}"):
-            git(of_link(link, path, *making), env, settings=(SYNCED,))
-            break
-    return True
+            git(of_link(link, path, "update-ref", reference, commit), env, settings=(SYNCED,))
+            return True
+    raise Failed(f"branch {match[1]} has no commit that is left")
 
 
 def _log(file: Path) -> str:

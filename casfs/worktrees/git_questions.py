@@ -36,7 +36,8 @@ def check_same(directory: Path, top: str) -> None:
 def has_own_commits(link: GitLink, env: Mapping[str, str]) -> bool:
     """Returns whether a branch that was made with it is at another commit than that with which it
     began. Raises Failed."""
-    return link.made_branch and tip(link.repository, link.branch, env) not in ("", link.start)
+    branch = link.current_branch or link.branch
+    return link.made_branch and tip(link.repository, branch, env) not in ("", link.start)
 
 
 def has_lost_commits(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:

@@ -30,6 +30,8 @@ from casfs.worktrees.git_link import (
     in_directory,
     is_of_another,
     leading_to,
+    links,
+    small_text,
     write_synced,
 )
 from casfs.worktrees.git_questions import check_same, check_top, tip
@@ -82,12 +84,15 @@ def add(
     locked = ("--lock", "--reason", lock.text.rstrip())
     adding = ("worktree", "add", "--quiet", "--no-checkout", *locked, *how)
     try:
-        settings = (NO_HOOKS, SYNCED)
+        # A newer git may write relative paths, which the record has not.
+        settings = (NO_HOOKS, SYNCED, "worktree.useRelativePaths=false")
         git(in_directory(source.top, *adding, str(path), source.commit), env, settings=settings)
         admin = pointed_to(path / GIT)
         link = GitLink(admin, branch, source.commit, made_branch=not is_there)
         with os_errors(f"cannot prepare {path}"):
-            write_synced(admin / LOCKED, lock.text)
+            for file, text in {**links(link, path), admin / LOCKED: lock.text}.items():
+                if file != path / GIT:
+                    write_synced(file, text)
             # The files come by a mount, which needs an empty directory.
             (path / GIT).unlink()
             path.rmdir()
@@ -107,24 +112,18 @@ def locked_by(store: Path, repository: Path) -> list[Path]:
     at a path."""
     paths: list[Path] = []
     for admin in sorted((repository / "worktrees").glob("*")):
-        with suppress(OSError):
-            if Lock.is_of(store, (admin / LOCKED).read_text()):
-                paths.append(Path((admin / "gitdir").read_text().strip()).parent)
+        leads = small_text(admin / "gitdir").strip("\0\n")
+        if leads and Lock.is_of(store, small_text(admin / LOCKED)):
+            paths.append(Path(leads).parent)
     return paths
 
 
 def _linked(own: Path, path: Path) -> set[Path]:
     """Returns the directories in the repository of the linked work trees at a path; `own`: of any
     work tree."""
-    shared = own
-    with suppress(FileNotFoundError):
-        shared = own / (own / "commondir").read_text().strip()
-    linked: set[Path] = set()
-    for admin in (shared / "worktrees").glob("*"):
-        with suppress(OSError):
-            if Path((admin / "gitdir").read_text().strip()) == path / GIT:
-                linked.add(admin)
-    return linked
+    shared = own / small_text(own / "commondir").strip()
+    admins = (shared / "worktrees").glob("*")
+    return {admin for admin in admins if small_text(admin / "gitdir") == f"{path / GIT}\n"}
 
 
 def forget_interrupted(source: GitSource, path: Path, store: Path, env: Mapping[str, str]) -> None:
@@ -133,13 +132,12 @@ def forget_interrupted(source: GitSource, path: Path, store: Path, env: Mapping[
     if path.exists():
         return
     for admin in _linked(source.own, path):
-        with suppress(OSError):
-            if Lock.is_of(store, (admin / LOCKED).read_text()):
-                head = BRANCH_HEAD.fullmatch((admin / "HEAD").read_text())
-                rmtree.delete(admin)
-                # Of a branch that was there before it is detached until the files are there.
-                if head is not None:
-                    _delete_unused(source.top, head[1], env)
+        if Lock.is_of(store, small_text(admin / LOCKED)):
+            head = BRANCH_HEAD.fullmatch(small_text(admin / "HEAD"))
+            rmtree.delete(admin)
+            # Of a branch that was there before it is detached until the files are there.
+            if head is not None:
+                _delete_unused(source.top, head[1], env)
 
 
 def _delete_unused(top: Path, branch: str, env: Mapping[str, str]) -> None:
@@ -195,6 +193,7 @@ def _copy_index(link: GitLink, source: GitSource, path: Path, env: Mapping[str, 
 def remove(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
     """Removes the linked work tree, whose directory `path` is gone, and its branch where that was
     made with it and is where it began. Returns whether the branch is gone. Raises Failed."""
+    branch = link.current_branch or link.branch
     if not is_of_another(link, path):
         rmtree.delete(link.admin)
         with suppress(OSError):  # others are in it
@@ -202,5 +201,5 @@ def remove(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
     if not link.repository.is_dir():
         return True
     if link.made_branch:
-        _delete_branch(link.repository, link.branch, link.start, env)
-    return not tip(link.repository, link.branch, env)
+        _delete_branch(link.repository, branch, link.start, env)
+    return not tip(link.repository, branch, env)

@@ -10,6 +10,7 @@ and settings that hold for a directory of git (`includeIf.gitdir`) do not.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from casfs.errors import Failed
@@ -17,11 +18,11 @@ from casfs.system import mounts
 from casfs.system.files import os_errors
 from casfs.trees.git.index import GIT
 from casfs.workspaces import registry
+from casfs.worktrees.git_link import GitLink, leading_to, write_synced
 from casfs.worktrees.worktree import Worktree
 
 REPOSITORY = "repository"  # in the folder of the workspace
 LINK = "git-link"
-VARIABLE = "CASFS_IN_PLACE"  # of what runs so: there casfs sees other paths than outside
 
 
 def enter(worktree: Worktree) -> Path:
@@ -41,21 +42,20 @@ def enter(worktree: Worktree) -> Path:
     with os_errors(f"cannot show {worktree.path} at {project}"):
         is_hidden = link is not None and link.admin.is_relative_to(project)
         if link is not None and is_hidden:
-            _bind_repository(worktree, link.admin)
+            _bind_repository(worktree, link)
         _bind(worktree.path, project)
         if is_hidden:
             _bind(worktree.workspace.folder / LINK, project / GIT)
     return project
 
 
-def _bind_repository(worktree: Worktree, admin: Path) -> None:
+def _bind_repository(worktree: Worktree, link: GitLink) -> None:
     folder = worktree.workspace.folder
     point = folder / REPOSITORY
     point.mkdir(exist_ok=True)
-    repository = admin.parent.parent
-    _bind(repository, point)
-    moved = point / admin.relative_to(repository)
-    (folder / LINK).write_text(f"gitdir: {moved}\n")
+    _bind(link.repository, point)
+    moved = replace(link, admin=point / link.admin.relative_to(link.repository))
+    write_synced(folder / LINK, leading_to(moved))
 
 
 def _bind(source: Path, point: Path) -> None:

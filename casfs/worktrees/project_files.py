@@ -31,11 +31,12 @@ Changes = Mapping[bytes, Entry | None]
 @dataclass(frozen=True, slots=True)
 class ProjectLook:
     """A project as it is. `git_files`: the `.git` files, of submodules; `unreadable`: what was left
-    out, and why."""
+    out, and why; `new_bytes`: stored for it."""
 
     state: RecordedState
     git_files: Collection[bytes]
     unreadable: Mapping[bytes, str]
+    new_bytes: int
 
 
 def look(store: Store, project: Path) -> ProjectLook:
@@ -47,7 +48,7 @@ def look(store: Store, project: Path) -> ProjectLook:
     options = SnapshotOptions(scanner=policy.load(store).scanner(), leaves_out_unreadable=True)
     with store.batch() as batch:
         state = working_tree.snapshot(store, batch, project, rules, report=report, options=options)
-    return ProjectLook(state, [*report.git_files], report.unreadable)
+    return ProjectLook(state, [*report.git_files], report.unreadable, batch.new_bytes)
 
 
 def with_own_repositories(

@@ -8,13 +8,14 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 from casfs.store.nodes.directory import File, Subdirectory
 from casfs.store.store import Store
-from casfs.system.files import closing_fd, os_errors, write_all
+from casfs.system.files import NEW_FILE, closing_fd, os_errors, write_all
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
@@ -33,10 +34,10 @@ VENV_FILES = re.compile(
 COMPILED = (b".o", b".a", b".so", b".gcno", b".pch", b".gch")
 MAX_BYTES = 4 << 20
 TEMPORARY = b".casfs-relocated"
-# What stands before and behind a path that ends there: no other character of a name. An option of a
+# What stands before and after a path that ends there: no other character of a name. An option of a
 # compiler may stand before it (-I/path), or the scheme of an address.
 BEFORE = rb"(\A|[^\w./\x80-\xff-]|(?<![\w-])-[A-Za-z]+|://)"
-BEHIND = rb"(?=\Z|[/\"'`\s:;,)\]}<>\\|&$])"
+AFTER = rb"(?=\Z|[/\"'`\s:;,)\]}<>\\|&$])"
 
 
 def directories(store: Store, state: RecordedState, project: Path) -> Iterator[bytes]:
@@ -49,6 +50,7 @@ def directories(store: Store, state: RecordedState, project: Path) -> Iterator[b
                 entries = (tree.find(store, top.digest.hash, name) for name in names)
                 if any(_has(store, entry, pattern) for entry in entries):
                     yield path
+                    break
 
 
 def _candidates(store: Store, state: RecordedState) -> dict[bytes, Subdirectory]:
@@ -67,15 +69,13 @@ def relocate(worktree: Path, directory: bytes, project: Path) -> None:
     """Replaces the path of the project by that of the worktree in the texts of such a directory,
     with their times: nothing is built again for it. No link is followed. Raises Failed."""
     new, old = os.fsencode(worktree), os.fsencode(project)
-    # As it is, and as it is in an address.
-    replaced = {old: new, quote(old).encode(): quote(new).encode()}
     with os_errors(f"cannot relocate {worktree / os.fsdecode(directory)}"):
         root = os.open(worktree, DIR_FLAGS)
         with closing_fd(root):
             top = open_directory(root, directory.split(b"/"))
         with closing_fd(top):
             for fd, name in _texts(top):
-                _replace(fd, name, replaced)
+                _replace(fd, name, old, new)
 
 
 def _texts(top: int) -> Iterator[tuple[int, bytes]]:
@@ -91,32 +91,37 @@ def _texts(top: int) -> Iterator[tuple[int, bytes]]:
                 yield fd, name
 
 
-def _replace(fd: int, name: bytes, replaced: dict[bytes, bytes]) -> None:
+def _replace(fd: int, name: bytes, old: bytes, new: bytes) -> None:
     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
         return
     source = os.open(name, FILE_FLAGS, dir_fd=fd)
     with closing_fd(source):
         before = os.read(source, MAX_BYTES)
-    data = before
-    if b"\0" in data:
+    if b"\0" in before:
         return
-    for old, new in replaced.items():
-        data = _pattern(old).sub(partial(_moved, new), data)
+    data = _pattern(old).sub(partial(_moved, old, new), before)
     if data == before:
         return
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    copy = os.open(TEMPORARY, flags, 0o600, dir_fd=fd)
-    with closing_fd(copy):
-        write_all(copy, data)
-        os.fchmod(copy, stat.S_IMODE(status.st_mode))
-        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.rename(TEMPORARY, name, src_dir_fd=fd, dst_dir_fd=fd)
+    try:
+        copy = os.open(TEMPORARY, NEW_FILE, 0o600, dir_fd=fd)
+        with closing_fd(copy):
+            write_all(copy, data)
+            os.fchmod(copy, stat.S_IMODE(status.st_mode))
+            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        os.rename(TEMPORARY, name, src_dir_fd=fd, dst_dir_fd=fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(TEMPORARY, dir_fd=fd)
+        raise
 
 
-def _moved(new: bytes, match: re.Match[bytes]) -> bytes:
-    return match[1] + new
+def _moved(old: bytes, new: bytes, match: re.Match[bytes]) -> bytes:
+    is_in_address = match[1] == b"://" or match[2] != old
+    return match[1] + (quote(new).encode() if is_in_address else new)
 
 
 def _pattern(path: bytes) -> re.Pattern[bytes]:
-    return re.compile(BEFORE + re.escape(path) + BEHIND)
+    """Matches a path as it is, or as it is in an address, with what stands before it."""
+    forms = b"|".join({re.escape(path): None, re.escape(quote(path).encode()): None})
+    return re.compile(BEFORE + b"(" + forms + b")" + AFTER)

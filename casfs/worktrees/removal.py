@@ -57,7 +57,7 @@ def remove_unused(
     for worktree in listing(store, project):
         try:
             if worktree.link is not None and git_questions.has_own_commits(worktree.link, env):
-                raise Refused(f"branch {worktree.link.branch} has commits of its own")
+                raise Refused(f"branch {worktree.link.current_branch} has commits of its own")
             remove(store, worktree, env)
             removed.append(worktree)
         except CasfsError as error:

@@ -55,8 +55,9 @@ class ProjectStates:
         return {
             "tree": seen.state.tree,
             "fields": seen.state.fields,
-            "gitFiles": [path.hex() for path in seen.git_files],
-            "unreadable": {path.hex(): why for path, why in seen.unreadable.items()},
+            "newBytes": seen.new_bytes,
+            "gitFiles": [name.hex() for name in seen.git_files],
+            "unreadable": {name.hex(): why for name, why in seen.unreadable.items()},
         }
 
     def look(self, directory: Path) -> ProjectLook:
@@ -122,9 +123,11 @@ class _Project:
             if time.monotonic() - self._followed.looked_at_all > LOOK_AT_ALL_S:
                 self._followed.mark_everything()
             self._followed.drain()
-            self._state = self._followed.look(self._state).state
+            look = self._followed.look(self._state)
+            self._state = look.state
             seen = self._followed.seen
-            return ProjectLook(self._state, [*seen.git_files], {**seen.unreadable})
+            unreadable = {**seen.unreadable}
+            return ProjectLook(look.state, [*seen.git_files], unreadable, look.new_bytes)
 
     def close(self) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ from casfs.worktrees import environment
 
 
 class ThreadPorts:
-    """Methods block for a moment; they are called in worker threads."""
+    """`take` blocks for a moment, and is called in worker threads; `give_back` does not block."""
 
     def __init__(self) -> None:
         self._taken: dict[ThreadId, int] = {}
@@ -22,7 +22,7 @@ class ThreadPorts:
         """Returns the variable that names the first port of a block that no other running thread
         has; nothing where none is free."""
         with self._lock:
-            taken = {base for other, base in self._taken.items() if other != id}
+            taken = {base for other, base in [*self._taken.items()] if other != id}
             try:
                 base = environment.free_ports(taken, Path(id), of_threads=True)
             except Failed:
@@ -31,5 +31,4 @@ class ThreadPorts:
         return {environment.PORT_VARIABLE: str(base)}
 
     def give_back(self, id: ThreadId) -> None:
-        with self._lock:
-            self._taken.pop(id, None)
+        self._taken.pop(id, None)

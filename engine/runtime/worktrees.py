@@ -39,7 +39,7 @@ class Worktrees:
         directory: str,
         wanted: Mapping[str, Any],
         env: Mapping[str, str],
-        surroundings: Mapping[str, int],
+        surroundings: Mapping[str, Any],
     ) -> Answer:
         """Creates a worktree; `casfs.cli.worktree.by_daemon` asks for it. Without one in the answer
         the program must do it itself, and nothing is left. Raises as `creation.create`."""

@@ -79,7 +79,7 @@ def content(number: int) -> str:
     return f"{number} " * (1, 50, 3000)[number % 3]
 
 
-class Desk:
+class WrittenWorktree:
     """A worktree, and what is known to be synced in it."""
 
     def __init__(self, path: Path, branch: str) -> None:
@@ -164,7 +164,7 @@ class Machine:
         self.disk = VolatileDisk(folder, SIZE)
         self.project = self.disk.path / "project"
         self.store = self.disk.path / "store"
-        self.desks: dict[str, Desk] = {}
+        self.worktrees: dict[str, WrittenWorktree] = {}
         self.faults: list[str] = []
         self.synced = 0
 
@@ -192,13 +192,13 @@ class Machine:
         os.sync()
 
     def cut_once(self) -> None:
-        for name in list(self.desks)[: len(self.desks) - MAX_WORKTREES + 1]:
-            if len(self.desks) >= MAX_WORKTREES:
+        for name in list(self.worktrees)[: len(self.worktrees) - MAX_WORKTREES + 1]:
+            if len(self.worktrees) >= MAX_WORKTREES:
                 self.casfs("worktree", "rm", name, "--force")
-                del self.desks[name]
+                del self.worktrees[name]
         self._add(f"w{self.chance.randrange(1 << 30)}")
-        for desk in self.desks.values():
-            desk.start(self.chance.randrange(1 << 30), self.project / ".git")
+        for written in self.worktrees.values():
+            written.start(self.chance.randrange(1 << 30), self.project / ".git")
         unfinished = f"u{self.chance.randrange(1 << 30)}"
         command = [sys.executable, "-m", "casfs", "--store", str(self.store)]
         adding = subprocess.Popen(
@@ -209,9 +209,9 @@ class Machine:
         )
         time.sleep(self.chance.uniform(FIRST_S, LONGEST_S))
         self.disk.cut()
-        for desk in self.desks.values():
-            desk.stop()
-            self.synced += len(desk.files) + len(desk.commits)
+        for written in self.worktrees.values():
+            written.stop()
+            self.synced += len(written.files) + len(written.commits)
         adding.kill()
         said, _ = adding.communicate()
         if said:
@@ -225,7 +225,7 @@ class Machine:
             self._note(name, json.loads(said))
 
     def _note(self, name: str, added: dict[str, str]) -> None:
-        self.desks[name] = Desk(Path(added["directory"]), added["branch"])
+        self.worktrees[name] = WrittenWorktree(Path(added["directory"]), added["branch"])
 
     def unmount(self) -> None:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -244,14 +244,14 @@ class Machine:
     def _check(self, unfinished: str) -> None:
         listed = json.loads(self.casfs("worktree", "list", "--json") or "[]")
         states = {value["name"]: value["state"] for value in listed}
-        for name, desk in self.desks.items():
+        for name, written in self.worktrees.items():
             if states.get(name) != "open":
                 self.faults.append(f"{name} is {states.get(name, 'not there')}")
             else:
-                self.faults += desk.faults(self.base)
+                self.faults += written.faults(self.base)
         self.casfs("fsck")
         # One that was being made can be made, or is there.
-        if unfinished not in self.desks:
+        if unfinished not in self.worktrees:
             if unfinished not in states:
                 self._add(unfinished)
             else:
@@ -259,8 +259,8 @@ class Machine:
                 self._note(unfinished, value)
                 if value["state"] != "open":
                     self.faults.append(f"{unfinished} is {value['state']}")
-            if unfinished in self.desks:
-                self.faults += self.desks[unfinished].faults(self.base)
+            if unfinished in self.worktrees:
+                self.faults += self.worktrees[unfinished].faults(self.base)
         self.casfs("doctor")
         fsck = git(self.project, "fsck", "--no-dangling")
         if fsck.returncode:

@@ -24,12 +24,12 @@ def test_what_was_synced_is_there() -> None:
 
 
 def test_the_harness_sees_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = power_cuts.Desk.stop
+    stop = power_cuts.WrittenWorktree.stop
 
-    def claim_more(desk: power_cuts.Desk) -> None:
-        stop(desk)
-        desk.files["src/never-written"] = 1
-        desk.files["src/nor-this"] = 1
+    def claim_more(written: power_cuts.WrittenWorktree) -> None:
+        stop(written)
+        written.files["src/never-written"] = 1
+        written.files["src/nor-this"] = 1
 
-    monkeypatch.setattr(power_cuts.Desk, "stop", claim_more)
+    monkeypatch.setattr(power_cuts.WrittenWorktree, "stop", claim_more)
     assert "src/never-written is '', not 1" in "\n".join(power_cuts.run(1, 1)[1])

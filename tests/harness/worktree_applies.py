@@ -104,8 +104,8 @@ class Set:
                 for name in turns:
                     self._apply(name, bases[name])
             finally:
-                for made in worktree.listing(self.store):
-                    removal.remove(self.store, made, os.environ, force=True)
+                for listed in worktree.listing(self.store):
+                    removal.remove(self.store, listed, os.environ, force=True)
         return len(turns)
 
     def _line(self) -> bytes:
@@ -152,13 +152,13 @@ class Set:
         path.write_bytes(b"".join(lines))
 
     def _apply(self, name: str, base: State) -> None:
-        made = worktree.find(self.store, name, self.project)
+        source = worktree.find(self.store, name, self.project)
         if self.chance.random() < 0.3:
-            self._edit(made.path)
-        ours, theirs = state_of(self.project), state_of(made.path)
+            self._edit(source.path)
+        ours, theirs = state_of(self.project), state_of(source.path)
         expected, conflicts = self._merged(base, ours, theirs=theirs, label=f"worktree {name}")
         options = Applying(self.project, check=False, with_ignored=False, on_change=lambda _: None)
-        done = applying.apply(self.store, made, options, os.environ)
+        done = applying.apply(self.store, source, options, os.environ)
         named = {os.fsdecode(path) for path, _ in done.merged.conflicts}
         holds = state_of(self.project)
         differing = named ^ conflicts

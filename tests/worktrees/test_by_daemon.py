@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,21 +55,25 @@ def test_it_is_the_daemon(
         monkeypatch.chdir(tmp_path / "project")
         elsewhere = cli("worktree", "add", "--path", "../elsewhere", "--json").json
         assert elsewhere["directory"] == str(tmp_path / "elsewhere")
-        (project / "src/secret").mkdir()
-        (project / "src/secret").chmod(0)
-        git(project, "-C", str(project), "config", "core.hooksPath", "/nowhere")
-        add(cli, "third")
-    for name in ("try", "second", "third", "w1"):
+    for name in ("try", "second", "w1"):
         cli("worktree", "rm", name, "--force")
 
 
-def test_one_with_other_mounts_does_not(
+def test_for_a_program_with_other_mounts_it_does_not(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it would mount, nobody here would see."""
     own = caller.surroundings()
+    alone: list[str] = []
+    create = adding._create
+
+    def counted(backend: str | None, wanted: dict[str, Any]) -> dict[str, Any]:
+        alone.append(wanted["name"])
+        return create(backend, wanted)
+
+    monkeypatch.setattr(adding, "_create", counted)
     with daemon(cli.root):
-        for other in ({**own, "mounts": 1}, {**own, "umask": 0o77}):
-            monkeypatch.setattr(caller, "surroundings", lambda other=other: other)
-            assert (add(cli, f"by-{other['umask']}") / "src/a.py").exists()
-    assert os.umask(os.umask(0o22)) == own["umask"]
+        for name, other in (("a", {"namespaces": []}), ("b", {"umask": 0o77}), ("c", {})):
+            monkeypatch.setattr(caller, "surroundings", lambda other=other: {**own, **other})
+            assert (add(cli, name) / "src/a.py").exists()
+    assert alone == ["a", "b"]

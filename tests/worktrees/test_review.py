@@ -112,6 +112,73 @@ def test_which_paths_are_the_projects(tmp_path: Path, text: str, is_moved: bool)
     assert moved == is_moved
 
 
+def test_a_path_with_a_blank(tmp_path: Path) -> None:
+    """In an address it is quoted, elsewhere not."""
+    worktree = tmp_path / "a b"
+    text = "X=/a/p/x y=file:///a/p/y z=/a/p"
+    write(worktree, {"b/CMakeCache.txt": text})
+    relocation.relocate(worktree, b"b", Path("/a/p"))
+    quoted = f"{tmp_path}/a%20b"
+    expected = f"X={worktree}/x y=file://{quoted}/y z={worktree}"
+    assert (worktree / "b/CMakeCache.txt").read_text() == expected
+    assert [path.name for path in (worktree / "b").iterdir()] == ["CMakeCache.txt"]
+
+
+def test_a_copy_after_a_power_cut(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try", "--backend", "copy")
+    (project / ".git/worktrees/try/HEAD").write_text("")
+    assert "do not know one another" in cli("doctor", code=1).out.decode()
+    cli("worktree", "list")
+    assert git(worktree, "branch", "--show-current") == "try"
+
+
+def test_a_lost_branch_gets_its_own_commit(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    write(worktree, {"src/b.py": "changed\n"})
+    git(worktree, "commit", "-qam", "second")
+    git(worktree, "switch", "-qc", "other", "main")
+    overlay_mount.unmount(worktree)
+    for name in ("worktrees/try/HEAD", "refs/heads/try"):
+        (project / ".git" / name).write_text("")
+    cli("worktree", "list")
+    assert git(project, "log", "-1", "--format=%s", "try") == "second"
+
+
+@pytest.mark.parametrize("backend", [able("erofs-overlay")])
+def test_what_another_store_has_mounted_stays(
+    cli: Cli, project: Path, tmp_path: Path, backend: str
+) -> None:
+    worktree = add(cli, "try", "--backend", backend)
+    overlay_mount.unmount(worktree)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "theirs").write_text("")
+    subprocess.run(["mount", "--bind", other, worktree], check=True)
+    try:
+        assert cli("worktree", "list", "--json", code=1).json[0]["state"] == "unmounted"
+        cli("worktree", "rm", "try", "--force", code=4)
+        assert (worktree / "theirs").exists()
+    finally:
+        subprocess.run(["umount", worktree], check=True)
+
+
+def test_a_branch_that_was_renamed_is_not_pruned(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    git(worktree, "stash", "-u")
+    git(worktree, "commit", "-q", "--allow-empty", "-m", "second")
+    git(worktree, "branch", "-m", "better")
+    assert "has commits of its own" in cli("worktree", "prune").out.decode()
+    assert cli("worktree", "rm", "try").out.decode() == "try removed; branch better stays\n"
+
+
+def test_other_work_trees_with_bytes_of_their_own(cli: Cli, project: Path) -> None:
+    own = project.parent / os.fsdecode(b"\xff")
+    git(project, "worktree", "add", "-q", "-b", "own", "--lock", str(own))
+    (project / ".git/worktrees").joinpath(os.fsdecode(b"\xff"), "locked").write_bytes(b"\xfe")
+    add(cli, "try")
+    assert cli("doctor").out == b"nothing is stale\n"
+
+
 def test_a_directory_of_git_that_is_anothers_now(cli: Cli, project: Path, tmp_path: Path) -> None:
     add(cli, "fix")
     shutil.rmtree(project / ".git/worktrees/fix")

@@ -36,8 +36,8 @@ class Opening:
 
 
 def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -> Workspace:
-    """Opens with that strategy; without one, with the first that works, best first; one that is
-    registered by its own."""
+    """Opens with the wanted strategy; without one, with the first that works, best first. A
+    registered workspace keeps its own strategy."""
     registered = registry.get(store, registry.absolute(path))
     if registered is not None:
         available = [registered.strategy]
@@ -80,8 +80,8 @@ def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -
 
 
 def _forgets_deletions(wanted: Opening) -> bool:
-    """Returns whether builds would not be true by the fuse-overlayfs here; a person who has named
-    it gets a warning, and what was named."""
+    """Returns whether to skip fuse-overlayfs, because it shows deleted files again. Where a person
+    has named it, it is used, with a warning."""
     try:
         forgets = overlay_mount.forgets_deletions()
     except CasfsError:  # it does not work here: opening by it says why

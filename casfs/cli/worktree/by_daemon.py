@@ -19,11 +19,11 @@ def create(root: Path, directory: Path, **wanted: Any) -> dict[str, Any] | None:
     Returns its `Worktree.summary`; None where no daemon of this version runs, or it cannot. Raises
     as `create`, and NoDaemon where the daemon ends meanwhile."""
     daemon = daemon_socket.find(root)
+    if daemon is None or daemon["version"] != VERSION:
+        return None
     env = caller.for_git(os.environ)
     # JSON has no text for other bytes.
-    texts = [str(directory), *env.values(), *map(str, wanted.values())]
-    is_sendable = all(text.isascii() or _is_utf8(text) for text in texts)
-    if daemon is None or daemon["version"] != VERSION or not is_sendable:
+    if not all(map(_is_utf8, (str(directory), *env.values(), *map(str, wanted.values())))):
         return None
     try:
         answer = daemon_socket.request(

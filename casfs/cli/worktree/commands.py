@@ -8,8 +8,7 @@ import click
 
 from casfs.cli.lazy_group import LazyGroup
 from casfs.errors import Refused
-
-VARIABLE = "CASFS_IN_PLACE"  # `casfs.worktrees.in_place`, which need not be loaded
+from casfs.worktrees.caller import IN_PLACE
 
 MODULES = {
     "add": "worktree.add:add",
@@ -34,5 +33,5 @@ def worktree() -> None:
     casfs worktree apply try               bring its changes here
     casfs worktree rm try
     """
-    if os.environ.get(VARIABLE):
+    if os.environ.get(IN_PLACE):
         raise Refused("in a worktree at its project's path (--in-place); leave it first")

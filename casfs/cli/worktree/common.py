@@ -40,23 +40,23 @@ def find(store: Store, name: str) -> Worktree:
     return at_path
 
 
-def mount(store: Store, stale: Worktree) -> None:
+def mount(store: Store, listed: Worktree) -> None:
     """Mounts a worktree that a reboot has unmounted, or whose server is gone, with all that was
     written in it; and has its repository and it know one another again. Raises Refused where files
     were put into its directory since, Failed."""
-    workspace = stale.workspace
+    workspace = listed.workspace
     is_mounted = workspace.state != "unmounted"
     if not is_mounted or lifecycle.is_disconnected(workspace):
         if not is_mounted:
             _check_empty(workspace.path)
         open_best(store, workspace.recorded, workspace.path, Opening())
-    elif stale.link is None or git_link.is_linked(stale.link, workspace.path):
+    elif listed.link is None or git_link.is_linked(listed.link, workspace.path):
         return
-    if stale.link is not None:
+    if listed.link is not None:
         for line in git_mend.mend(
-            stale.link, Lock(store.root, stale.name), workspace.path, os.environ
+            listed.link, Lock(store.root, listed.name), workspace.path, os.environ
         ):
-            warn(f"worktree {stale.name} was mended: {line}")
+            warn(f"worktree {listed.name} was mended: {line}")
 
 
 def _check_empty(path: Path) -> None:

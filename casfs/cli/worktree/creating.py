@@ -63,4 +63,5 @@ def _look_of_daemon(store: Store, project: Path) -> ProjectLook | None:
         RecordedState.of_fields(answer["tree"], answer["fields"]),
         [bytes.fromhex(path) for path in answer["gitFiles"]],
         {bytes.fromhex(path): reason for path, reason in answer["unreadable"].items()},
+        answer["newBytes"],
     )

@@ -69,13 +69,13 @@ def rm(name: str, keep: bool, force: bool) -> None:
     """
     with open_store() as store:
         removed = common.find(store, name)
+        checked_out = removed.summary["branch"]
         kept = removal.keep(store, removed) if keep else None
         is_branch_gone = removal.remove(store, removed, os.environ, force=force, is_kept=keep)
         implicit_mount.end_unused(store, os.environ)
-    link = removed.link
     value = {
         "removed": removed.name,
-        "branch": None if link is None or is_branch_gone else link.branch,
+        "branch": None if is_branch_gone else checked_out,
         "checkpoint": None if kept is None else f"{kept.name}@{kept.id}",
     }
     branch = f"; branch {value['branch']} stays" if value["branch"] else ""

@@ -14,7 +14,8 @@ from casfs.cli.common import open_store, store_root
 from casfs.cli.workspace.exec import execute, private_layers
 from casfs.cli.worktree import common
 from casfs.system.git_program import LOCAL_VARIABLES
-from casfs.worktrees import in_place as in_place_
+from casfs.worktrees.caller import IN_PLACE
+from casfs.worktrees.in_place import enter
 
 in_place_option = click.option(
     "--in-place", is_flag=True, help="At the project's own path, as its programs alone see it."
@@ -61,6 +62,6 @@ def _run(name: str, command: Sequence[str], *, in_place: bool) -> NoReturn:
         layers = private_layers(store, worktree.workspace)
     directory = worktree.path
     if in_place:
-        directory = in_place_.enter(worktree)
-        os.environ[in_place_.VARIABLE] = worktree.name
+        directory = enter(worktree)
+        os.environ[IN_PLACE] = worktree.name
     execute(worktree.workspace, layers, command, directory)

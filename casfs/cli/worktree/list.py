@@ -17,7 +17,8 @@ from casfs.worktrees import worktree
 @click.option("--all", "of_all", is_flag=True, help="Of all projects.")
 @json_option
 def list_(of_all: bool) -> None:
-    """List the worktrees of the project. Those that a reboot has unmounted are mounted again.
+    """List the worktrees of the project. What a reboot or a dead server has unmounted is
+    mounted again, and what git has lost of it is mended.
 
     \b
     casfs worktree list
@@ -25,12 +26,12 @@ def list_(of_all: bool) -> None:
     """
     with open_store() as store, implicit_mount.kept(store_root()):
         project = None if of_all else common.current_project(store)
-        for stale in worktree.listing(store, project):
+        for listed in worktree.listing(store, project):
             try:
-                common.mount(store, stale)
+                common.mount(store, listed)
             except CasfsError as error:
-                say_incomplete(f"worktree {stale.name}: {error}")
-        values = [created.summary for created in worktree.listing(store, project)]
+                say_incomplete(f"worktree {listed.name}: {error}")
+        values = [listed.summary for listed in worktree.listing(store, project)]
     rows = [
         (value["name"], value["branch"], value["state"], value["directory"]) for value in values
     ]

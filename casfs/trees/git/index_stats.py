@@ -64,7 +64,7 @@ def _opened(directory: Path) -> Iterator[int]:
         yield fd
 
 
-def _moved_stat(recorded: bytes, written_s: int, old: int, new: int, path: bytes) -> bytes:
+def _moved_stat(recorded: bytes, written_s: int, *, old: int, new: int, path: bytes) -> bytes:
     """Returns the stat of an entry in the new work tree. Where the file may be another it has no
     size, as git itself writes it: the new index is younger than the file, so that the time alone
     would prove it clean."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from casfs.store.store import Store
 from casfs.threads.threads import new_id
 from casfs.worktrees import environment
@@ -38,15 +40,16 @@ def test_two_at_once_have_others(cli: Cli, tmp_path: Path) -> None:
     assert abs(bases[0] - bases[1]) >= environment.PORTS_EACH
 
 
-def test_blocks_are_given_back() -> None:
+def test_blocks_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "THREAD_BLOCKS", range(450, 452))
     ports = ThreadPorts()
-    first, *others = (new_id() for _ in range(31))
-    base = int(ports.take(first)[environment.PORT_VARIABLE])
-    assert int(ports.take(first)[environment.PORT_VARIABLE]) == base
-    assert (base - environment.FIRST_PORT) // environment.PORTS_EACH in environment.THREAD_BLOCKS
-    bases = {int(ports.take(other)[environment.PORT_VARIABLE]) for other in others}
-    assert base not in bases
-    assert len(bases) == len(others)
-    for other in others:
-        ports.give_back(other)
-    assert ports.take(others[0]) != ports.take(first)
+    first, second, third = new_id(), new_id(), new_id()
+    bases = {int(ports.take(id)[environment.PORT_VARIABLE]) for id in (first, second)}
+    assert {(base - environment.FIRST_PORT) // environment.PORTS_EACH for base in bases} == {
+        450,
+        451,
+    }
+    assert ports.take(first)[environment.PORT_VARIABLE] in map(str, bases)
+    assert ports.take(third) == {}
+    ports.give_back(first)
+    assert ports.take(third)
