@@ -193,13 +193,14 @@ def _copy_index(link: GitLink, source: GitSource, path: Path, env: Mapping[str, 
 def remove(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
     """Removes the linked work tree, whose directory `path` is gone, and its branch where that was
     made with it and is where it began. Returns whether the branch is gone. Raises Failed."""
-    branch = link.current_branch or link.branch
+    checked_out = link.branch
     if not is_of_another(link, path):
+        checked_out = link.current_branch or link.branch
         rmtree.delete(link.admin)
         with suppress(OSError):  # others are in it
             link.admin.parent.rmdir()
     if not link.repository.is_dir():
         return True
     if link.made_branch:
-        _delete_branch(link.repository, branch, link.start, env)
-    return not tip(link.repository, branch, env)
+        _delete_branch(link.repository, link.branch, link.start, env)
+    return not tip(link.repository, checked_out, env)
