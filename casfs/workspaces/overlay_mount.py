@@ -18,7 +18,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from casfs.errors import Failed, Refused
@@ -132,6 +131,8 @@ def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
 def forgets_deletions() -> bool:
     """Returns whether the fuse-overlayfs here is one that shows a deleted file again, as release
     1.10 does after `mv new old; mv old new`: what a build deletes would be there. Raises Failed."""
+    from tempfile import TemporaryDirectory  # most commands do without it
+
     with os_errors("cannot try fuse-overlayfs"), TemporaryDirectory() as folder:
         top = Path(folder)
         lower, upper, work, point = (top / name for name in ("lower", "upper", "work", "point"))
