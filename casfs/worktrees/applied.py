@@ -2,8 +2,8 @@
 
 An apply may be taken back, by `casfs undo` or by git: then the worktree is the only one that has
 the change, which must be brought again by the next apply, and not be lost by `rm`. So a path counts
-as applied as long as a merge of what was applied would bring nothing to the project. Where it would
-be a conflict, somebody has changed the same lines since, and has decided.
+as applied as long as a merge of what was applied would change nothing in the project. A path where
+that merge has a conflict counts as applied, too: somebody has changed the same lines since.
 """
 
 from __future__ import annotations

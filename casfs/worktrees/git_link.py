@@ -129,7 +129,7 @@ def holds(file: Path, text: str) -> bool:
 
 
 def small_text(file: Path) -> str:
-    """Returns what a small file holds; nothing where it is no file, as what runs in a work tree may
+    """Returns the first 4 KiB of a regular file, else an empty text: a program in the work tree may
     have put a fifo, a device or a link there."""
     with suppress(OSError):
         fd = os.open(file, FILE_FLAGS)

@@ -81,7 +81,7 @@ def only_included(
     lines = text(store, state.full, INCLUDE)
     if lines is None:
         return state
-    # Others read it, too, by git: what is no pattern to it matches nothing.
+    # Not strict, as git is not: other tools read this file by git.
     patterns = Patterns(lines.encode("utf-8", "surrogateescape"), strict=False)
     work = {
         path for path, entry in tree.walk(store, state.tree) if not isinstance(entry, Subdirectory)

@@ -62,7 +62,7 @@ def test_it_is_the_daemon(
 def test_for_a_program_with_other_mounts_it_does_not(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would mount, nobody here would see."""
+    """The program and its user would not see what the daemon mounts."""
     own = caller.surroundings()
     alone: list[str] = []
     create = adding._create

@@ -255,7 +255,7 @@ def test_an_apply_that_was_taken_back(cli: Cli, project: Path, way: str) -> None
     assert "new.txt, src/a.py; " in cli("worktree", "rm", "try", code=4).err
     cli("worktree", "apply", "try")
     assert (project / "src/a.py").read_text() == "one\ntwo\nthree\nfour\n"
-    # What the project has since is no reason to bring it again.
+    # An edit of the project since then does not undo the apply.
     write(project, {"new.txt": "new\nand newer\n"})
     assert cli("worktree", "apply", "try").out == b"nothing to apply\n"
     cli("worktree", "rm", "try")

@@ -1,4 +1,4 @@
-"""What a reader of the code, as an attacker and as somebody whose work may be lost, has found."""
+"""Regressions: work that was lost, and files outside of a worktree that were changed."""
 
 from __future__ import annotations
 
