@@ -92,7 +92,7 @@ def create(
     source = _source(store, directory, env)
     if wanted.name is not None:  # before a look, which may take long
         with locks.held(store.root, LOCK, waiting=lambda: None):
-            _new_path(store, source, wanted, wanted.name, env=env)
+            _new_path(store, source, wanted, worktree.listing(store), name=wanted.name, env=env)
     if wanted.revision is not None:
         state = project_files.without_git(store, resolve(store, wanted.revision).state)
         git_source = source.git
@@ -100,17 +100,18 @@ def create(
         state, git_source = _state(store, source, env, look=look, warn=warn)
     # No two take the same name, or the same ports; and a second one begins over the first's image.
     with locks.held(store.root, LOCK, waiting=lambda: None):
-        name = wanted.name if wanted.name is not None else _new_name(store, source, env)
-        path = _new_path(store, source, wanted, name, env=env)
+        worktrees = worktree.listing(store)
+        name = wanted.name if wanted.name is not None else _new_name(worktrees, source, env)
+        path = _new_path(store, source, wanted, worktrees, name=name, env=env)
         branch = name if wanted.branch is None else wanted.branch
-        port = worktree.free_ports(store, path)
+        port = worktree.free_ports(worktrees, path)
         if source.git is not None and not wanted.with_all:
             state = project_files.only_included(
                 store, state, _ignored_by_git(store, source, state, env)
             )
         state = environment.with_env(store, state, name=name, branch=branch, port=port)
         fields = {"name": name, "project": str(source.project), "portBase": port}
-        image = similar_image(store, source.project, state)
+        image = similar_image(store, worktrees, source.project, state)
 
         def opened(git_fields: Mapping[str, Any]) -> Workspace:
             return open_workspace(state, path, image, {**fields, **git_fields})
@@ -172,11 +173,17 @@ def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:
 
 
 def _new_path(
-    store: Store, source: _Source, wanted: Wanted, name: str, *, env: Mapping[str, str]
+    store: Store,
+    source: _Source,
+    wanted: Wanted,
+    worktrees: Collection[Worktree],
+    *,
+    name: str,
+    env: Mapping[str, str],
 ) -> Path:
     """Returns where a worktree of that name is to be; the lock is held. Raises Refused, Conflict,
     where it cannot be there, or the name or its branch is taken."""
-    worktree.check_new(store, source.project, name)
+    worktree.check_new(worktrees, source.project, name)
     path = _path(source, name, wanted.path)
     if registry.get(store, path) is not None:
         raise Conflict(f"{path} is a workspace already; see `casfs worktree list --all`")
@@ -187,9 +194,9 @@ def _new_path(
     return path
 
 
-def _new_name(store: Store, source: _Source, env: Mapping[str, str]) -> str:
+def _new_name(worktrees: Collection[Worktree], source: _Source, env: Mapping[str, str]) -> str:
     return worktree.new_name(
-        store, source.project, lambda name: bool(git_questions.tip(source.top, name, env))
+        worktrees, source.project, lambda name: bool(git_questions.tip(source.top, name, env))
     )
 
 
@@ -233,13 +240,13 @@ def _state(
     raise Conflict(f"git changes {source.top} all the time; try again")
 
 
-def similar_image(store: Store, project: Path, state: RecordedState) -> DatedTree | None:
+def similar_image(
+    store: Store, worktrees: Collection[Worktree], project: Path, state: RecordedState
+) -> DatedTree | None:
     """Returns the tree of the image that is mounted for an open worktree of the project, the newest
     one, where few entries differ from it. A whole image takes seconds, one of few entries none."""
-    worktrees = worktree.listing(store, project)
-    worktrees.sort(key=lambda worktree: -worktree.workspace.record["openedAt"])
-    for other in worktrees:
-        workspace = other.workspace
+    workspaces = [item.workspace for item in worktrees if item.project == project]
+    for workspace in sorted(workspaces, key=lambda workspace: -workspace.record["openedAt"]):
         if workspace.strategy.native and workspace.state == "open":
             changes = tree.changes(store, workspace.image_tree.tree, state.full)
             few = len(list(islice(changes, MAX_DIFFERENT + 1))) <= MAX_DIFFERENT

@@ -53,8 +53,8 @@ def mend(link: GitLink, lock: Lock, path: Path, env: Mapping[str, str]) -> list[
         for file, text in files.items():
             if not holds(file, text):
                 write_synced(file, text)
-        if _mend_head(link, path, env):
-            mended.append(f"it is on branch {link.branch}")
+        if branch := _mended_branch(link, path, env):
+            mended.append(f"it is on branch {branch}")
     if not (link.admin / INDEX).exists() or _fails(link, path, env, "ls-files", "--", GIT):
         (link.admin / INDEX).unlink(missing_ok=True)
         git(of_link(link, path, "reset", "--quiet"), env, settings=(SYNCED,))
@@ -62,31 +62,35 @@ def mend(link: GitLink, lock: Lock, path: Path, env: Mapping[str, str]) -> list[
     return mended
 
 
-def _mend_head(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
-    """Returns whether HEAD or its branch had to be made anew. Another branch, a commit, or a branch
-    without one stay. Raises OSError, Failed."""
+def _mended_branch(link: GitLink, path: Path, env: Mapping[str, str]) -> str:
+    """Makes HEAD, or the branch that it names, anew where it is lost; returns that branch, nothing
+    where neither is. Another branch, a commit, or a branch without one stay. Raises OSError,
+    Failed."""
     head = small_text(link.admin / "HEAD")
     is_lost = not (BRANCH_HEAD.fullmatch(head) or OBJECT_ID.fullmatch(head))
     if is_lost:
         head = f"ref: refs/heads/{link.branch}\n"
         write_synced(link.admin / "HEAD", head)
     match = BRANCH_HEAD.fullmatch(head)
-    if match is None or tip(link.repository, match[1], env):
-        return is_lost
-    reference = f"refs/heads/{match[1]}"
+    branch = match[1] if match else ""
+    if not branch or tip(link.repository, branch, env):
+        return branch if is_lost else ""
+    reference = f"refs/heads/{branch}"
     loose = link.repository / reference
     if loose.is_file() and not OBJECT_ID.fullmatch(small_text(loose)):
         loose.unlink()  # git replaces no reference that it cannot read
-    elif match[1] != link.branch:
-        return is_lost
+    elif branch != link.branch:
+        return ""
     # That of the branch first: HEAD's has other branches, too.
     logs = (link.repository / "logs" / reference, link.admin / "logs/HEAD")
-    logged = [commit for file in logs for commit in reversed(LOGGED.findall(_log(file)))]
-    for commit in (*logged, link.start):
+    commits = [commit for file in logs for commit in reversed(LOGGED.findall(_log(file)))]
+    if branch == link.branch:
+        commits.append(link.start)
+    for commit in commits:
         if not _fails(link, path, env, "rev-parse", "--verify", f"{commit}^{{commit}}"):
             git(of_link(link, path, "update-ref", reference, commit), env, settings=(SYNCED,))
-            return True
-    raise Failed(f"branch {match[1]} has no commit that is left")
+            return branch
+    raise Failed(f"branch {branch} has no commit that is left")
 
 
 def _log(file: Path) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,17 +117,17 @@ def default_path(project: Path, name: str) -> Path:
     return project.parent / f"{project.name}.worktrees" / name
 
 
-def check_new(store: Store, project: Path, name: str) -> None:
+def check_new(worktrees: Iterable[Worktree], project: Path, name: str) -> None:
     """Raises Invalid for a name that is not allowed, Conflict where the project has it."""
     if not NAME.fullmatch(name) or ".." in name or name.endswith((".", ".lock")):
         raise Invalid(f"{name!r}: a worktree's name has letters, digits, and . _ - inside")
-    if any(worktree.name == name for worktree in listing(store, project)):
+    if name in _names(worktrees, project):
         raise Conflict(f"{project} has a worktree {name!r}; `casfs worktree path {name}`")
 
 
-def new_name(store: Store, project: Path, is_taken: Callable[[str], bool]) -> str:
+def new_name(worktrees: Iterable[Worktree], project: Path, is_taken: Callable[[str], bool]) -> str:
     """Returns a name that no worktree of the project has. `is_taken`: whether a branch has it."""
-    names = {worktree.name for worktree in listing(store, project)}
+    names = _names(worktrees, project)
     for number in itertools.count(1):
         name = f"w{number}"
         if name not in names and not is_taken(name):
@@ -135,9 +135,13 @@ def new_name(store: Store, project: Path, is_taken: Callable[[str], bool]) -> st
     raise AssertionError("unreachable")
 
 
-def free_ports(store: Store, path: Path) -> int:
+def _names(worktrees: Iterable[Worktree], project: Path) -> set[str]:
+    return {worktree.name for worktree in worktrees if worktree.project == project}
+
+
+def free_ports(worktrees: Iterable[Worktree], path: Path) -> int:
     """Returns the first port of a block for a new worktree. Raises Failed."""
-    taken = {worktree.record["portBase"] for worktree in listing(store)}
+    taken = {worktree.record["portBase"] for worktree in worktrees}
     return environment.free_ports(taken, path)
 
 
