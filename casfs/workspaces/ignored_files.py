@@ -1,26 +1,34 @@
 """Copies of ignored files for the workspaces of threads.
 
-What `.casfsignore` or --exclude names is recorded nowhere, but an agent may need it to run: a
-thread's workspace gets a copy. The copy is taken when the thread is started, to
+What `.casfsignore` or --exclude names is recorded nowhere, but an agent may need it to run. A copy
+is taken when the thread is started, to
 
-    ignored/<token>/files/     the files, with their modes
+    ignored/<token>/files/     the files, with their modes; never written again
     ignored/<token>/paths      the topmost ignored paths, joined by NUL
     ignored/<token>/patterns   the patterns by which they are ignored
+    ignored/<token>/sources    the directory that they are copied from, and of each file there what
+                               every change of it changes
 
 in the store, whose owner alone can read it; `ignored` in the thread's record, and in that of its
 forks and children, is the token. It is deleted with the last of these threads. On another machine
 of a shared store the files are absent.
+
+The files are the lowest layer of a workspace that is an overlay, so its agents can write to them,
+and each step begins with them as they were; a workspace that is a copy gets copies. What has not
+changed since another copy of the same directory was taken is a hard link to the file of that.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +39,7 @@ from casfs.system import rmtree
 from casfs.threads import threads
 from casfs.threads.threads import Thread
 from casfs.trees import tree
+from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.ignore import IGNORE_FILE, MAX_IGNORE_BYTES
 
 FIELD = "ignored"  # of a thread's record
@@ -38,6 +47,7 @@ FOLDER = "ignored"  # of the store
 FILES = "files"
 PATHS = "paths"
 PATTERNS = "patterns"
+SOURCES = "sources"
 TOKEN = re.compile(r"[0-9a-f]{32}")
 UNUSED_S = 3600.0  # from its making, a copy may wait so long for the thread that it is for
 
@@ -51,14 +61,56 @@ class IgnoredFiles:
     paths: tuple[bytes, ...] = ()
     patterns: bytes = b""
 
-    def place(self, directory: Path) -> None:
-        """Copies the files into a workspace. Raises Failed."""
+    @property
+    def layer(self) -> Path | None:
+        """The directory with the files, as a layer of an overlay; None where there are none."""
+        if self.folder is None or not (self.folder / FILES).is_dir():
+            return None
+        return self.folder / FILES
+
+    def copy_to(self, directory: Path) -> None:
+        """Copies the files into a workspace, over nothing that is there. Raises Failed."""
         if self.folder is None:
             return
         for path in self.paths:
             relative = os.fsdecode(path)
-            for source, reason in _copy(self.folder / FILES / relative, directory / relative):
+            failed = _copy(self.folder / FILES / relative, directory / relative)
+            for source, reason in failed:
                 raise Failed(f"cannot copy {source} to {directory / relative}: {reason}")
+
+
+class _Copier:
+    """Copies files of a directory, or links to earlier copies of those that are as they were."""
+
+    def __init__(self, directory: Path, earlier: Iterable[Path]) -> None:
+        self._directory = str(directory.resolve())
+        self._racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
+        self._stats: dict[str, str] = {}
+        self._earlier: dict[str, dict[str, str]] = {}  # stats, by the directory of the copies
+        for folder in earlier:
+            with suppress(OSError, ValueError):
+                sources = json.loads((folder / SOURCES).read_bytes())
+                if sources["directory"] == self._directory:
+                    self._earlier[str(folder / FILES)] = sources["stats"]
+
+    def copy(self, source: str | Path, target: str | Path, *, follow_symlinks: bool = True) -> None:
+        """As `shutil.copy2`."""
+        path = os.path.relpath(source, self._directory)
+        file_stat = os.lstat(source)
+        fingerprint = stat_cache.fingerprint(file_stat, self._racy_after)
+        if stat.S_ISREG(file_stat.st_mode) and fingerprint != stat_cache.RACY:
+            self._stats[path] = fingerprint.hex()
+            for files, stats in self._earlier.items():
+                if stats.get(path) == self._stats[path]:
+                    # Another process may have deleted it, or it has all the links that it can have.
+                    with suppress(OSError):
+                        os.link(os.path.join(files, path), target, follow_symlinks=False)
+                        return
+        shutil.copy2(source, target, follow_symlinks=follow_symlinks)
+
+    def write_sources(self, folder: Path) -> None:
+        sources = {"directory": self._directory, "stats": self._stats}
+        (folder / SOURCES).write_text(json.dumps(sources), encoding="ascii")
 
 
 NOTHING_IGNORED = IgnoredFiles()
@@ -78,14 +130,17 @@ def keep(
         return None
     token = secrets.token_hex(16)
     folder = store.root / FOLDER / token
+    copier = _Copier(directory, _newest_first(folder.parent))
     try:
         folder.mkdir(mode=0o700, parents=True)
         (folder / PATTERNS).write_bytes(patterns)
         (folder / PATHS).write_bytes(b"\0".join(paths))
         for path in paths:
             relative = os.fsdecode(path)
-            for source, reason in _copy(directory / relative, folder / FILES / relative):
+            target = folder / FILES / relative
+            for source, reason in _copy(directory / relative, target, copier.copy):
                 on_unreadable(f"{source}: {reason}")
+        copier.write_sources(folder)
     except OSError as error:
         rmtree.delete(folder)
         raise Failed(f"cannot copy ignored files of {directory}: {error.strerror}") from None
@@ -93,6 +148,16 @@ def keep(
         rmtree.delete(folder)
         raise
     return token
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """Returns the copies that there are, which other processes may delete."""
+    modified: list[tuple[float, Path]] = []
+    with suppress(FileNotFoundError):
+        for copy in folder.iterdir():
+            with suppress(OSError):
+                modified.append((copy.stat().st_mtime, copy))
+    return [copy for _, copy in sorted(modified, reverse=True)]
 
 
 def load(store: Store, token: str | None) -> IgnoredFiles:
@@ -154,17 +219,22 @@ def _without_path(reason: str) -> str:
     return reason.partition("] ")[2].partition(": ")[0] or reason
 
 
-def _copy(source: Path, target: Path) -> list[tuple[str, str]]:
+def _copy(
+    source: Path, target: Path, copy_file: Callable[..., object] = shutil.copy2
+) -> list[tuple[str, str]]:
     """Copies a file, a link or a directory with its mode, over nothing that is there. Sockets and
-    the like are left out. Returns what could not be copied, and why. Raises Failed."""
+    the like are left out. `copy_file`: as `shutil.copy2`. Returns what could not be copied, and
+    why. Raises Failed."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(target):
             return []
         if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True, ignore=_special_files)
+            shutil.copytree(
+                source, target, symlinks=True, ignore=_special_files, copy_function=copy_file
+            )
         elif source.is_file() or source.is_symlink():
-            shutil.copy2(source, target, follow_symlinks=False)
+            copy_file(source, target, follow_symlinks=False)
     except shutil.Error as error:  # at its end, with all that failed
         return [(str(path), _without_path(str(reason))) for path, _, reason in error.args[0]]
     except PermissionError as error:

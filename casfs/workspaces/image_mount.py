@@ -4,7 +4,8 @@ The image (`casfs.native.images`) is mounted from its plain file, with no loop d
 packs that it names as its devices, and is a layer of an overlay over `objects/`, which is a
 data-only layer:
 
-    lowerdir=[CHANGES:]IMAGE::OBJECTS[::REMOTE], metacopy=on, redirect_dir=on [, upperdir, workdir]
+    lowerdir=[CHANGES:]IMAGE[:UNRECORDED]::OBJECTS[::REMOTE], metacopy=on, redirect_dir=on
+    [, upperdir, workdir]
 
 REMOTE is there only where files of the tree are in a remote only: `.casfs/objects` of a FUSE mount
 of the store, whose process lives as long as the overlay. Without it all but those files are read as
@@ -94,7 +95,12 @@ def mount(layers: OverlayLayers) -> None:
             lower.append(mounted.enter_context(_mounted_image(image, point, folder)))
         values: dict[str, str | list[Path | None]] = {
             **{"metacopy": "on", "redirect_dir": "on", "index": "off", "xino": "off"},
-            "lowerdir": [*lower, None, objects, *([None, layers.remote] if layers.remote else [])],
+            "lowerdir": [
+                *lower,
+                *([layers.unrecorded] if layers.unrecorded else []),
+                *[None, objects],
+                *([None, layers.remote] if layers.remote else []),
+            ],
         }
         if not layers.read_only:
             values |= {"upperdir": [layers.upper], "workdir": [layers.work]}

@@ -39,7 +39,8 @@ OUTLIVING = ("env", "-u", processes.RUN_VARIABLE)
 class OverlayLayers:
     """The layers of one workspace. `lower`: the tree in a mount, or its image; `point`: the mount
     point; `changes`: an image of the differences between the tree and the image in `lower`;
-    `remote`: the objects of remotes in a mount, where an image needs them."""
+    `remote`: the objects of remotes in a mount, where an image needs them; `unrecorded`: a
+    directory of files that are seen but in no tree, below all others."""
 
     lower: Path
     upper: Path
@@ -48,7 +49,13 @@ class OverlayLayers:
     read_only: bool = False
     changes: Path | None = None
     remote: Path | None = None
+    unrecorded: Path | None = None
     source: str = SOURCE
+
+    @property
+    def below(self) -> list[Path]:
+        """The layers below the upper, but for changes."""
+        return [self.lower] if self.unrecorded is None else [self.lower, self.unrecorded]
 
     @property
     def flags(self) -> int:
@@ -64,9 +71,9 @@ def _mount(layers: OverlayLayers, **extra_options: str) -> None:
     """A read-only overlay is the tree over an empty directory: the kernel wants two layers."""
     values: dict[str, str | Sequence[Path]] = {"index": "off", "xino": "off"}
     if layers.read_only:
-        values |= {"lowerdir": [layers.lower, layers.upper]}
+        values |= {"lowerdir": [*layers.below, layers.upper]}
     else:
-        values |= {"lowerdir": [layers.lower], "upperdir": [layers.upper]}
+        values |= {"lowerdir": layers.below, "upperdir": [layers.upper]}
         values |= {"workdir": [layers.work], **extra_options}
     with os_errors(f"cannot mount an overlay at {layers.point}"):
         mounts.mount(
@@ -111,12 +118,12 @@ def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
 
     Raises Failed.
     """
-    if set(str(layers.lower)) & set(":,\\"):
-        raise Failed(
-            f"{FUSE_OVERLAYFS} cannot use the path {layers.lower}; mount the store elsewhere"
-        )
+    for lower in layers.below:
+        if set(str(lower)) & set(":,\\"):
+            raise Failed(f"{FUSE_OVERLAYFS} cannot use the path {lower}; mount the store elsewhere")
     upper = f",upperdir={layers.upper.name},workdir={layers.work.name}"
-    where = f"lowerdir={layers.lower}{'' if layers.read_only else upper}"
+    lower_directories = ":".join(map(str, layers.below))
+    where = f"lowerdir={lower_directories}{'' if layers.read_only else upper}"
     options = ["-o", f"{where},writeback=0,nosuid,nodev"]  # it mounts with suid for root
     if layers.read_only:
         options += ["-o", "ro"]

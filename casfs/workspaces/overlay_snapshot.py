@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 
@@ -60,12 +61,14 @@ def snapshot(
     rules: Callable[[bytes], IgnoreRules] | None = None,
     scanner: Scanner | None = None,
     view: Path | None = None,
+    unrecorded: Path | None = None,
 ) -> DatedTree:
     """Stores the tree that an overlay of `upper` over the tree `base` shows, and its times; as a
     snapshot, what is new of it is local until the batch settles what is work.
     `rules`: makes of the overlay's `.casfsignore` what decides about the entries of the upper;
     `scanner`: looks for secrets in its files; `view`: where the overlay is mounted, in which the
-    evidence of derived directories is looked for.
+    evidence of derived directories is looked for, and which is read where the overlay has moved
+    what is `unrecorded`, the layer below the tree.
 
     Raises NotFound (no such tree or upper), Failed naming the file that could not be read,
     Corrupt where the upper redirects to a path that the tree does not have, Refused where the
@@ -84,6 +87,9 @@ def snapshot(
             if view is not None:
                 merge.view = open_top(view)
                 stack.callback(os.close, merge.view)
+            if unrecorded is not None:
+                merge.unrecorded = open_top(unrecorded)
+                stack.callback(os.close, merge.unrecorded)
             if rules is not None:
                 merge.rules = rules(merge.ignore_file(fd))
         except BaseException:
@@ -106,7 +112,8 @@ class _Merge:
     limit: int | None = None
     rules: IgnoreRules | None = None
     scanner: Scanner | None = None
-    view: int | None = None  # a descriptor
+    view: int | None = None  # a descriptor, as is `unrecorded`
+    unrecorded: int | None = None
 
     def __init__(
         self,
@@ -305,11 +312,34 @@ class _Merge:
             if path.count(b"/") > MAX_DEPTH:
                 raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
             redirect = self._marker(fd, "redirect")
+            if redirect is not None and self._is_unrecorded(path, redirect):
+                # The nodes do not have what was moved with it: all of it is read as new.
+                moved = self._open_in_view(path)
+                os.close(fd)
+                return _Subdirectory(moved, None, None)
             lower = self._lower(below, name, redirect)
         except BaseException:
             os.close(fd)
             raise
         return _Subdirectory(fd, tree.subtree(lower), redirect)
+
+    def _is_unrecorded(self, path: bytes, redirect: bytes) -> bool:
+        """Returns whether the layer below the tree has a directory where one of the upper was moved
+        from; one with the same name as that, too, as reading more is only slower."""
+        if self.unrecorded is None or self.view is None:
+            return False
+        origin = (
+            redirect if redirect.startswith(b"/") else path.rpartition(b"/")[0] + b"/" + redirect
+        )
+        try:
+            os.close(open_directory(self.unrecorded, filter(None, origin.split(b"/"))))
+        except OSError:
+            return False
+        return True
+
+    def _open_in_view(self, path: bytes) -> int:
+        assert self.view is not None
+        return open_directory(self.view, filter(None, path.split(b"/")))
 
     def _file(
         self, fd: int, path: bytes, name: bytes, below: Entries, has_whiteouts: bool
@@ -323,22 +353,27 @@ class _Merge:
                 and self._marker(opened, "whiteout") is not None
             ):
                 return None
-            if self._marker(opened, "metacopy") is None:
+            digest = None
+            is_metacopy = self._marker(opened, "metacopy") is not None
+            if is_metacopy:
+                redirect = self._marker(opened, "redirect")
+                digest = self._recorded_content(
+                    below, path, name=name, redirect=redirect, size=file_stat.st_size
+                )
+            if digest is None:
                 if self.limit is not None and self._report.bytes + file_stat.st_size > self.limit:
                     raise Refused(f"{self._show(path)}: more than {self.limit} bytes were written")
                 interruption.check()
-                content = self._report.read_once(file_stat, lambda: self._read(source))
+                read = partial(self._read, source)
+                if is_metacopy:
+                    read = partial(self._read_in_view, path)
+                content = self._report.read_once(file_stat, read)
                 digest = content.digest
                 if self._is_purged(digest):
                     self._report.purged[path[1:]] = digest.hash
                     return None
                 if hits := hits_at(path[1:], content.hits):
                     self._report.findings[path[1:]] = hits
-            else:
-                redirect = self._marker(opened, "redirect")
-                digest = self._content(
-                    below, path, name=name, redirect=redirect, size=file_stat.st_size
-                )
             file_stat = os.fstat(opened)
         self._modified[path] = file_stat.st_mtime_ns
         self._report.files += 1
@@ -354,13 +389,24 @@ class _Merge:
         hits, digest = scanned_stream(source, self.scanner, self._batch.put_stream)
         return ReadContent(digest, hits)
 
+    def _read_in_view(self, path: bytes) -> ReadContent:
+        """Reads a file of the layer below the tree, of which the upper has the attributes alone."""
+        above, _, name = path.rpartition(b"/")
+        parent = self._open_in_view(above)
+        with closing_fd(parent):
+            opened = os.open(name, FILE_FLAGS, dir_fd=parent)
+        with open(opened, "rb", buffering=0) as source:
+            return self._read(source)
+
     def _is_purged(self, digest: Digest) -> bool:
         info = self._store.blobs.info([digest.hash]).get(digest.hash)
         return info is not None and info.purged
 
-    def _content(
+    def _recorded_content(
         self, below: Entries, path: bytes, name: bytes, redirect: bytes | None, size: int
-    ) -> Digest:
+    ) -> Digest | None:
+        """Returns the content of a file of which the upper has the attributes alone; None where it
+        is in the layer below the tree. Raises Corrupt."""
         lower = self._lower(below, name, redirect)
         if isinstance(lower, File):
             return lower.digest
@@ -370,6 +416,8 @@ class _Merge:
             info = self._store.blobs.info([hash]).get(hash)
             if info is not None and info.size == size:
                 return Digest(hash, size)
+        if self.unrecorded is not None and self.view is not None:
+            return None
         raise Corrupt(f"{self._show(path)}: its content is not in tree {self._base.tree}")
 
     def _lower(self, below: Entries, name: bytes, redirect: bytes | None) -> Entry | None:

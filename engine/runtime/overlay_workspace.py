@@ -5,10 +5,11 @@
     workspaces/<thread>/changes        an image of the changes of earlier steps
 
 Every step starts with an empty upper layer over the tree of the step before, so that recording
-one never reads what earlier steps wrote. The lower layers are, in this order of preference:
-the image of an earlier tree of the thread and above it an image of the changes since (native:
-no process serves it); the tree in a mount of the store. The base image is rebuilt when the
-changes have grown to a fraction of it, so a step costs its changes and a share of that.
+one never reads what earlier steps wrote. Below all of them is the copy of what is ignored
+(`casfs.workspaces.ignored_files`). The others are, in this order of preference: the image of an
+earlier tree of the thread and above it an image of the changes since (native: no process serves
+it); the tree in a mount of the store. The base image is rebuilt when the changes have grown to a
+fraction of it, so a step costs its changes and a share of that.
 Where neither can be mounted the tree is restored to the same place, and recorded by reading
 it: the thread goes on, only slower.
 
@@ -25,9 +26,11 @@ from pathlib import Path
 
 from casfs.errors import CasfsError, Failed
 from casfs.native import images
+from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
+from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
@@ -76,13 +79,12 @@ class OverlayWorkspace(Workspace):
         return self._folder / "upper"
 
     def reset(self, state: RecordedState) -> None:
-        """Replaces its content by `state`, with an empty upper layer but for what is ignored.
-        Raises as `casfs.trees.restore`."""
+        """Replaces its content by `state`, with an empty upper layer. Raises as
+        `casfs.trees.restore`."""
         if not (self.state == state and state.whole == self._base):
             self.remove()
             if self._mount(state.whole):
                 self._base = state.whole
-                self.ignored.place(self.path)
             else:
                 super().reset(state)
         self._empty_upper = self._stat_empty_upper() if self._base is not None else None
@@ -108,12 +110,19 @@ class OverlayWorkspace(Workspace):
     def _layers(self, strategy: Strategy, root: DatedTree) -> OverlayLayers:
         lower, changes = self._images(root) if strategy.native else (self._trees(root), None)
         work = self._upper.with_name("work")
-        return OverlayLayers(lower, self._upper, work=work, point=self.path, changes=changes)
+        return OverlayLayers(
+            lower,
+            self._upper,
+            work=work,
+            point=self.path,
+            changes=changes,
+            unrecorded=self.ignored.layer,
+        )
 
     def _images(self, root: DatedTree) -> tuple[Path, Path | None]:
         """Returns the base image, and the image of the changes since, if any."""
         changes = self._folder / "changes"
-        if self._image not in (None, root):
+        if self._image not in (None, root) and not self._hides_ignored(root):
             assert self._image is not None
             size = images.write_layer(self._store, self._image, new=root, path=changes)
             below = image_mount.image(self._store, self._image)
@@ -122,6 +131,19 @@ class OverlayWorkspace(Workspace):
         below = image_mount.image(self._store, root)
         self._image = root
         return below, None
+
+    def _hides_ignored(self, root: DatedTree) -> bool:
+        """Returns whether the changes from the image to `root` remove a directory with ignored
+        files: their layer would hide those, too, until the image is made anew."""
+        if self.ignored.layer is None or self._image is None:
+            return False
+        above = {path.rpartition(b"/")[0] for path in self.ignored.paths}
+        for directory in filter(None, above):
+            before = tree.find(self._store, self._image.tree, directory)
+            now = tree.find(self._store, root.tree, directory)
+            if isinstance(before, Subdirectory) != isinstance(now, Subdirectory):
+                return True
+        return False
 
     def _record(self, report: SnapshotReport) -> RecordedState:
         if self._base is None or self._begun is None:
@@ -141,6 +163,7 @@ class OverlayWorkspace(Workspace):
                 rules=lambda _: self._rules(),
                 scanner=self._scanner(),
                 view=self.path,
+                unrecorded=self.ignored.layer,
             )
             return working_tree.divide(
                 self._store,

@@ -74,7 +74,7 @@ class Workspace:
         if self.state != state:
             self.remove()
             restore(self._store, state, self.path, RestoreOptions(parents=True))
-            self.ignored.place(self.path)
+            self.ignored.copy_to(self.path)
         self._begun = state
         self.state = None  # an agent may write from now on
 
