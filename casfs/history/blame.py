@@ -23,7 +23,8 @@ from itertools import islice
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.history.path_entries import content
-from casfs.history.versions import Chain, Place, Version
+from casfs.history.version import Version
+from casfs.history.versions import Chain, Place
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.system import interruption

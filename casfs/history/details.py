@@ -10,7 +10,7 @@ from typing import Any
 
 from casfs.errors import CasfsError
 from casfs.history.blame import Line
-from casfs.history.versions import PERSON, Version
+from casfs.history.version import PERSON, Version
 from casfs.store.store import Store
 from casfs.threads.summary import content_text, first_line
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from casfs.digest import TreeHash
 from casfs.history.blame import find_renamed
-from casfs.history.versions import Chain, Place, Version
+from casfs.history.version import Version
+from casfs.history.versions import Chain, Place
 from casfs.store.nodes.directory import File
 from casfs.system import interruption
 from casfs.trees import tree
@@ -48,4 +49,4 @@ def log(position: Place | None, path: bytes, within: Chain | None = None) -> Ite
         path = path if source is None else source
         for called in position.called():
             yield from log(called, new_path, called.chain)
-        position = older
+        position = position.older_that_changed(path)

@@ -22,59 +22,24 @@ from typing import Any
 from casfs.checkpoints import checkpoint, revisions
 from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
 from casfs.checkpoints.revisions import Revision
-from casfs.digest import NodeHash, TimesHash, TreeHash
+from casfs.digest import NodeHash, TreeHash
 from casfs.errors import NotFound
-from casfs.history.path_entries import content, entries_of, payloads
+from casfs.history import step_versions
+from casfs.history.path_entries import content, entries_of
+from casfs.history.step_versions import StepVersions
+from casfs.history.version import PERSON, Version
 from casfs.store import local_trees
 from casfs.store.nodes import node
 from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
-from casfs.system import interruption
 from casfs.threads import sessions, threads
 from casfs.threads.state import created_ms
 from casfs.threads.threads import Thread, ThreadId
 from casfs.trees import recorded_state, tree
-from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 
 NEVER = 1 << 62  # later than any time, in ms
-PERSON = "person"
 HASH_CHARS = 12  # of a thread-start, that name a thread which is gone
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A tree, and what recorded it: a step, a thread-start (index 0), a checkpoint (index None).
-    `recorded_at`: ms since 1970 UTC; `called`: the ends of the threads that the step called, or the
-    steps that were applied before a checkpoint, None where its node has them; `call`: turn and tool
-    that left the tree, within a step. What a person has changed in a session's directory has the
-    role PERSON."""
-
-    root: TreeHash | None
-    hash: NodeHash
-    recorded_at: int
-    revision: str
-    index: int | None = None
-    role: str = ""
-    agent: NodeHash | None = None
-    detail: NodeHash | None = None
-    called: Sequence[NodeHash] | None = ()
-    message: str = ""
-    call: tuple[int, str | None] | None = None
-    times: TimesHash | None = None  # of the tree that a call left
-    whole: TreeHash | None = None  # root of the whole directory, where it is not that of `hash`
-    prompt: NodeHash | None = None  # of a session: the turn with what the person has asked for
-
-    def dated(self, store: Store) -> DatedTree:
-        """Returns its tree with the times that were recorded beside it. Raises NotFound where it
-        has none."""
-        if self.root is None:
-            raise NotFound(f"{self.revision} has no tree")
-        if self.call is not None:
-            return DatedTree(self.root, self.times)
-        recorded = revisions.state_of_node(store, self.hash).work
-        # What a step began with has the step's hash, but another root: those times are not its own.
-        return recorded if recorded.tree == self.root else DatedTree(self.root)
 
 
 class Chain:
@@ -83,7 +48,7 @@ class Chain:
     within its versions, by index and number of the call, 0 for the turns."""
 
     def __init__(
-        self, store: Store, versions: list[Version], find_older: Callable[[], Place | None]
+        self, store: Store, versions: Sequence[Version], find_older: Callable[[], Place | None]
     ) -> None:
         self.store = store
         self.versions = versions
@@ -106,10 +71,14 @@ class Chain:
     def entries(self, path: bytes) -> list[Entry | None]:
         """Returns what each version has at a path; the root of a tree is a Subdirectory."""
         if path not in self._entries:
-            roots = [version.root for version in self.versions]
+            entries: list[Entry | None]
             if self.is_whole:
                 roots = [_whole_root(self.store, version) for version in self.versions]
-            entries = entries_of(self.store, roots, path)
+                entries = entries_of(self.store, roots, path)
+            elif isinstance(self.versions, StepVersions):
+                entries = self.versions.entries(path)
+            else:
+                entries = entries_of(self.store, [version.root for version in self.versions], path)
             self._entries[path] = entries
             # The oldest version is the last, so its index is the one that stays.
             self._oldest[path] = {content(entry): index for index, entry in enumerate(entries)}
@@ -136,6 +105,16 @@ class Place:
         if self.index + 1 == len(self.chain.versions):
             return self.chain.older
         return Place(self.chain, self.index + 1)
+
+    def older_that_changed(self, path: bytes) -> Place | None:
+        """Returns the next older version that may have changed a path, itself or by what it called;
+        some that did not, too."""
+        versions = self.chain.versions
+        is_last = self.index + 1 == len(versions)
+        # The index knows nothing of private files.
+        if is_last or self.chain.is_whole or not isinstance(versions, StepVersions):
+            return self.older
+        return Place(self.chain, versions.next_changed(self.index, path))
 
     def entry(self, path: bytes) -> Entry | None:
         return self.chain.entries(path)[self.index]
@@ -223,23 +202,24 @@ def _of_node(store: Store, thread_node: node.Node[Any], id: str = "") -> Place:
     """Returns the version of a node of the chain of a thread, whose id is known or looked for."""
     start = thread_node
     last: NodeHash | None = thread_node.hash
-    steps: list[tuple[NodeHash, Any]] = []
     if thread_node.type == "thread-end":
         last = thread_node.payload["lastStep"]
     if thread_node.type != "thread-start":
         start = store.node(thread_node.payload["start"], "thread-start")
-        steps = list(_steps(store, last))
-    newest_index = steps[0][1]["index"] if steps else 0
+    else:
+        last = None
+    root = start.payload["workspace"]
+    steps = step_versions.read(store, last, start=root)
+    newest_index = steps.newest_index
     id = id or _thread_of(store, start.hash, index=newest_index, step=last)
     owner = id or start.hash[:HASH_CHARS]
     # Without an id this is 0, the beginning of time: then no older tree is taken for its first one.
-    began = steps[-1][1]["startedAt"] if steps else created_ms(ThreadId(id))
-    root = start.payload["workspace"]
+    began = created_ms(ThreadId(id)) if steps.began is None else steps.began
     caller = start.payload["parentState"]
     session = start.payload.get("session")
-    versions = [_step_version(hash, step, owner) for hash, step in steps]
     role = "" if session is None else PERSON
-    versions.append(Version(root, start.hash, began, revision=f"{owner}@0", index=0, role=role))
+    begin = Version(root, start.hash, began, revision=f"{owner}@0", index=0, role=role)
+    versions = steps.versions(owner, begin)
 
     def older() -> Place | None:
         if caller is not None:
@@ -249,33 +229,6 @@ def _of_node(store: Store, thread_node: node.Node[Any], id: str = "") -> Place:
         return _recorded(store, root, began)
 
     return Place(Chain(store, versions, older))
-
-
-def _step_version(hash: NodeHash, step: Any, owner: str) -> Version:
-    return Version(
-        step["workspace"],
-        hash,
-        recorded_at=step["completedAt"],
-        revision=f"{owner}@{step['index']}",
-        index=step["index"],
-        role=step["role"],
-        agent=step["agent"],
-        detail=step["detail"],
-        called=tuple(step["childThreads"]),
-        prompt=step.get("prompt", {}).get("turn"),
-    )
-
-
-def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]]:
-    """As `threads.backwards_from`, a step and its ancestors at a time."""
-    near = [last] if last else []
-    while near:
-        interruption.check()
-        for hash, payload in zip(near, payloads(store, near, "thread-step"), strict=True):
-            yield hash, payload
-        # The last one read is the oldest. It names those before it, which one look-up brings:
-        # `ancestors` are the steps before `previous`, without a gap.
-        near = [payload["previous"], *payload["ancestors"]] if payload["previous"] else []
 
 
 def _session_before(store: Store, directory: str, before: int) -> Place | None:

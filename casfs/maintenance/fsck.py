@@ -23,6 +23,7 @@ from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, Total
 from casfs.checkpoints import revisions
 from casfs.errors import CasfsError
 from casfs.exchange.portable_heads import allowed_types, mismatch
+from casfs.history import path_index
 from casfs.maintenance.blob_check import (
     LOST_TYPE,
     NO_TOMBSTONE,
@@ -89,6 +90,7 @@ def check(
         _quarantine(store, report)
         _complete_purges(store, report)
     referrers.remove(store)
+    path_index.remove(store)
     return report
 
 

@@ -33,6 +33,7 @@ from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid
+from casfs.history import path_index
 from casfs.maintenance import turn_trees
 from casfs.native import images
 from casfs.store import graph, local_trees, referrers, removals, tombstones
@@ -138,6 +139,7 @@ def collect(
     if not dry_run:
         _drop_local_trees(store)
         referrers.prune(store)
+        path_index.prune(store)
         _compress(store)
     return result
 

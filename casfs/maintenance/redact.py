@@ -20,6 +20,7 @@ from casfs.backend.row_compression import DICTIONARIES
 from casfs.backend.sqlite_connection import remove_derived
 from casfs.errors import CasfsError, Failed, Invalid, Refused
 from casfs.exchange import arrivals
+from casfs.history import path_index
 from casfs.maintenance import grep, purge
 from casfs.maintenance.grep import Found, FoundBlob, FoundFile
 from casfs.maintenance.needle import Needle
@@ -31,7 +32,7 @@ from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
 from casfs.threads import threads
 
-INDEXES = ("index.db", "edges.db")
+INDEXES = ("index.db", "edges.db", path_index.FILE)
 OVERWRITTEN = ("log", "live output")  # kinds of files whose writers may be running
 SUBSTITUTES_AT_ONCE = 1000
 MAX_ROUNDS = 10  # in which what running writers have added is purged as well

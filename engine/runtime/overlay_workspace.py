@@ -139,9 +139,9 @@ class OverlayWorkspace(Workspace):
             return False
         above = {path.rpartition(b"/")[0] for path in self.ignored.paths}
         for directory in filter(None, above):
-            before = tree.find(self._store, self._image.tree, directory)
-            now = tree.find(self._store, root.tree, directory)
-            if isinstance(before, Subdirectory) != isinstance(now, Subdirectory):
+            in_image = tree.find(self._store, self._image.tree, directory)
+            in_new = tree.find(self._store, root.tree, directory)
+            if isinstance(in_image, Subdirectory) != isinstance(in_new, Subdirectory):
                 return True
         return False
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from casfs.history import step_versions
 from casfs.history.blame import blame
 from casfs.history.versions import find
 from casfs.store.store import Store
@@ -55,7 +57,9 @@ def grow(world: World, steps: int) -> list[World]:
 @given(st.integers(0, 1 << 64))
 def test_every_line_has_the_origin_that_it_has(seed: int) -> None:
     random = Random(seed)
-    with memory_store() as store:
+    with memory_store() as store, pytest.MonkeyPatch.context() as patch:
+        if random.random() < 0.5:
+            patch.setattr(step_versions, "INDEXED_STEPS", 1)
         world = begun(random, store)
         worlds = [world, *grow(world, random.randint(0, 6))]
         if random.random() < 0.3:

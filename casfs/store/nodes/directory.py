@@ -11,11 +11,12 @@ has to trust a writer.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterable, Mapping
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, count
+from operator import attrgetter, ne
+from typing import Any, NamedTuple, TypeAlias
 
-from casfs.digest import Digest, TreeDigest
+from casfs.digest import Digest, TreeDigest, TreeHash
 from casfs.errors import Invalid
 
 RESERVED_NAMES = (b"", b".", b"..")
@@ -51,6 +52,8 @@ class Symlink(NamedTuple):
     properties: Properties | None = None
 
 
+Item: TypeAlias = dict[str, Any]  # an entry as a payload has it
+Items: TypeAlias = Sequence[Item]
 Entry = File | Subdirectory | Symlink
 # In this order everywhere: the lists of a `times` node have it, too.
 KINDS: tuple[tuple[str, type[Entry]], ...] = (
@@ -95,6 +98,43 @@ def find(payload: Mapping[str, Any], name: bytes) -> Entry | None:
             if item.get(field) == text:
                 return _decode(kind, name, item)
     return None
+
+
+def changed_names(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> dict[bytes, tuple[TreeHash | None, TreeHash | None]]:
+    """Returns the names whose entries differ between two stored payloads, without decoding the
+    others; of each the tree of the directory with that name before and after, None where it is no
+    directory. Raises Invalid."""
+    changed: dict[bytes, tuple[TreeHash | None, TreeHash | None]] = {}
+    for key, kind in KINDS:
+        before, after = _differing(old[key], new[key])
+        for name in before.keys() | after.keys():
+            if before.get(name) == after.get(name):
+                continue
+            changed.setdefault(name, (None, None))
+            if kind is Subdirectory:
+                changed[name] = (_tree_of(before.get(name)), _tree_of(after.get(name)))
+    return changed
+
+
+def _differing(old: Items, new: Items) -> tuple[dict[bytes, Item], dict[bytes, Item]]:
+    """Returns the items of two lists, by name, but for those that both begin or end with."""
+    # Both are in the order of names, and mostly differ in an item or two: nothing of ours is run
+    # for each of the others.
+    if old == new:
+        return {}, {}
+    shorter = min(len(old), len(new))
+    begin = next(compress(count(), map(ne, old, new)), shorter)
+    same_ends = compress(count(), map(ne, reversed(old), reversed(new)))
+    end = min(next(same_ends, shorter), shorter - begin)
+    lists = (items[begin : len(items) - end] for items in (old, new))
+    before, after = ({_bytes(item, "name", "$"): item for item in items} for items in lists)
+    return before, after
+
+
+def _tree_of(item: Item | None) -> TreeHash | None:
+    return None if item is None else TreeHash(item["digest"]["hash"])
 
 
 def check(payload: Mapping[str, Any]) -> dict[str, list[bytes]]:
