@@ -24,7 +24,18 @@ from casfs.digest import Digest
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
 IN_REMOTE = -1  # instead of an offset in a local pack
-PackPlace = tuple[str, int, int | None]  # name and size of the pack, offset of the plain bytes
+
+
+class PackPlace(NamedTuple):
+    """Where a blob is in a pack. `offset`: of its plain bytes, None in a cold pack."""
+
+    pack: str
+    pack_bytes: int
+    offset: int | None
+    blob_bytes: int
+    is_node: bool
+
+
 Wanted = Callable[[Mapping[HeadName, Head]], Collection[HeadName]]
 
 

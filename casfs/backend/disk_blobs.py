@@ -33,6 +33,7 @@ from casfs.backend.sqlite_statements import (
 )
 from casfs.digest import BlobHash, Digest, hash_bytes
 from casfs.errors import Corrupt, CorruptBlob, NotFound, Purged
+from casfs.packs.index import PackIndex
 
 BATCHED_ROW_MAX_BYTES = 1 << 16  # a longer row is read by itself, so that a batch stays small
 CONTENTS = (
@@ -41,7 +42,7 @@ CONTENTS = (
 )
 PLAIN = "SELECT size, data, pack, member FROM blobs WHERE hash = ? AND type IS NULL"
 PLACES = """
-SELECT b.hash, b.pack, b.member, p.name, p.size, p.kind
+SELECT b.hash, b.pack, b.member, p.name, p.size, p.kind, b.size, b.type IS NOT NULL
 FROM blobs b JOIN packs p ON p.id = b.pack WHERE b.hash IN
 """
 THAW = "UPDATE blobs SET pack = NULL, member = NULL WHERE hash = ? AND pack = ? AND member = ?"
@@ -256,12 +257,17 @@ class DiskBlobs(DiskPurging):
         locations: dict[str, PackPlace] = {}
         with self._db.read() as db:
             rows = rows_in(db, PLACES, [key_of(hash) for hash in hashes])
-        for key, pack, member, name, size, kind in rows:
+        indexes: dict[int, PackIndex] = {}
+        for key, pack, member, name, pack_bytes, kind, size, is_node in rows:
             offset = IN_REMOTE if kind == "remote" else None
             # Only a hot pack has plain bytes at an offset.
             if kind == "hot":
-                offset = self._packs.offset(pack, member)
-            locations[key.hex()] = name.hex(), size, offset
+                if pack not in indexes:
+                    indexes[pack] = self._packs.reader(pack).index
+                offset = indexes[pack].offset(member)
+            locations[key.hex()] = PackPlace(
+                name.hex(), pack_bytes, offset, blob_bytes=size, is_node=bool(is_node)
+            )
         return locations
 
     def _contents(self, hashes: list[str]) -> dict[str, _Content]:

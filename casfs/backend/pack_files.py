@@ -99,11 +99,6 @@ class PackFiles:
         CorruptBlob. `again`: nothing that is cached is used."""
         return self._at(hash, location, again).read(location[1])
 
-    def offset(self, pack: int, member: int) -> int:
-        """Returns where a member of a hot pack begins. Raises as `reader`."""
-        index = self.reader(pack).index
-        return index.frame(index.member(member).frame).offset
-
     def stream(self, hash: str, location: Place) -> BinaryIO:
         """As `read`, but returns a stream, which is not verified."""
         pieces = self._at(hash, location, again=True).pieces(location[1])

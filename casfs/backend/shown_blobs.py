@@ -70,7 +70,7 @@ class ShownBlobs:
                 raise NotFound(f"no blob {gone[0]} in this store")
             yield from self._blobs.get_many(batch)
 
-    def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
+    def places(self, hashes: Collection[str]) -> dict[str, capabilities.PackPlace]:
         if not isinstance(self._blobs, capabilities.Packed):
             return {}
         return self._blobs.places(self._visible(hashes))

@@ -13,26 +13,30 @@ and a directory on both sides has only its changed entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TypeAlias
 
-from casfs.backend.capabilities import IN_REMOTE, Following, Packed
+from casfs.backend.capabilities import IN_REMOTE, Following, Packed, PackPlace
 from casfs.backend.protocols import INLINE_MAX_BYTES, BlobInfo
-from casfs.digest import TreeHash, hash_bytes, is_hash
+from casfs.digest import Digest, TreeHash, hash_bytes, is_hash
 from casfs.errors import Corrupt, Invalid, NotFound, Refused
 from casfs.native import object_protection
 from casfs.native.erofs import devices
 from casfs.native.erofs.model import Attr, Directory, Extent, File, Node, Symlink, Whiteout
 from casfs.store.nodes import directory
-from casfs.store.nodes.directory import Entry, Properties, Subdirectory
+from casfs.store.nodes.directory import NANOS_PER_S, Entry, Properties, Subdirectory
 from casfs.store.store import Store
 from casfs.trees import dated, tree
-from casfs.trees.dated import DatedDirectory, DatedTree
+from casfs.trees.dated import DatedTree
 
 SHARD_LENGTH = 2  # characters of a hash that name a directory in `objects/`
 YEAR_2000 = 946_684_800  # default mtime in s, as in the mount
 METACOPY = (b"trusted.overlay.metacopy", b"")
 REDIRECT = b"trusted.overlay.redirect"
 EMPTY = hash_bytes(b"")
+MAX_LOCATED = 100_000
+Content: TypeAlias = bytes | str | Extent | None  # as in `casfs.native.erofs.model.File`
 
 
 class Cold(Refused):
@@ -53,6 +57,7 @@ class ImageTree:
         self._executable = Attr(0o755, *owner, YEAR_2000)
         self._link = Attr(0o777, *owner, YEAR_2000)
         self._is_cached = isinstance(store.backend, Following)
+        self._located: dict[str, tuple[int | None, Content]] = {}  # sizes and contents, by hash
         self._infos: dict[str, BlobInfo] = {}  # of the whole tree, where a look at each is dear
         self._protector = object_protection.ObjectProtector(store.root / "objects")
 
@@ -68,9 +73,7 @@ class ImageTree:
         """Returns the layer of the differences of the tree `new` from `old`, in times as well."""
         if not self._infos:
             self._look(new.tree)
-        after = dated.load(self._store, new)
-        attr = self._with_properties(self._executable, after.own)
-        return Directory(attr, self._changed(dated.load(self._store, old), after))
+        return Directory(self._directory_attr(new), self._changed(old, new))
 
     def _look(self, root: TreeHash) -> None:
         if self._is_cached and isinstance(self._store.blobs, Packed):
@@ -79,56 +82,65 @@ class ImageTree:
             self._store.blobs.places(files)  # brings them at once
             self._infos = self._store.blobs.info(files)
 
-    def _changed(self, old: DatedDirectory, new: DatedDirectory) -> Iterator[tuple[bytes, Node]]:
-        for name in old.entries.keys() - new.entries.keys():
+    def _changed(self, old: DatedTree, new: DatedTree) -> Iterator[tuple[bytes, Node]]:
+        old_directory = dated.load(self._store, old)
+        new_directory = dated.load(self._store, new)
+        for name in old_directory.entries.keys() - new_directory.entries.keys():
             yield name, Whiteout(self._regular)
-        plain = {}
-        for name, entry in new.entries.items():
-            last = old.entries.get(name)
+        changed = []
+        for name, entry in new_directory.entries.items():
+            last = old_directory.entries.get(name)
             if isinstance(entry, Subdirectory) and isinstance(last, Subdirectory):
-                before = old.subtree(last)
-                after = new.subtree(entry)
+                before = old_directory.subtree(last)
+                after = new_directory.subtree(entry)
                 if before != after:
                     yield name, self.changes(before, after)
             elif entry != last:
-                plain[name] = entry
-        yield from self._nodes(new, plain)
+                changed.append(name)
+        yield from self._nodes(new, changed)
 
     def directory(self, root: DatedTree) -> Directory:
-        own = dated.load(self._store, root).own
-        return Directory(self._with_properties(self._executable, own), self._entries(root))
+        return Directory(self._directory_attr(root), self._entries(root))
+
+    def _directory_attr(self, root: DatedTree) -> Attr:
+        recorded = dated.load_times(self._store, root)
+        own = tree.directory_properties(self._store, root.tree)
+        return self._attr(self._executable, own, recorded.own)
 
     def _entries(self, root: DatedTree) -> Iterator[tuple[bytes, Node]]:
-        directory = dated.load(self._store, root)
-        yield from self._nodes(directory, directory.entries)
+        # Of all that is directly below this one, so that a look-up is for some hundred files.
+        below = dated.preload_below(self._store, root)
+        loaded = (tree.load(self._store, directory.tree).values() for directory in below)
+        self._locate(chain.from_iterable(loaded))
+        yield from self._nodes(root, tree.load(self._store, root.tree))
 
-    def _nodes(
-        self, within: DatedDirectory, entries: Mapping[bytes, Entry]
-    ) -> Iterator[tuple[bytes, Node]]:
-        large = self._large(entries.values())
-        for name, entry in entries.items():
+    def _nodes(self, root: DatedTree, names: Iterable[bytes]) -> Iterator[tuple[bytes, Node]]:
+        entries = tree.load(self._store, root.tree)
+        recorded = dated.load_times(self._store, root)
+        self._locate([entries[name] for name in names])
+        for name in names:
+            entry = entries[name]
+            modified = recorded.entries.get(name)
             if isinstance(entry, directory.File):
-                attr = self._executable if entry.executable else self._regular
-                file = entry.digest.hash
-                size = entry.digest.size_bytes
-                attr = self._with_properties(attr, entry.properties)
-                if extent := large.get(file):
-                    yield name, File(attr, size, extent)
-                elif file in large and file == EMPTY:
-                    yield name, File(attr, size, b"")
-                elif file in large:
-                    target = f"/{file[:2]}/{file[2:]}".encode()
-                    yield (
-                        name,
-                        File(attr, size, content=None, xattrs=(METACOPY, (REDIRECT, target))),
-                    )
-                else:
-                    yield name, File(attr, size, file)
+                base = self._executable if entry.executable else self._regular
+                yield name, self._file(entry.digest, self._attr(base, entry.properties, modified))
             elif isinstance(entry, directory.Symlink):
                 kept = entry.properties and entry.properties._replace(unix_mode=None)
-                yield name, Symlink(self._with_properties(self._link, kept), entry.target)
+                yield name, Symlink(self._attr(self._link, kept, modified), entry.target)
             else:
-                yield name, self.directory(within.subtree(entry))
+                below = DatedTree(entry.digest.hash, recorded.below.get(name))
+                yield name, self.directory(below)
+
+    def _file(self, digest: Digest, attr: Attr) -> File:
+        hash, size = digest
+        stored_size, content = self._located[hash]
+        # Of what is inline the writer sees the bytes.
+        if stored_size is not None and stored_size != size:
+            raise _wrong_size(hash, stored_size, size)
+        if content is not None:
+            return File(attr, size, content)
+        target = f"/{hash[:2]}/{hash[2:]}".encode()
+        return File(attr, size, content=None, xattrs=(METACOPY, (REDIRECT, target)))
 
     def _check_paths(self, shard: bytes, hash: TreeHash) -> None:
         for name, entry in tree.load(self._store, hash).items():
@@ -139,51 +151,81 @@ class ImageTree:
                     " so it cannot be an image"
                 )
 
-    def _large(self, entries: Iterable[Entry]) -> dict[str, Extent | None]:
-        """Returns the hashes of entries with an extent in a pack, or (None) a file in `objects/` or
-        a place in a remote. Raises NotFound, Corrupt, Cold."""
+    def _locate(self, entries: Iterable[Entry]) -> None:
+        """Notes where the contents of files are, of those that are not known yet, by one look-up.
+        Raises NotFound, Corrupt, Cold."""
+        if len(self._located) > MAX_LOCATED:
+            self._located.clear()
         files: dict[str, int] = {
             entry.digest.hash: entry.digest.size_bytes
             for entry in entries
-            if isinstance(entry, directory.File)
+            if isinstance(entry, directory.File) and entry.digest.hash not in self._located
         }
+        if not files:
+            return
         places = {}
-        if files and isinstance(self._store.blobs, Packed):
+        if isinstance(self._store.blobs, Packed):
             places = self._store.blobs.places(files)
-        remote = {hash for hash, (_, _, offset) in places.items() if offset == IN_REMOTE}
-        candidate_sizes = {
-            hash: size for hash, size in files.items() if size > INLINE_MAX_BYTES or hash in remote
-        }
-        known = self._infos or (self._store.blobs.info(candidate_sizes) if candidate_sizes else {})
-        infos = {hash: known[hash] for hash in candidate_sizes if hash in known}
-        for hash, size in candidate_sizes.items():
-            if hash not in infos:
-                raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
-            if infos[hash].size != size:
-                raise Corrupt(f"blob {hash} has {infos[hash].size} bytes, its tree says {size}")
-        large: dict[str, Extent | None] = {hash: None for hash in infos if infos[hash].type is None}
-        for hash in large:
-            if hash in remote:
-                self.remote |= hash != EMPTY
-                continue
-            if hash in places:
-                pack, whole, offset = places[hash]
-                if offset is None:
-                    raise Cold(f"blob {hash} is in a cold pack")
-                large[hash] = devices.extent(pack, whole, offset)
+        objects = {}
+        for hash, size in files.items():
+            place = places.get(hash)
+            if size <= INLINE_MAX_BYTES and (place is None or place.offset != IN_REMOTE):
+                self._located[hash] = None, hash
+            elif place is None:
+                objects[hash] = size
             else:
-                self._protector.protect(hash, candidate_sizes[hash])
-                self.remote |= self._is_cached  # it may be evicted
+                self._located[hash] = place.blob_bytes, self._packed(hash, place)
+        if objects:
+            self._locate_objects(objects)
+
+    def _packed(self, hash: str, place: PackPlace) -> Content:
+        """Returns the content of a file in a pack; None in a remote. Raises Cold, Corrupt."""
+        if place.is_node:
+            return hash
+        if place.offset is None:
+            raise Cold(f"blob {hash} is in a cold pack")
+        if place.offset == IN_REMOTE:
+            self.remote |= hash != EMPTY
+            return b"" if hash == EMPTY else None
+        if self._content:
+            self._store.blobs.open(hash).close()
+        return devices.extent(place.pack, place.pack_bytes, place.offset)
+
+    def _locate_objects(self, files: dict[str, int]) -> None:
+        """Notes files that have one in `objects/`; a node is inline. Raises as `_locate`."""
+        infos = self._infos or self._store.blobs.info(files)
+        for hash, size in files.items():
+            info = infos.get(hash)
+            if info is None:
+                raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
+            if info.type is not None:
+                self._located[hash] = info.size, hash
+                continue
+            if info.size != size:
+                raise _wrong_size(hash, info.size, size)
+            self._protector.protect(hash, size)
+            self.remote |= self._is_cached  # it may be evicted
             if self._content:
                 self._store.blobs.open(hash).close()
-        return large
+            self._located[hash] = size, None
 
-    def _with_properties(self, attr: Attr, own: Properties | None) -> Attr:
-        if own is None:
-            return attr
-        mode = attr.mode if own.unix_mode is None else own.unix_mode & 0o7777
-        seconds, nanos = own.mtime or (YEAR_2000, 0)
-        return Attr(mode, *self._owner, seconds, nanos)
+    def _attr(self, base: Attr, own: Properties | None, modified_ns: int | None) -> Attr:
+        """Returns the attributes of an entry: what was preserved of it, else the time that was
+        recorded beside it, else the defaults."""
+        mode = base.mode
+        if own is not None and own.unix_mode is not None:
+            mode = own.unix_mode & 0o7777
+        elif modified_ns is None and own is None:
+            return base
+        if own is not None and own.mtime is not None:
+            return Attr(mode, *self._owner, *own.mtime)
+        if modified_ns is None:
+            return Attr(mode, *self._owner, YEAR_2000)
+        return Attr(mode, *self._owner, *divmod(modified_ns, NANOS_PER_S))
+
+
+def _wrong_size(hash: str, stored: int, stated: int) -> Corrupt:
+    return Corrupt(f"blob {hash} has {stored} bytes, its tree says {stated}")
 
 
 def _is_file_of(entry: Entry, hash: str) -> bool:

@@ -79,6 +79,14 @@ class PackIndex:
             raise self._corrupt(f"member {number} has no type {type}")
         return Member(hash.hex(), size, frame=frame, offset=offset, type=self._types[type])
 
+    def offset(self, number: int) -> int:
+        """Returns where the frame of a member begins, in a pack without compression its plain
+        bytes. Raises Corrupt."""
+        if not 0 <= number < self.members:
+            raise self._corrupt(f"it has no member {number}")
+        _, _, frame, _, _ = MEMBER.unpack_from(self.data, self._members + number * MEMBER.size)
+        return self.frame(frame).offset
+
     def frames_of(self, number: int) -> Iterator[int]:
         """Yields the frames in which a member lies. Raises Corrupt."""
         member = self.member(number)

@@ -7,20 +7,22 @@ recorded with. A mtime that the tree itself has (`--preserve`) stands above thes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from casfs.digest import TimesHash, TreeHash
-from casfs.errors import Corrupt, NotFound
+from casfs.errors import CasfsError, Corrupt, NotFound
 from casfs.store.nodes import times
 from casfs.store.nodes.directory import NANOS_PER_S, Entry, Properties, Subdirectory
 from casfs.store.nodes.times import UNKNOWN, Names, Times, TimesRef
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
-from casfs.trees.directory_cache import loaded
+from casfs.trees.directory_cache import keep, loaded
 from casfs.trees.tree import split_path
 
 TIMES_MARK = "@"
+MAX_PRELOADED_BYTES = 1 << 22  # of directory nodes; so many surely stay in the cache
 
 
 class DatedTree(NamedTuple):
@@ -68,11 +70,19 @@ def load_times(store: Store, root: DatedTree) -> Times:
     if directory_times is not None:
         return directory_times
     generation = store.cache.generation
-    payload = store.node(root.times, "times").payload
+    return _keep_times(store, root, store.node(root.times, "times").payload, generation)
+
+
+def _keep_times(
+    store: Store, root: DatedTree, payload: Mapping[str, Any], generation: int
+) -> Times:
+    """Decodes and caches the times of a directory that were read. `generation`: of the cache before
+    that. Raises NotFound, Corrupt."""
     try:
         directory_times = times.decode(_names(store, root.tree), payload)
     except ValueError:
         raise Corrupt(f"times {root.times}: not of directory {root.tree}") from None
+    key = f"{root.tree}{root.times}"
     store.cache.put(
         key,
         directory_times,
@@ -80,6 +90,35 @@ def load_times(store: Store, root: DatedTree) -> Times:
         generation,
     )
     return directory_times
+
+
+def preload_below(store: Store, root: DatedTree) -> list[DatedTree]:
+    """Reads the directories directly below one, and their times, by one look-up for all; returns
+    those that are cached now. What cannot be read is left to who loads it. Raises NotFound,
+    Corrupt for `root` itself."""
+    recorded = load_times(store, root)
+    below: list[DatedTree] = []
+    size_bytes = 0
+    for entry in loaded(store, root.tree).entries.values():
+        if isinstance(entry, Subdirectory) and size_bytes < MAX_PRELOADED_BYTES:
+            size_bytes += entry.digest.size_bytes
+            below.append(DatedTree(entry.digest.hash, recorded.below.get(entry.name)))
+    generation = store.cache.generation
+    hashes = {directory.tree for directory in below if store.cache.get(directory.tree) is None}
+    dates = {
+        directory.times
+        for directory in below
+        if directory.times and store.cache.get(directory.tree + directory.times) is None
+    }
+    nodes = store.readable_nodes([*hashes, *dates])
+    payloads: dict[str, Any] = {node.type + node.hash: node.payload for node in nodes}
+    for directory in below:
+        with suppress(CasfsError):
+            if payload := payloads.get(f"directory{directory.tree}"):
+                keep(store, directory.tree, payload, generation)
+            if payload := payloads.get(f"times{directory.times}"):
+                _keep_times(store, directory, payload, generation)
+    return [directory for directory in below if store.cache.get(directory.tree) is not None]
 
 
 def subtree(store: Store, root: DatedTree, path: bytes) -> DatedTree:

@@ -7,7 +7,8 @@ every reader of a tree sees the size of what it will read. `PurgedContents` clea
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, Invalid
@@ -40,18 +41,23 @@ def directory_properties(store: Store, hash: TreeHash) -> Properties | None:
 
 def loaded(store: Store, hash: TreeHash) -> Loaded:
     """Raises as `load`."""
-    replaced = store.purged.replaced()  # first: it may clear the cache
+    store.purged.replaced()  # first: it may clear the cache
     generation = store.cache.generation
     loaded_directory: Loaded | None = store.cache.get(hash)
     if loaded_directory is not None:
         return loaded_directory
-    payload = store.node(hash, "directory").payload
+    return keep(store, hash, store.node(hash, "directory").payload, generation)
+
+
+def keep(store: Store, hash: str, payload: Mapping[str, Any], generation: int) -> Loaded:
+    """Decodes and caches a directory node that was read. `generation`: of the cache before that.
+    Raises Corrupt."""
     try:
         entries = directory.decode(payload)
         loaded_directory = Loaded(entries, directory.properties(payload))
     except (Invalid, KeyError, TypeError) as error:
         raise Corrupt(f"directory {hash}: {error}") from None
-    if replaced:
+    if store.purged.replaced():
         loaded_directory = _without_purged(store, loaded_directory)
     store.cache.put(hash, loaded_directory, len(loaded_directory.entries) + 1, generation)
     return loaded_directory

@@ -23,6 +23,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from casfs.backend.capabilities import PackPlace
 from casfs.backend.lazy_packs import SHARED, NotLocal, waiting
 from casfs.backend.postgres.cache import Cache
 from casfs.backend.postgres.connection import Pool
@@ -105,7 +106,7 @@ class PostgresBlobs(PostgresRepair):
                 remaining = chain(batch[done + 1 :], remaining)
                 yield self.get(batch[done]).data
 
-    def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
+    def places(self, hashes: Collection[str]) -> dict[str, PackPlace]:
         self._need(self._local.blobs.missing(hashes))
         return self._local.blobs.places(hashes)
 

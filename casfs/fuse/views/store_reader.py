@@ -123,6 +123,11 @@ class StoreReader:
         """Returns the times of a directory that is referred to. Raises Corrupt."""
         return self._load(lambda: dated.load_times(self.store, root), root.tree)
 
+    def preload_below(self, root: DatedTree) -> None:
+        """Reads the directories directly below one, for `times`, `preserved` and `entries`. Raises
+        Corrupt."""
+        self._load(lambda: dated.preload_below(self.store, root), root.tree)
+
     def preserved(self, hash: TreeHash) -> Properties | None:
         """Returns the preserved properties of a directory itself. Raises Corrupt."""
         return self._load(lambda: tree.directory_properties(self.store, hash), hash)

@@ -95,6 +95,9 @@ class TreeDirectory(Directory):
         """Makes no vnodes for the skipped entries: a large directory may be listed by several
         processes at once."""
         recorded = self._reader.times(self._root)
+        if count == 0:
+            # The listing shows the time of each directory below, which is in its own nodes.
+            self._reader.preload_below(self._root)
         for name, entry in islice(self._reader.entries(self._root.tree).items(), count, None):
             yield name, self._vnode(entry, recorded)
 

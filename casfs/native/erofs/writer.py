@@ -209,7 +209,7 @@ class _Image:
         if short is None:
             short = self._short[attr] = _check(attr, self._epoch)
         short = short and size <= 0xFFFF_FFFF and nlink <= 0xFFFF
-        encoded = self._xattrs.encode(xattr_pairs)
+        encoded = self._xattrs.encode(xattr_pairs) if xattr_pairs else b""
         head = (SLOT if short else 2 * SLOT) + len(encoded)
         meta = self._meta
         inode_offset = -(-len(meta) // SLOT) * SLOT
