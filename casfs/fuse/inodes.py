@@ -13,15 +13,17 @@ then: ESTALE.
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable
 
-from casfs.fuse.inode_table import ROOT, InodeTable
-from casfs.fuse.views.vnode import Directory, Vnode
+from casfs.fuse.inode_table import ROOT, InodeTable, NewInode
+from casfs.fuse.views.vnode import Directory, PlainEntry, Vnode
 
 MAX_INODE = 1 << 60
 MIN_INODE = 2
 RECENT_VNODES = 1 << 14
+HALVES = struct.Struct(">QQ")  # of a key
 
 
 def inode_number(key: bytes) -> int:
@@ -32,6 +34,47 @@ def inode_number(key: bytes) -> int:
 def key_check(key: bytes) -> int:
     """Returns the second half of a key, which distinguishes two keys with one number."""
     return int.from_bytes(key[8:16], "big")
+
+
+class ListedInodes:
+    """The inodes of one reply to a listing, which are counted at once, when it is made."""
+
+    def __init__(self, inodes: Inodes, parent: int) -> None:
+        self._inodes = inodes
+        self._table = inodes.table
+        self._parent = parent
+        self._checks: dict[int, int] = {}  # of new numbers
+        self._rows: list[NewInode] = []
+
+    def add(self, entry: PlainEntry) -> int:
+        """Returns the number of an entry."""
+        preferred: int
+        check: int
+        preferred, check = HALVES.unpack(entry.key)
+        ino = MIN_INODE + preferred % (MAX_INODE - MIN_INODE)
+        displaced = self._inodes.displaced
+        if displaced:
+            ino = displaced.get(entry.key, ino)
+        while True:
+            taken = self._checks.get(ino)
+            is_new = taken is None
+            if is_new:
+                taken = self._table.check(ino)
+            if taken is None or taken == check:
+                break
+            ino = ino + 1 if ino + 1 < MAX_INODE else MIN_INODE
+            displaced[entry.key] = ino
+        self._checks[ino] = check
+        self._rows.append(NewInode(ino, check, entry.name, is_new and taken is None))
+        return ino
+
+    def drop_last(self) -> None:
+        """The last entry did not fit into the reply."""
+        del self._checks[self._rows.pop().ino]
+
+    def count(self) -> None:
+        """Counts one lookup of each. Raises OSError."""
+        self._table.add_lookups(self._parent, self._rows)
 
 
 class Inodes:
@@ -48,7 +91,7 @@ class Inodes:
         self._root = root
         self._on_removed = on_removed
         self._recent: OrderedDict[int, Vnode] = OrderedDict()
-        self._displaced: dict[bytes, int] = {}  # keys that did not get their preferred number
+        self.displaced: dict[bytes, int] = {}  # keys that did not get their preferred number
 
     def __len__(self) -> int:
         return len(self.table)
@@ -72,16 +115,20 @@ class Inodes:
         vnode = parent.lookup(inode.name)
         if vnode is None or key_check(vnode.key) != inode.check:
             return None
-        if ino != inode_number(vnode.key) and self._displaced.setdefault(vnode.key, ino) != ino:
+        if ino != inode_number(vnode.key) and self.displaced.setdefault(vnode.key, ino) != ino:
             return None
         vnode.ino = ino
         return vnode
+
+    def listed(self, parent: int) -> ListedInodes:
+        """Returns what takes the entries of a reply to a listing of `parent`."""
+        return ListedInodes(self, parent)
 
     def intern(self, vnode: Vnode) -> Vnode:
         """Returns the recent vnode with this key, else `vnode` itself with its number set. A live
         vnode is always the newer object."""
         wanted = key_check(vnode.key)
-        ino = self._displaced.get(vnode.key) or inode_number(vnode.key)
+        ino = self.displaced.get(vnode.key) or inode_number(vnode.key)
         while True:
             recent = self._recent.get(ino)
             if recent is not None and recent.key == vnode.key and not vnode.live:
@@ -90,7 +137,7 @@ class Inodes:
             if taken is None or taken == wanted:
                 break
             ino = ino + 1 if ino + 1 < MAX_INODE else MIN_INODE
-            self._displaced[vnode.key] = ino
+            self.displaced[vnode.key] = ino
         vnode.ino = ino
         return vnode
 
@@ -102,8 +149,8 @@ class Inodes:
     def forget(self, ino: int, lookups: int) -> None:
         for removed in self.table.forget(ino, lookups):
             vnode = self._recent.pop(removed, None)
-            if vnode is not None and self._displaced:
-                self._displaced.pop(vnode.key, None)
+            if vnode is not None and self.displaced:
+                self.displaced.pop(vnode.key, None)
             self._on_removed(removed)
 
     def _remember(self, vnode: Vnode) -> None:

@@ -28,12 +28,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from casfs.errors import CasfsError
 from casfs.fuse.inode_table import ROOT, InodeTable
 from casfs.fuse.inodes import Inodes, inode_number
-from casfs.fuse.listing import DirectoryItem, Listing, ListingCursors
+from casfs.fuse.listing import DirectoryItem, Item, Listing, ListingCursors
 from casfs.fuse.views.errors import LOGGED, Denied, errno_of
 from casfs.fuse.views.files import BrokenFile, LiveFile
 from casfs.fuse.views.stats import Stats
@@ -286,14 +286,18 @@ class Session:
 
     # -- directories --------------------------------------------------------------------------
 
-    def listing(self, ino: int, offset: int) -> Listing:
+    def listing(self, ino: int, offset: int) -> Listing[DirectoryItem]:
         """Returns the listing of a directory from `offset` on."""
         return self._cursors.open(ino, self.directory(ino), offset)
 
-    def save_cursor(self, listing: Listing) -> None:
+    def plain_listing(self, ino: int, offset: int) -> Listing[Item]:
+        """The same, without vnodes where the directory does without them."""
+        return self._cursors.open_plain(ino, self.directory(ino), offset)
+
+    def save_cursor(self, listing: Listing[Any]) -> None:
         self._cursors.save(listing)
 
-    def listing_entry(self, listing: Listing, item: DirectoryItem) -> Entry:
+    def listing_entry(self, listing: Listing[Any], item: DirectoryItem) -> Entry:
         """As `entry`, but an error does not fail the listing: the name is listed, and a lookup
         of it raises the error."""
         vnode = item.vnode
@@ -304,7 +308,7 @@ class Session:
             mode = READ_DIRECTORY if isinstance(vnode, Directory) else READ_FILE
             return Entry(vnode.ino, Attr(mode, 0, Y2000_NS), attr_timeout=0.0, entry_timeout=0.0)
 
-    def count_lookup(self, listing: Listing, item: DirectoryItem) -> None:
+    def count_lookup(self, listing: Listing[Any], item: DirectoryItem) -> None:
         """Counts one lookup of an item that was sent with its attributes."""
         if item.counted:
             self.inodes.add_lookup(item.vnode, listing.ino, item.name)

@@ -163,33 +163,33 @@ class ImageTree:
         }
         if not files:
             return
-        places = {}
+        locations = {}
         if isinstance(self._store.blobs, Packed):
-            places = self._store.blobs.places(files)
+            locations = self._store.blobs.places(files)
         objects = {}
         for hash, size in files.items():
-            place = places.get(hash)
-            if size <= INLINE_MAX_BYTES and (place is None or place.offset != IN_REMOTE):
+            location = locations.get(hash)
+            if size <= INLINE_MAX_BYTES and (location is None or location.offset != IN_REMOTE):
                 self._located[hash] = None, hash
-            elif place is None:
+            elif location is None:
                 objects[hash] = size
             else:
-                self._located[hash] = place.blob_bytes, self._packed(hash, place)
+                self._located[hash] = location.blob_bytes, self._packed(hash, location)
         if objects:
             self._locate_objects(objects)
 
-    def _packed(self, hash: str, place: PackPlace) -> Content:
+    def _packed(self, hash: str, location: PackPlace) -> Content:
         """Returns the content of a file in a pack; None in a remote. Raises Cold, Corrupt."""
-        if place.is_node:
+        if location.is_node:
             return hash
-        if place.offset is None:
+        if location.offset is None:
             raise Cold(f"blob {hash} is in a cold pack")
-        if place.offset == IN_REMOTE:
+        if location.offset == IN_REMOTE:
             self.remote |= hash != EMPTY
             return b"" if hash == EMPTY else None
         if self._content:
             self._store.blobs.open(hash).close()
-        return devices.extent(place.pack, place.pack_bytes, place.offset)
+        return devices.extent(location.pack, location.pack_bytes, location.offset)
 
     def _locate_objects(self, files: dict[str, int]) -> None:
         """Notes files that have one in `objects/`; a node is inline. Raises as `_locate`."""

@@ -232,7 +232,7 @@ def _hot(store: Store, root: DatedTree, action: Callable[[], Made]) -> Made:
             assert isinstance(store.blobs, Packed)
             places = store.blobs.places({file.digest.hash for file in files})
             store.backend.tiers.warm(
-                {hash for hash, place in places.items() if place.offset is None}
+                {hash for hash, location in places.items() if location.offset is None}
             )
     return action()
 

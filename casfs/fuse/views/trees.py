@@ -36,6 +36,7 @@ from casfs.fuse.views.vnode import (
     Attr,
     Directory,
     Link,
+    PlainEntry,
     Vnode,
     child_key,
     make_key,
@@ -95,11 +96,29 @@ class TreeDirectory(Directory):
         """Makes no vnodes for the skipped entries: a large directory may be listed by several
         processes at once."""
         recorded = self._reader.times(self._root)
+        for name, entry in islice(self._reader.entries(self._root.tree).items(), count, None):
+            yield name, self._vnode(entry, recorded)
+
+    def plain_entries_after(self, count: int) -> Iterable[PlainEntry]:
+        recorded = self._reader.times(self._root)
         if count == 0:
             # The listing shows the time of each directory below, which is in its own nodes.
             self._reader.preload_below(self._root)
         for name, entry in islice(self._reader.entries(self._root.tree).items(), count, None):
-            yield name, self._vnode(entry, recorded)
+            if isinstance(entry, File):
+                yield self._plain_file(entry, recorded.entries.get(name))
+            else:
+                vnode = self._vnode(entry, recorded)
+                mode, size, mtime_ns, _ = vnode.attr()
+                yield PlainEntry(name, vnode.key, mode, size, mtime_ns)
+
+    def _plain_file(self, file: File, modified_ns: int | None) -> PlainEntry:
+        name, (hash, size), executable, properties = file
+        mode, mtime_ns = _attributes(
+            EXECUTABLE_MODE if executable else FILE_MODE, properties, modified_ns
+        )
+        key = self._key(name, hash.encode(), mode=mode, mtime_ns=mtime_ns)
+        return PlainEntry(name, key, mode, size, mtime_ns)
 
     def _vnode(self, entry: Entry, recorded: Times) -> Vnode:
         modified = recorded.entries.get(entry.name)

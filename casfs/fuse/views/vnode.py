@@ -133,6 +133,17 @@ class Link(Vnode):
         return Attr(LINK, len(self.target), self._mtime_ns)
 
 
+class PlainEntry(NamedTuple):
+    """A name in a `fixed` directory with all that a listing says of it, so that no vnode is made
+    for it: a listing may have a hundred thousand, and few of them are opened."""
+
+    name: bytes
+    key: bytes
+    mode: int
+    size: int
+    mtime_ns: int
+
+
 class Directory(Vnode):
     """`ready`: False if a new listing may take long to begin; then call `prepare` before it, in any
     thread, once the directory is opened."""
@@ -165,3 +176,7 @@ class Directory(Vnode):
     def entries_after(self, count: int) -> Iterable[tuple[bytes, Vnode]]:
         """The same without the first `count`."""
         return islice(self.entries(), count, None)
+
+    def plain_entries_after(self, count: int) -> Iterable[PlainEntry] | None:
+        """The same as values; None where this directory's entries need vnodes."""
+        return None
