@@ -70,6 +70,7 @@ SMALLEST = {
     "web --dir {work} --threads 1 --steps 20 --files 200 --starts 2 pages": (),
     "web --dir {work} --rate 50 --seconds 3 --at-once 1 latency": WITH_BROWSER,
     "worktree --dir {work} --files 200 --tracked 20 --rounds 1": (needs("git"),),
+    "workspaces_ignored --dir {work} --mib 1 --files 10 --threads 2": (AS_ROOT,),
     "workspaces --dir {work} --tree {tree} --rounds 1 --states 2 first space": (
         needs("git", "zstd"),
     ),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from casfs.fuse import inode_table as tables
-from casfs.fuse.inode_table import ROOT, Inode, InodeTable
+from casfs.fuse.inode_table import ROOT, Inode, InodeTable, NewInode
 
 NAMES = st.integers(0, 255).map(lambda length: b"n" * length)
 
@@ -160,3 +160,39 @@ def test_a_full_table_is_an_error_and_stays_sound(monkeypatch: pytest.MonkeyPatc
     table.add_lookup(99, 99, ROOT, b"n")
     assert table.get(99) == Inode(99, ROOT, 99, 1, 0, b"n")
     table.close()
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.integers(20, 400), NAMES), max_size=60, unique_by=lambda x: x[0]),
+            st.integers(2, 19),
+            st.integers(1, 3),
+        ),
+        max_size=12,
+    )
+)
+def test_lookups_at_once_equal_those_one_by_one(
+    listings: list[tuple[list[tuple[int, bytes]], int, int]],
+) -> None:
+    """Also in a table with free slots, and one that grows meanwhile."""
+    table, model = InodeTable(), Model({ROOT: Inode(ROOT, 0, 0, 1, 0, b"")})
+    try:
+        for parent in range(2, 20):
+            table.add_lookup(parent, parent, ROOT, b"d")
+            model.add_lookup(parent, parent, ROOT, b"d")
+        for entries, parent, forgotten in listings:
+            is_new = {ino: table.check(ino) is None for ino, _ in entries}
+            table.add_lookups(
+                parent, [NewInode(ino, ino, name, is_new[ino]) for ino, name in entries]
+            )
+            for ino, name in sorted(entries, key=lambda entry: not is_new[entry[0]]):
+                model.add_lookup(ino, ino, parent, name)
+            same(table, model)
+            for ino, _ in entries[::2]:
+                table.forget(ino, forgotten)
+                model.forget(ino, forgotten)
+            same(table, model)
+    finally:
+        table.close()

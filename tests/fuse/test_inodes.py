@@ -10,7 +10,7 @@ from casfs.fuse import inodes
 from casfs.fuse.inode_table import ROOT
 from casfs.fuse.inodes import MAX_INODE, Inodes, inode_number, key_check
 from casfs.fuse.views.files import LiveFile, TextFile
-from casfs.fuse.views.vnode import Directory, Vnode, child_key, make_key
+from casfs.fuse.views.vnode import Directory, PlainEntry, Vnode, child_key, make_key
 
 
 class Folder(Directory):
@@ -183,3 +183,40 @@ def test_probing_wraps_inside_the_range(root: Folder) -> None:
     table.add_lookup(table.intern(second), ROOT, b"2")
     assert (first.ino, second.ino) == (last, 2)
     assert key_check(first.key) != key_check(second.key)
+
+
+def plain(key: bytes, name: bytes) -> PlainEntry:
+    return PlainEntry(name, key, 0o100644, 1, 2)
+
+
+def test_listed_entries_get_the_numbers_that_vnodes_get(root: Folder) -> None:
+    one, other = Inodes(root), Inodes(root)
+    keys = {name: child_key(root.key, name) for name in (b"a", b"b")}
+    listed = one.listed(ROOT)
+    numbers = [listed.add(plain(key, name)) for name, key in keys.items()]
+    assert len(one) == 1, "nothing is counted before the reply"
+    listed.count()
+    assert numbers == [look_up(other, root, name).ino for name in keys]
+    rows = [one.table.get(number) for number in numbers]
+    assert rows == [other.table.get(number) for number in numbers]
+    vnode = one.get(numbers[0])
+    assert vnode is not None
+    assert vnode.key == keys[b"a"]
+
+
+def test_listed_entries_with_one_number_are_told_apart(root: Folder) -> None:
+    table = Inodes(root)
+    key = child_key(root.key, b"a")
+    known = look_up(table, root, b"a")
+    listed = table.listed(ROOT)
+    clashing = [clash(key, b"%d" % number).key for number in range(3)]
+    numbers = [listed.add(plain(other, b"%d" % at)) for at, other in enumerate(clashing)]
+    assert len({known.ino, *numbers}) == 4
+    listed.drop_last()
+    listed.count()
+    assert table.table.get(numbers[2]) is None, "it was not sent"
+    again = table.listed(ROOT)
+    assert [again.add(plain(other, b"%d" % at)) for at, other in enumerate(clashing)] == numbers
+    again.count()
+    lookups = [table.table.get(number) for number in numbers]
+    assert [row.lookups for row in lookups if row is not None] == [2, 2, 1]
