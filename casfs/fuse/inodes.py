@@ -45,6 +45,7 @@ class ListedInodes:
         self._parent = parent
         self._checks: dict[int, int] = {}  # of new numbers
         self._rows: list[NewInode] = []
+        self._entries: list[PlainEntry] = []
 
     def add(self, entry: PlainEntry) -> int:
         """Returns the number of an entry."""
@@ -66,15 +67,19 @@ class ListedInodes:
             displaced[entry.key] = ino
         self._checks[ino] = check
         self._rows.append(NewInode(ino, check, entry.name, is_new and taken is None))
+        self._entries.append(entry)
         return ino
 
     def drop_last(self) -> None:
         """The last entry did not fit into the reply."""
         del self._checks[self._rows.pop().ino]
+        self._entries.pop()
 
     def count(self) -> None:
         """Counts one lookup of each. Raises OSError."""
         self._table.add_lookups(self._parent, self._rows)
+        for row, entry in zip(self._rows, self._entries, strict=True):
+            self._inodes.remember(row.ino, entry)
 
 
 class Inodes:
@@ -90,7 +95,7 @@ class Inodes:
         self.table = InodeTable() if table is None else table
         self._root = root
         self._on_removed = on_removed
-        self._recent: OrderedDict[int, Vnode] = OrderedDict()
+        self._recent: OrderedDict[int, Vnode | PlainEntry] = OrderedDict()
         self.displaced: dict[bytes, int] = {}  # keys that did not get their preferred number
 
     def __len__(self) -> int:
@@ -99,10 +104,14 @@ class Inodes:
     def get(self, ino: int) -> Vnode | None:
         """Returns None if the inode is not in the table, or its name resolves to another vnode."""
         vnode = self._recent.get(ino)
+        if isinstance(vnode, PlainEntry):
+            vnode = vnode.directory.vnode_of(vnode)
+            vnode.ino = ino
+            self._recent[ino] = vnode
         if vnode is None and ino != ROOT:
             vnode = self._rebuild_vnode(ino)
             if vnode is not None:
-                self._remember(vnode)
+                self.remember(ino, vnode)
         return vnode if ino != ROOT else self._root
 
     def _rebuild_vnode(self, ino: int) -> Vnode | None:
@@ -131,7 +140,7 @@ class Inodes:
         ino = self.displaced.get(vnode.key) or inode_number(vnode.key)
         while True:
             recent = self._recent.get(ino)
-            if recent is not None and recent.key == vnode.key and not vnode.live:
+            if isinstance(recent, Vnode) and recent.key == vnode.key and not vnode.live:
                 return recent
             taken = self.table.check(ino)
             if taken is None or taken == wanted:
@@ -144,7 +153,7 @@ class Inodes:
     def add_lookup(self, vnode: Vnode, parent: int, name: bytes) -> None:
         """Counts one lookup of a vnode that `intern` returned. Raises OSError."""
         self.table.add_lookup(vnode.ino, key_check(vnode.key), parent, name)
-        self._remember(vnode)
+        self.remember(vnode.ino, vnode)
 
     def forget(self, ino: int, lookups: int) -> None:
         for removed in self.table.forget(ino, lookups):
@@ -153,8 +162,9 @@ class Inodes:
                 self.displaced.pop(vnode.key, None)
             self._on_removed(removed)
 
-    def _remember(self, vnode: Vnode) -> None:
+    def remember(self, ino: int, vnode: Vnode | PlainEntry) -> None:
+        """Keeps what an inode is, among the recent ones."""
         recent = self._recent
-        recent[vnode.ino] = vnode
+        recent[ino] = vnode
         if len(recent) > RECENT_VNODES:
             recent.popitem(last=False)

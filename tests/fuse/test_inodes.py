@@ -33,6 +33,10 @@ class Folder(Directory):
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         raise NotImplementedError
 
+    def vnode_of(self, entry: PlainEntry) -> Vnode:
+        vnode: Vnode = entry.source
+        return vnode
+
 
 @pytest.fixture
 def root() -> Folder:
@@ -186,7 +190,7 @@ def test_probing_wraps_inside_the_range(root: Folder) -> None:
 
 
 def plain(key: bytes, name: bytes) -> PlainEntry:
-    return PlainEntry(name, key, 0o100644, 1, 2)
+    return PlainEntry(name, key, 0o100644, 1, 2, Folder(key, {}, {}), TextFile(key, name))
 
 
 def test_listed_entries_get_the_numbers_that_vnodes_get(root: Folder) -> None:
@@ -201,7 +205,8 @@ def test_listed_entries_get_the_numbers_that_vnodes_get(root: Folder) -> None:
     assert rows == [other.table.get(number) for number in numbers]
     vnode = one.get(numbers[0])
     assert vnode is not None
-    assert vnode.key == keys[b"a"]
+    assert (vnode.key, vnode.ino) == (keys[b"a"], numbers[0])
+    assert one.get(numbers[0]) is vnode, "made once"
 
 
 def test_listed_entries_with_one_number_are_told_apart(root: Folder) -> None:

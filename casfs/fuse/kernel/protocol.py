@@ -154,7 +154,7 @@ def pack_direntplus(
 
 def pack_plain_direntplus(ino: int, item: PlainItem, owner: tuple[int, int]) -> bytes:
     """The same of an entry that the kernel may keep for good."""
-    offset, (name, _, mode, size, mtime_ns) = item
+    offset, (name, _, mode, size, mtime_ns, _, _) = item
     seconds, nanos = divmod(mtime_ns, SECOND_NS)
     seconds &= UINT64_MASK
     length = len(name)

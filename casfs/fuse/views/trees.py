@@ -110,7 +110,22 @@ class TreeDirectory(Directory):
             else:
                 vnode = self._vnode(entry, recorded)
                 mode, size, mtime_ns, _ = vnode.attr()
-                yield PlainEntry(name, vnode.key, mode, size, mtime_ns)
+                yield PlainEntry(
+                    name, vnode.key, mode, size, mtime_ns=mtime_ns, directory=self, source=vnode
+                )
+
+    def vnode_of(self, entry: PlainEntry) -> Vnode:
+        source = entry.source
+        if isinstance(source, Vnode):
+            return source
+        return BlobFile(
+            entry.key,
+            self._reader.blobs,
+            hash=source.digest.hash,
+            size=entry.size,
+            mode=entry.mode,
+            mtime_ns=entry.mtime_ns,
+        )
 
     def _plain_file(self, file: File, modified_ns: int | None) -> PlainEntry:
         name, (hash, size), executable, properties = file
@@ -118,7 +133,7 @@ class TreeDirectory(Directory):
             EXECUTABLE_MODE if executable else FILE_MODE, properties, modified_ns
         )
         key = self._key(name, hash.encode(), mode=mode, mtime_ns=mtime_ns)
-        return PlainEntry(name, key, mode, size, mtime_ns)
+        return PlainEntry(name, key, mode, size, mtime_ns=mtime_ns, directory=self, source=file)
 
     def _vnode(self, entry: Entry, recorded: Times) -> Vnode:
         modified = recorded.entries.get(entry.name)

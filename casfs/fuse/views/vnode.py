@@ -27,7 +27,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from casfs.digest import Hasher
 
@@ -134,14 +134,16 @@ class Link(Vnode):
 
 
 class PlainEntry(NamedTuple):
-    """A name in a `fixed` directory with all that a listing says of it, so that no vnode is made
-    for it: a listing may have a hundred thousand, and few of them are opened."""
+    """A name in a `fixed` directory with all that a listing says of it: most vnodes are made only
+    when they are opened, by `directory.vnode_of`, from `source`."""
 
     name: bytes
     key: bytes
     mode: int
     size: int
     mtime_ns: int
+    directory: Directory
+    source: Any
 
 
 class Directory(Vnode):
@@ -180,3 +182,7 @@ class Directory(Vnode):
     def plain_entries_after(self, count: int) -> Iterable[PlainEntry] | None:
         """The same as values; None where this directory's entries need vnodes."""
         return None
+
+    def vnode_of(self, entry: PlainEntry) -> Vnode:
+        """Returns the vnode of an entry that `plain_entries_after` has yielded."""
+        raise NotImplementedError
