@@ -69,7 +69,7 @@ class Inode(NamedTuple):
     name: bytes
 
 
-class NewInode(NamedTuple):
+class ListedInode(NamedTuple):
     """An inode of a listing. `is_new`: it is not in the table."""
 
     ino: int
@@ -164,9 +164,13 @@ class InodeTable:
         lookups, children = COUNTS.unpack_from(self._map, row_offset + COUNTS_AT)
         COUNTS.pack_into(self._map, row_offset + COUNTS_AT, lookups + 1, children)
 
-    def add_lookups(self, parent: int, inodes: Sequence[NewInode]) -> None:
+    def add_lookups(self, parent: int, inodes: Sequence[ListedInode]) -> None:
         """Counts one lookup of each of these entries of `parent`; as `add_lookup`, and faster."""
         new = [inode for inode in inodes if inode.is_new]
+        if self._used + sum(_slots(len(inode.name)) for inode in new) > MAX_SLOTS:
+            for inode in inodes:  # there may be free ones
+                self.add_lookup(inode.ino, inode.check, parent, inode.name)
+            return
         while (self._count + len(new)) * 2 > self._index.mask:
             old = self._index.resize(self._index.power + 1)
             self._store_header()
@@ -291,8 +295,8 @@ class InodeTable:
         self._store_header()
         return slot
 
-    def _allocate_all(self, inodes: Sequence[NewInode]) -> list[int]:
-        """Returns the first slot of each, as `_allocate`."""
+    def _allocate_all(self, inodes: Sequence[ListedInode]) -> list[int]:
+        """Returns the first slot of each; there are enough."""
         if any(self._free):
             return [self._allocate(_slots(len(inode.name))) for inode in inodes]
         slots: list[int] = []
@@ -300,8 +304,6 @@ class InodeTable:
         for inode in inodes:
             slots.append(used)
             used += _slots(len(inode.name))
-        if used > MAX_SLOTS:
-            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
         self._used = used
         self._store_header()
         return slots

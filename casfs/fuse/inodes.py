@@ -17,7 +17,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable
 
-from casfs.fuse.inode_table import ROOT, InodeTable, NewInode
+from casfs.fuse.inode_table import ROOT, InodeTable, ListedInode
 from casfs.fuse.views.vnode import Directory, PlainEntry, Vnode
 
 MAX_INODE = 1 << 60
@@ -43,8 +43,8 @@ class ListedInodes:
         self._inodes = inodes
         self._table = inodes.table
         self._parent = parent
-        self._checks: dict[int, int] = {}  # of new numbers
-        self._rows: list[NewInode] = []
+        self._checks: dict[int, int] = {}  # by number
+        self._rows: list[ListedInode] = []
         self._entries: list[PlainEntry] = []
 
     def add(self, entry: PlainEntry) -> int:
@@ -57,16 +57,17 @@ class ListedInodes:
         if displaced:
             ino = displaced.get(entry.key, ino)
         while True:
+            is_new = False
             taken = self._checks.get(ino)
-            is_new = taken is None
-            if is_new:
+            if taken is None:
                 taken = self._table.check(ino)
+                is_new = taken is None
             if taken is None or taken == check:
                 break
             ino = ino + 1 if ino + 1 < MAX_INODE else MIN_INODE
             displaced[entry.key] = ino
         self._checks[ino] = check
-        self._rows.append(NewInode(ino, check, entry.name, is_new and taken is None))
+        self._rows.append(ListedInode(ino, check, entry.name, is_new))
         self._entries.append(entry)
         return ino
 

@@ -38,6 +38,7 @@ from casfs.fuse.views.errors import LOGGED, Denied, errno_of
 from casfs.fuse.views.files import BrokenFile, LiveFile
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.vnode import (
+    FOREVER_S,
     READ_DIRECTORY,
     READ_FILE,
     Y2000_NS,
@@ -50,7 +51,6 @@ from casfs.fuse.views.vnode import (
 )
 from casfs.system.log import Log
 
-FOREVER_S = 10.0**9
 SHORT_S = 1.0  # for which a removed name may be stale
 FS_BLOCK = 4096
 MAX_NAME_BYTES = 255

@@ -18,15 +18,15 @@ it has deleted (`prune`), fsck in any case.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, TypeAlias
+from weakref import finalize
 
 from casfs.backend.derived import find_missing
-from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
+from casfs.backend.sqlite_connection import Connection, Database, open_derived, remove_derived
 from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes
 from casfs.history.path_entries import payloads
 from casfs.store.nodes import directory
@@ -95,9 +95,14 @@ class IndexedThread:
     """The steps up to one, newest first, at positions from 0 on; the thread's start comes after
     them."""
 
-    def __init__(self, path: Path, runs: Sequence[_Run], rows: Sequence[tuple[bytes, int]]) -> None:
-        self._path = path
+    def __init__(
+        self, database: Database, runs: Sequence[_Run], rows: Sequence[tuple[bytes, int]]
+    ) -> None:
+        """Takes over `database`: it stays open, since another process may delete the file, and
+        number the steps of the next one otherwise."""
+        self._database = database
         self._runs = runs
+        finalize(self, database.close)
         self.hashes = [NodeHash(BlobHash(key.hex())) for key, _ in rows]
         self.with_calls = [position for position, (_, calls) in enumerate(rows) if calls]
 
@@ -108,7 +113,7 @@ class IndexedThread:
         above = (b"/".join(names[:count]) for count in range(len(names)))
         keys = {_key(path), *(_key(directory + b"/") for directory in above)}
         newest = len(self.hashes)
-        with closing(open_derived(self._path, SCHEMA)) as database, database.read() as db:
+        with self._database.read() as db:
             return sorted(
                 {
                     newest - number
@@ -123,8 +128,9 @@ def index_thread(store: Store, steps: Iterator[Step], start: TreeHash | None) ->
     """Returns the index of a thread up to a step. `steps`: that one and those before it, read only
     as far as they are new; `start`: the tree that the thread began with. Raises CasfsError,
     also where the index cannot be written."""
-    path = store.root / FILE
-    with closing(open_derived(path, SCHEMA)) as database:
+    with ExitStack() as until_it_is_taken_over:
+        database = open_derived(store.root / FILE, SCHEMA)
+        until_it_is_taken_over.callback(database.close)
         fresh: list[Step] = []
         base: _Run | None = None
         before = start
@@ -149,7 +155,8 @@ def index_thread(store: Store, steps: Iterator[Step], start: TreeHash | None) ->
         with database.read() as db:
             runs = list(_runs(db, base))
             rows = [row for run in runs for row in db.execute(STEPS_OF, (run.lane, run.number))]
-    return IndexedThread(path, runs, rows)
+        until_it_is_taken_over.pop_all()
+    return IndexedThread(database, runs, rows)
 
 
 def _sessions(store: Store, steps: Sequence[Step]) -> set[str]:
@@ -169,9 +176,15 @@ def _add(
 ) -> _Run:
     """Adds the steps after `base`; returns the last one. What another process has added meanwhile
     is taken as it is. `sessions`: the details that have turns."""
-    last = steps[-1]
-    if (run := _run_of(db, last.hash)) is not None:
-        return run
+    # Who knows a step knows all before it, so mostly one question tells that none is known.
+    if _run_of(db, steps[0].hash) is not None:
+        runs = [_run_of(db, step.hash) for step in steps]
+        known = [run for run in runs if run is not None]
+        base = known[-1]
+        steps = steps[len(known) :]
+        changed = {(key, number) for key, number in changed if number > base.number}
+        if not steps:
+            return base
     lane = None if base is None else base.lane
     if base is None or db.execute(LAST_NUMBER, (lane,)).fetchone() != (base.number,):
         fork = 0 if base is None else base.number
@@ -179,17 +192,17 @@ def _add(
         lane = cursor.lastrowid
     assert lane is not None
     db.executemany(
-        "INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?)",
+        "INSERT INTO steps VALUES (?, ?, ?, ?)",
         [
             (lane, step.number, bytes.fromhex(step.hash), step.calls or step.detail in sessions)
             for step in steps
         ],
     )
     db.executemany(
-        "INSERT OR IGNORE INTO changes VALUES (?, ?, ?)",
+        "INSERT INTO changes VALUES (?, ?, ?)",
         [(key, lane, number) for key, number in sorted(changed)],
     )
-    return _Run(lane, last.number)
+    return _Run(lane, steps[-1].number)
 
 
 def _run_of(db: Connection, hash: NodeHash) -> _Run | None:
@@ -248,7 +261,7 @@ def _compare(store: Store, pairs: Sequence[_Pair], changed: Changed) -> Iterator
         last = (pair.new, new)
         for name, (old_tree, new_tree) in directory.changed_names(old, new).items():
             path = pair.path + b"/" + name if pair.path else name
-            if old_tree is None and new_tree is None:
+            if old_tree == new_tree:
                 changed.add((_key(path), pair.number))
             else:
                 yield _Pair(path, pair.number, old_tree, new_tree)

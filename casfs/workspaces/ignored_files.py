@@ -13,9 +13,9 @@ in the store, whose owner alone can read it; `ignored` in the thread's record, a
 forks and children, is the token. It is deleted with the last of these threads. On another machine
 of a shared store the files are absent.
 
-The files are the lowest layer of a workspace that is an overlay, so its agents can write to them,
-and each step begins with them as they were; a workspace that is a copy gets copies. What has not
-changed since another copy of the same directory was taken is a hard link to the file of that.
+The files are the lowest layer of a workspace that is an overlay, so its agents can write to them
+and change no copy; a workspace that is a copy gets copies. What has not changed since the last copy
+of the same directory was taken is a hard link to the file of that.
 """
 
 from __future__ import annotations
@@ -80,33 +80,50 @@ class IgnoredFiles:
 
 
 class _Copier:
-    """Copies files of a directory, or links to earlier copies of those that are as they were."""
+    """Copies files of a directory, or links to the last copies of those that are as they were."""
 
     def __init__(self, directory: Path, earlier: Iterable[Path]) -> None:
+        """`earlier`: the copies that there are, newest first."""
+        self._top = directory
         self._directory = str(directory.resolve())
         self._racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
         self._stats: dict[str, str] = {}
-        self._earlier: dict[str, dict[str, str]] = {}  # stats, by the directory of the copies
+        self._files = ""  # the directory of the last copies, and their stats
+        self._last_stats: dict[str, str] = {}
         for folder in earlier:
             with suppress(OSError, ValueError):
                 sources = json.loads((folder / SOURCES).read_bytes())
                 if sources["directory"] == self._directory:
-                    self._earlier[str(folder / FILES)] = sources["stats"]
+                    self._files = str(folder / FILES)
+                    self._last_stats = sources["stats"]
+                    break
 
     def copy(self, source: str | Path, target: str | Path, *, follow_symlinks: bool = True) -> None:
         """As `shutil.copy2`."""
-        path = os.path.relpath(source, self._directory)
+        path = os.path.relpath(source, self._top)
         file_stat = os.lstat(source)
         fingerprint = stat_cache.fingerprint(file_stat, self._racy_after)
-        if stat.S_ISREG(file_stat.st_mode) and fingerprint != stat_cache.RACY:
+        is_known = stat.S_ISREG(file_stat.st_mode) and fingerprint != stat_cache.RACY
+        is_linked = is_known and self._last_stats.get(path) == fingerprint.hex()
+        if not (is_linked and self._link(path, target)):
+            try:
+                shutil.copy2(source, target, follow_symlinks=follow_symlinks)
+            except BaseException:
+                # A part of it, on a full disk, must not pass for the file.
+                with suppress(OSError):
+                    os.unlink(target)
+                raise
+        if is_known:
             self._stats[path] = fingerprint.hex()
-            for files, stats in self._earlier.items():
-                if stats.get(path) == self._stats[path]:
-                    # Another process may have deleted it, or it has all the links that it can have.
-                    with suppress(OSError):
-                        os.link(os.path.join(files, path), target, follow_symlinks=False)
-                        return
-        shutil.copy2(source, target, follow_symlinks=follow_symlinks)
+
+    def _link(self, path: str, target: str | Path) -> bool:
+        """Returns False where another process has deleted the last copy, or it has all the links
+        that it can have."""
+        try:
+            os.link(os.path.join(self._files, path), target, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
 
     def write_sources(self, folder: Path) -> None:
         sources = {"directory": self._directory, "stats": self._stats}
@@ -151,7 +168,7 @@ def keep(
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Returns the copies that there are, which other processes may delete."""
+    """Returns the copies in `ignored/`, which other processes may delete meanwhile."""
     modified: list[tuple[float, Path]] = []
     with suppress(FileNotFoundError):
         for copy in folder.iterdir():

@@ -37,9 +37,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.native import images, object_protection
 from casfs.native.erofs import devices
+from casfs.native.image_tree import SHARD_LENGTH
 from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.files import os_errors
@@ -87,6 +89,8 @@ def mount(layers: OverlayLayers) -> None:
     objects = images.objects(layers.lower)
     folder = images.packs(layers.lower)
     object_protection.check_owner(objects)
+    if layers.unrecorded is not None:
+        _check_unrecorded(layers.unrecorded)
     stack = [path for path in (layers.changes, layers.lower) if path is not None]
     with ExitStack() as mounted:
         lower: list[Path | None] = []
@@ -112,6 +116,17 @@ def mount(layers: OverlayLayers) -> None:
                 flags=layers.flags,
                 options=mounts.options(values),
             )
+
+
+def _check_unrecorded(layer: Path) -> None:
+    """Raises Failed where a path of the layer is that of an object: overlayfs would take it for the
+    content of files of the image."""
+    with os_errors(f"cannot read {layer}"), os.scandir(layer) as shards:
+        for shard in shards:
+            is_shard = len(shard.name) == SHARD_LENGTH and shard.is_dir(follow_symlinks=False)
+            for name in os.listdir(shard.path) if is_shard else ():
+                if is_hash(shard.name + name):
+                    raise Failed(f"{shard.name}/{name} among ignored files is named as an object")
 
 
 @contextmanager

@@ -40,7 +40,8 @@ class OverlayLayers:
     """The layers of one workspace. `lower`: the tree in a mount, or its image; `point`: the mount
     point; `changes`: an image of the differences between the tree and the image in `lower`;
     `remote`: the objects of remotes in a mount, where an image needs them; `unrecorded`: a
-    directory of files that are seen but in no tree, below all others."""
+    directory of files that are seen but in no tree, below all others: of the kernel's overlays
+    that can be written to alone."""
 
     lower: Path
     upper: Path
@@ -51,11 +52,6 @@ class OverlayLayers:
     remote: Path | None = None
     unrecorded: Path | None = None
     source: str = SOURCE
-
-    @property
-    def below(self) -> list[Path]:
-        """The layers below the upper, but for changes."""
-        return [self.lower] if self.unrecorded is None else [self.lower, self.unrecorded]
 
     @property
     def flags(self) -> int:
@@ -71,9 +67,10 @@ def _mount(layers: OverlayLayers, **extra_options: str) -> None:
     """A read-only overlay is the tree over an empty directory: the kernel wants two layers."""
     values: dict[str, str | Sequence[Path]] = {"index": "off", "xino": "off"}
     if layers.read_only:
-        values |= {"lowerdir": [*layers.below, layers.upper]}
+        values |= {"lowerdir": [layers.lower, layers.upper]}
     else:
-        values |= {"lowerdir": layers.below, "upperdir": [layers.upper]}
+        below = [layers.lower, layers.unrecorded] if layers.unrecorded else [layers.lower]
+        values |= {"lowerdir": below, "upperdir": [layers.upper]}
         values |= {"workdir": [layers.work], **extra_options}
     with os_errors(f"cannot mount an overlay at {layers.point}"):
         mounts.mount(
@@ -118,12 +115,12 @@ def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
 
     Raises Failed.
     """
-    for lower in layers.below:
-        if set(str(lower)) & set(":,\\"):
-            raise Failed(f"{FUSE_OVERLAYFS} cannot use the path {lower}; mount the store elsewhere")
+    if set(str(layers.lower)) & set(":,\\"):
+        raise Failed(
+            f"{FUSE_OVERLAYFS} cannot use the path {layers.lower}; mount the store elsewhere"
+        )
     upper = f",upperdir={layers.upper.name},workdir={layers.work.name}"
-    lower_directories = ":".join(map(str, layers.below))
-    where = f"lowerdir={lower_directories}{'' if layers.read_only else upper}"
+    where = f"lowerdir={layers.lower}{'' if layers.read_only else upper}"
     options = ["-o", f"{where},writeback=0,nosuid,nodev"]  # it mounts with suid for root
     if layers.read_only:
         options += ["-o", "ro"]

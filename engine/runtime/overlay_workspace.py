@@ -26,7 +26,6 @@ from pathlib import Path
 
 from casfs.errors import CasfsError, Failed
 from casfs.native import images
-from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
@@ -79,8 +78,8 @@ class OverlayWorkspace(Workspace):
         return self._folder / "upper"
 
     def reset(self, state: RecordedState) -> None:
-        """Replaces its content by `state`, with an empty upper layer. Raises as
-        `casfs.trees.restore`."""
+        """Replaces its content by `state`, with an upper layer that has nothing but what was
+        written to ignored files since it held another. Raises as `casfs.trees.restore`."""
         if not (self.state == state and state.whole == self._base):
             self.remove()
             if self._mount(state.whole):
@@ -133,15 +132,16 @@ class OverlayWorkspace(Workspace):
         return below, None
 
     def _hides_ignored(self, root: DatedTree) -> bool:
-        """Returns whether the changes from the image to `root` remove a directory with ignored
-        files: their layer would hide those, too, until the image is made anew."""
+        """Returns whether the changes from the image to `root` remove or replace what is above an
+        ignored path: their layer would hide that, too, until the image is made anew."""
         if self.ignored.layer is None or self._image is None:
             return False
-        above = {path.rpartition(b"/")[0] for path in self.ignored.paths}
-        for directory in filter(None, above):
-            in_image = tree.find(self._store, self._image.tree, directory)
-            in_new = tree.find(self._store, root.tree, directory)
-            if isinstance(in_image, Subdirectory) != isinstance(in_new, Subdirectory):
+        parts = [path.split(b"/") for path in self.ignored.paths]
+        prefixes = {b"/".join(names[: end + 1]) for names in parts for end in range(len(names))}
+        for prefix in prefixes:
+            in_image = tree.find(self._store, self._image.tree, prefix)
+            in_new = tree.find(self._store, root.tree, prefix)
+            if in_image is not None and type(in_new) is not type(in_image):
                 return True
         return False
 
@@ -183,7 +183,8 @@ class OverlayWorkspace(Workspace):
         return upper_stat.st_ctime_ns, upper_stat.st_mode, upper_stat.st_uid, upper_stat.st_gid
 
     def remove(self) -> None:
-        """Unmounts and deletes it. A process that still works in it keeps its files."""
+        """Unmounts and deletes it. A process that still works in it keeps its files, but for the
+        ignored ones."""
         self.state = None
         self._base = None
         overlay_mount.unmount(self.path, lazy=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from casfs.fuse import inode_table as tables
-from casfs.fuse.inode_table import ROOT, Inode, InodeTable, NewInode
+from casfs.fuse.inode_table import ROOT, Inode, InodeTable, ListedInode
 
 NAMES = st.integers(0, 255).map(lambda length: b"n" * length)
 
@@ -185,7 +185,7 @@ def test_lookups_at_once_equal_those_one_by_one(
         for entries, parent, forgotten in listings:
             is_new = {ino: table.check(ino) is None for ino, _ in entries}
             table.add_lookups(
-                parent, [NewInode(ino, ino, name, is_new[ino]) for ino, name in entries]
+                parent, [ListedInode(ino, ino, name, is_new[ino]) for ino, name in entries]
             )
             for ino, name in sorted(entries, key=lambda entry: not is_new[entry[0]]):
                 model.add_lookup(ino, ino, parent, name)

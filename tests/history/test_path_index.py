@@ -164,6 +164,39 @@ def test_processes_that_index_at_once(disk_store: Store, monkeypatch: pytest.Mon
         list(pool.map(ask, range(8)))
 
 
+def test_another_process_that_has_indexed_a_part_meanwhile(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = start(disk_store, FIRST, put_tree(disk_store, {"f": b"0\n"}))
+    grow(thread, Random(6), 30)
+    changes = path_index._changes
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(path_index, "_changes", changes)
+        with Store.open(disk_store.root) as other:
+            check(other, f"{FIRST}@20")
+        return changes(*arguments, **options)
+
+    monkeypatch.setattr(path_index, "_changes", slow)
+    check(disk_store, FIRST)
+    check(disk_store, FIRST)
+    check(disk_store, f"{FIRST}@7")
+
+
+def test_a_file_that_is_deleted_between_two_questions(disk_store: Store) -> None:
+    thread = start(disk_store, FIRST, put_tree(disk_store, {"f": b"0\n"}))
+    other = start(disk_store, SECOND, put_tree(disk_store, {"f": b"1\n"}))
+    grow(thread, Random(7), 10)
+    grow(other, Random(8), 10)
+    position, _ = find(disk_store, FIRST)
+    path_index.remove(disk_store)
+    check(disk_store, SECOND)
+    versions = indexed(position)
+    roots = [version.root for version in versions]
+    for path in PATHS:
+        assert versions.entries(path) == entries_of(disk_store, roots, path)
+
+
 def test_gc_and_fsck_delete_it(disk_store: Store) -> None:
     path = disk_store.root / path_index.FILE
     kept = start(disk_store, FIRST, put_tree(disk_store, {"f": b"0\n"}))

@@ -3,6 +3,7 @@ once for all threads."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -70,6 +71,13 @@ def workspace(
     made.ignored = keep(mount.store, project)
     yield made
     made.remove()
+
+
+LARGE = os.urandom(300_000)
+
+
+def put_large(store: Store) -> str:
+    return str(store.put(LARGE).hash)
 
 
 def allocated(directory: Path) -> int:
@@ -173,6 +181,42 @@ def test_a_directory_that_an_agent_removes_takes_none_of_them_from_the_next_step
     assert (workspace.path / "pkg").read_bytes() == b"a file now"
 
 
+def test_what_is_deep_below_a_directory_that_an_agent_removes(
+    mount: Mount, workspace: OverlayWorkspace
+) -> None:
+    """Also of an image of changes that removes a file in its way."""
+    workspace.reset(RecordedState(put_tree(mount.store, {"pkg": {"x": b"x"}, "data": b"a file"})))
+    shutil.rmtree(workspace.path / "pkg")
+    (workspace.path / "data").unlink()
+    workspace.reset(workspace.record())
+    assert read_tree(workspace.path / "pkg") == {b"cache": {b"c": b"cached"}, b"local": b"l"}
+    assert (workspace.path / "data/deep/small").read_bytes() == b"s"
+
+
+def test_an_ignored_path_that_is_named_as_an_object_stands_for_none(
+    mount: Mount, project: Path, state: RecordedState
+) -> None:
+    """The kernel would take it for the content of a file of the image."""
+    hash = put_large(mount.store)
+    write_tree(project, {hash[:2]: {hash[2:]: b"other content"}})
+    token = ignored_files.keep(
+        mount.store, project, paths=[hash[:2].encode()], patterns=b"", on_unreadable=pytest.fail
+    )
+    tree_with = put_tree(mount.store, {"large": LARGE})
+    workspace = OverlayWorkspace(
+        mount.store,
+        mount.store.root / "workspaces" / "T",
+        lambda root: mount.path / "trees" / root.name,
+    )
+    workspace.ignored = ignored_files.load(mount.store, token)
+    try:
+        workspace.reset(RecordedState(tree_with))
+        assert (workspace.path / "large").read_bytes() == LARGE
+        assert (workspace.path / hash[:2] / hash[2:]).read_bytes() == b"other content"
+    finally:
+        workspace.remove()
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_recorded_is_what_the_kernel_shows(
     mount: Mount, workspace: OverlayWorkspace, state: RecordedState, seed: int, tmp_path: Path
@@ -216,3 +260,30 @@ def test_files_that_may_have_changed_within_a_tick_are_copied_again(
     assert first is not None
     assert second is not None
     assert not (first / "data/big").samefile(second / "data/big")
+
+
+def test_a_part_of_a_file_on_a_full_disk_passes_for_no_file(
+    mount: Mount, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stat_cache, "RACY_WINDOW_NS", -(10**12))  # as if all were old
+    copy2 = shutil.copy2
+
+    def full(source: str, target: str, **options: Any) -> Any:
+        if str(source).endswith("big"):
+            Path(target).write_bytes(BIG[:10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return copy2(source, target, **options)
+
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copy2", full)
+        token = ignored_files.keep(
+            mount.store, project, paths=[b"data"], patterns=b"", on_unreadable=said.append
+        )
+    assert len(said) == 1
+    layer = ignored_files.load(mount.store, token).layer
+    assert layer is not None
+    assert not (layer / "data/big").exists()
+    whole = keep(mount.store, project).layer
+    assert whole is not None
+    assert (whole / "data/big").read_bytes() == BIG

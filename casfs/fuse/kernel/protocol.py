@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 
 from casfs.fuse.listing import PlainItem
-from casfs.fuse.views.vnode import Attr
+from casfs.fuse.views.vnode import FOREVER_S, Attr
 
 KERNEL_VERSION = 7
 KERNEL_MINOR_VERSION = 41
@@ -84,7 +84,6 @@ BLOCK_SIZE = 4096
 STATX_BASIC = 0x7FF
 UINT64_MASK = (1 << 64) - 1
 SECOND_NS = 1_000_000_000
-FOREVER_S = 10**9
 PADDING = [bytes(-length % 8) for length in range(8)]
 
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 from casfs.digest import Hasher
 
+FOREVER_S = 10**9  # a timeout of what the kernel may keep
 MILLISECOND = 1_000_000  # nanoseconds
 Y2000_NS = 946_684_800_000_000_000  # 2000-01-01 UTC in nanoseconds, of what has no time
 KEY_BYTES = 16  # the first half gives an inode its number, the second tells equal ones apart

@@ -74,13 +74,15 @@ class SnapshotReport:
 
     def read_once(self, seen: os.stat_result, read: Callable[[], ReadContent]) -> ReadContent:
         """Reads a file, unless one with this stat is `known`."""
-        stamp = stat_cache.fingerprint(seen, time.time_ns() - stat_cache.RACY_WINDOW_NS)
+        fingerprint = stat_cache.fingerprint(seen, time.time_ns() - stat_cache.RACY_WINDOW_NS)
+        # The layers of an overlay have inode numbers of their own.
+        stamp = b"%d %b" % (seen.st_dev, fingerprint)
         if self.known is not None and stamp in self.known:
             return self.known[stamp]
         content = read()
         self.read += 1
         self.read_bytes += content.digest.size_bytes
-        if self.known is not None and stamp != stat_cache.RACY:
+        if self.known is not None and fingerprint != stat_cache.RACY:
             self.known[stamp] = content
         return content
 
