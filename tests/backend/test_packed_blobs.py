@@ -82,16 +82,18 @@ def test_many_new_blobs_are_one_pack(store: Store) -> None:
     assert pack.stat().st_mode & 0o777 == 0o444
     assert disk(store).blobs.total().files == 0
     places = disk(store).blobs.places(hashes)
-    offsets = [places[hash][2] for hash in hashes]
+    offsets = [places[hash].offset for hash in hashes]
     assert offsets == sorted(offsets, key=lambda at: at or 0)
     whole = pack.read_bytes()
-    for name, size, at in places.values():
-        assert (f"{name}.pack", size) == (pack.name, len(whole))
-        assert at is not None
-        assert at % 4096 == 0
+    for place in places.values():
+        assert (f"{place.pack}.pack", place.pack_bytes) == (pack.name, len(whole))
+        assert place.offset is not None
+        assert place.offset % 4096 == 0
+        assert not place.is_node
     for hash, data in zip(hashes, blobs, strict=True):
-        at = places[hash][2]
+        at = places[hash].offset
         assert at is not None
+        assert places[hash].blob_bytes == len(data)
         assert whole[at : at + len(data)] == data
     check(store, hashes, blobs)
     assert fsck.check(store).faults == []
