@@ -67,7 +67,7 @@ class Step:
     @staticmethod
     def of_node(hash: NodeHash, step: Mapping[str, Any]) -> Step:
         calls = bool(step["childThreads"]) or "prompt" in step
-        return Step(step["index"], hash, step["workspace"], step["detail"], calls)
+        return Step(step["index"], hash, root=step["workspace"], detail=step["detail"], calls=calls)
 
 
 @dataclass(frozen=True, slots=True)
