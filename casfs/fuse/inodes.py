@@ -13,7 +13,6 @@ then: ESTALE.
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -23,7 +22,6 @@ from casfs.fuse.views.vnode import Directory, PlainEntry, Vnode
 MAX_INODE = 1 << 60
 MIN_INODE = 2
 RECENT_VNODES = 1 << 14
-HALVES = struct.Struct(">QQ")  # of a key
 
 
 def inode_number(key: bytes) -> int:
@@ -34,6 +32,10 @@ def inode_number(key: bytes) -> int:
 def key_check(key: bytes) -> int:
     """Returns the second half of a key, which distinguishes two keys with one number."""
     return int.from_bytes(key[8:16], "big")
+
+
+def _next_number(ino: int) -> int:
+    return ino + 1 if ino + 1 < MAX_INODE else MIN_INODE
 
 
 class ListedInodes:
@@ -49,13 +51,9 @@ class ListedInodes:
 
     def add(self, entry: PlainEntry) -> int:
         """Returns the number of an entry."""
-        preferred: int
-        check: int
-        preferred, check = HALVES.unpack(entry.key)
-        ino = MIN_INODE + preferred % (MAX_INODE - MIN_INODE)
+        check = key_check(entry.key)
         displaced = self._inodes.displaced
-        if displaced:
-            ino = displaced.get(entry.key, ino)
+        ino = displaced.get(entry.key) or inode_number(entry.key)
         while True:
             is_new = False
             taken = self._checks.get(ino)
@@ -64,8 +62,7 @@ class ListedInodes:
                 is_new = taken is None
             if taken is None or taken == check:
                 break
-            ino = ino + 1 if ino + 1 < MAX_INODE else MIN_INODE
-            displaced[entry.key] = ino
+            ino = displaced[entry.key] = _next_number(ino)
         self._checks[ino] = check
         self._rows.append(ListedInode(ino, check, entry.name, is_new))
         self._entries.append(entry)
@@ -146,8 +143,7 @@ class Inodes:
             taken = self.table.check(ino)
             if taken is None or taken == wanted:
                 break
-            ino = ino + 1 if ino + 1 < MAX_INODE else MIN_INODE
-            self.displaced[vnode.key] = ino
+            ino = self.displaced[vnode.key] = _next_number(ino)
         vnode.ino = ino
         return vnode
 

@@ -49,9 +49,7 @@ CACHED_KEYS = 4096
 KEY_CHARS = 15  # of a hash in hex: 60 bits, which an INTEGER holds
 LAST_NUMBER = "SELECT max(number) FROM steps WHERE lane = ?"
 STEPS_OF = "SELECT hash, calls FROM steps WHERE lane = ? AND number <= ? ORDER BY number DESC"
-CHANGES_OF = """
-SELECT number FROM changes WHERE path = ? AND lane = ? AND number <= ? ORDER BY number DESC
-"""
+CHANGES_OF = "SELECT number FROM changes WHERE path = ? AND lane = ? AND number <= ?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,12 +111,12 @@ def preload_below(store: Store, root: DatedTree) -> list[DatedTree]:
         if directory.times and store.cache.get(directory.tree + directory.times) is None
     }
     nodes = store.readable_nodes([*hashes, *dates])
-    payloads: dict[str, Any] = {node.type + node.hash: node.payload for node in nodes}
+    payloads = {(node.type, str(node.hash)): node.payload for node in nodes}
     for directory in below:
         with suppress(CasfsError):
-            if payload := payloads.get(f"directory{directory.tree}"):
+            if payload := payloads.get(("directory", directory.tree)):
                 keep(store, directory.tree, payload, generation)
-            if payload := payloads.get(f"times{directory.times}"):
+            if payload := payloads.get(("times", str(directory.times))):
                 _keep_times(store, directory, payload, generation)
     return [directory for directory in below if store.cache.get(directory.tree) is not None]
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed
 from casfs.native import images
 from casfs.store.store import Store
@@ -51,6 +52,9 @@ PREFERRED = (strategies.NATIVE, strategies.OVERLAY)
 # The base image is rebuilt when the changes reach this fraction of it, and at least this size.
 REBASE_FRACTION = 4
 REBASE_MIN_BYTES = 1 << 18
+
+
+Names = dict[bytes, "Names"]  # of paths, by the names above
 
 
 class OverlayWorkspace(Workspace):
@@ -136,14 +140,16 @@ class OverlayWorkspace(Workspace):
         ignored path: their layer would hide that, too, until the image is made anew."""
         if self.ignored.layer is None or self._image is None:
             return False
-        parts = [path.split(b"/") for path in self.ignored.paths]
-        prefixes = {b"/".join(names[: end + 1]) for names in parts for end in range(len(names))}
-        for prefix in prefixes:
-            in_image = tree.find(self._store, self._image.tree, prefix)
-            in_new = tree.find(self._store, root.tree, prefix)
-            if in_image is not None and type(in_new) is not type(in_image):
-                return True
-        return False
+        return _replaces(self._store, self._image.tree, root.tree, paths=self._ignored_names)
+
+    @cached_property
+    def _ignored_names(self) -> Names:
+        names: Names = {}
+        for path in self.ignored.paths:
+            below = names
+            for name in path.split(b"/"):
+                below = below.setdefault(name, {})
+        return names
 
     def _record(self, report: SnapshotReport) -> RecordedState:
         if self._base is None or self._begun is None:
@@ -190,6 +196,25 @@ class OverlayWorkspace(Workspace):
         overlay_mount.unmount(self.path, lazy=True)
         rmtree.delete(self._folder)
         Target(self._store, self.path).forget()
+
+
+def _replaces(store: Store, old: TreeHash, new: TreeHash, paths: Names) -> bool:
+    """Returns whether what an old tree has at one of these paths, or above it, is gone in a new
+    one, or of another kind. Directories that are equal are not looked into."""
+    entries_before = tree.load(store, old)
+    entries_after = tree.load(store, new)
+    for name, below in paths.items():
+        before = entries_before.get(name)
+        after = entries_after.get(name)
+        if before is None or before == after:
+            continue
+        if type(before) is not type(after):
+            return True
+        inner_old = tree.subtree(before)
+        inner_new = tree.subtree(after)
+        if inner_old and inner_new and _replaces(store, inner_old, inner_new, paths=below):
+            return True
+    return False
 
 
 def unmount_all(root: Path) -> int:

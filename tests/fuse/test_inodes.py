@@ -10,7 +10,7 @@ from casfs.fuse import inodes
 from casfs.fuse.inode_table import ROOT
 from casfs.fuse.inodes import MAX_INODE, Inodes, inode_number, key_check
 from casfs.fuse.views.files import LiveFile, TextFile
-from casfs.fuse.views.vnode import Directory, PlainEntry, Vnode, child_key, make_key
+from casfs.fuse.views.vnode import Attr, Directory, PlainEntry, Vnode, child_key, make_key
 
 
 class Folder(Directory):
@@ -190,7 +190,7 @@ def test_probing_wraps_inside_the_range(root: Folder) -> None:
 
 
 def plain(key: bytes, name: bytes) -> PlainEntry:
-    return PlainEntry(name, key, 0o100644, 1, 2, Folder(key, {}, {}), TextFile(key, name))
+    return PlainEntry(name, key, Attr(0o100644, 1, 2), Folder(key, {}, {}), TextFile(key, name))
 
 
 def test_listed_entries_get_the_numbers_that_vnodes_get(root: Folder) -> None:

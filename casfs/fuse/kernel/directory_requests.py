@@ -8,6 +8,7 @@ from casfs.fuse.kernel import protocol
 from casfs.fuse.kernel.protocol import Request
 from casfs.fuse.listing import DirectoryItem, Item, Listing, PlainItem
 from casfs.fuse.session import Session
+from casfs.fuse.views.vnode import FOREVER_S
 
 
 def readdir(session: Session, request: Request) -> bytes:
@@ -55,7 +56,10 @@ def _pack_plus(
 ) -> bytes:
     owner = session.uid, session.gid
     if isinstance(item, PlainItem):
-        return protocol.pack_plain_direntplus(numbers.add(item.entry), item, owner)
+        offset, plain = item
+        ino = numbers.add(plain)
+        forever = (ino, plain.attr, FOREVER_S, FOREVER_S)
+        return protocol.pack_direntplus(ino, forever, offset=offset, name=plain.name, owner=owner)
     offset, name, vnode, counted = item
     entry = session.listing_entry(listing, item)
     nodeid = vnode.ino if counted else 0
@@ -65,7 +69,7 @@ def _pack_plus(
 def _pack(session: Session, listing: Listing[Item], item: Item, numbers: ListedInodes) -> bytes:
     if isinstance(item, PlainItem):
         ino = numbers.add(item.entry)
-        kind = item.entry.mode >> 12 & 15
+        kind = item.entry.attr.mode >> 12 & 15
         return protocol.pack_dirent(ino, item.offset, kind=kind, name=item.entry.name)
     entry = session.listing_entry(listing, item)
     kind = entry.attr.mode >> 12 & 15

@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from casfs.fuse.listing import PlainItem
-from casfs.fuse.views.vnode import FOREVER_S, Attr
+from casfs.fuse.views.vnode import Attr
 
 KERNEL_VERSION = 7
 KERNEL_MINOR_VERSION = 41
@@ -146,21 +145,6 @@ def pack_direntplus(
         nodeid, 0, int(entry_timeout), int(attr_timeout), 0, 0,
         ino, size, -(-size // STAT_BLOCK), seconds, seconds, seconds, nanos, nanos, nanos,
         mode, nlink, *owner, 0, BLOCK_SIZE, 0,
-        ino, offset, length, mode >> 12 & 15,
-    )  # fmt: skip
-    return packed + name + PADDING[length & 7]
-
-
-def pack_plain_direntplus(ino: int, item: PlainItem, owner: tuple[int, int]) -> bytes:
-    """The same of an entry that the kernel may keep for good."""
-    offset, (name, _, mode, size, mtime_ns, _, _) = item
-    seconds, nanos = divmod(mtime_ns, SECOND_NS)
-    seconds &= UINT64_MASK
-    length = len(name)
-    packed = direntplus.pack(
-        ino, 0, FOREVER_S, FOREVER_S, 0, 0,
-        ino, size, -(-size // STAT_BLOCK), seconds, seconds, seconds, nanos, nanos, nanos,
-        mode, 1, *owner, 0, BLOCK_SIZE, 0,
         ino, offset, length, mode >> 12 & 15,
     )  # fmt: skip
     return packed + name + PADDING[length & 7]

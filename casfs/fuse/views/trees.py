@@ -109,10 +109,7 @@ class TreeDirectory(Directory):
                 yield self._plain_file(entry, recorded.entries.get(name))
             else:
                 vnode = self._vnode(entry, recorded)
-                mode, size, mtime_ns, _ = vnode.attr()
-                yield PlainEntry(
-                    name, vnode.key, mode, size, mtime_ns=mtime_ns, directory=self, source=vnode
-                )
+                yield PlainEntry(name, vnode.key, vnode.attr(), directory=self, source=vnode)
 
     def vnode_of(self, entry: PlainEntry) -> Vnode:
         source = entry.source
@@ -122,9 +119,9 @@ class TreeDirectory(Directory):
             entry.key,
             self._reader.blobs,
             hash=source.digest.hash,
-            size=entry.size,
-            mode=entry.mode,
-            mtime_ns=entry.mtime_ns,
+            size=entry.attr.size,
+            mode=entry.attr.mode,
+            mtime_ns=entry.attr.mtime_ns,
         )
 
     def _plain_file(self, file: File, modified_ns: int | None) -> PlainEntry:
@@ -133,20 +130,12 @@ class TreeDirectory(Directory):
             EXECUTABLE_MODE if executable else FILE_MODE, properties, modified_ns
         )
         key = self._key(name, hash.encode(), mode=mode, mtime_ns=mtime_ns)
-        return PlainEntry(name, key, mode, size, mtime_ns=mtime_ns, directory=self, source=file)
+        return PlainEntry(name, key, Attr(mode, size, mtime_ns), directory=self, source=file)
 
     def _vnode(self, entry: Entry, recorded: Times) -> Vnode:
         modified = recorded.entries.get(entry.name)
         if isinstance(entry, File):
-            hash = entry.digest.hash
-            size = entry.digest.size_bytes
-            mode, mtime_ns = _attributes(
-                EXECUTABLE_MODE if entry.executable else FILE_MODE, entry.properties, modified
-            )
-            key = self._key(entry.name, hash.encode(), mode=mode, mtime_ns=mtime_ns)
-            return BlobFile(
-                key, self._reader.blobs, hash=hash, size=size, mode=mode, mtime_ns=mtime_ns
-            )
+            return self.vnode_of(self._plain_file(entry, modified))
         if isinstance(entry, Symlink):
             _, mtime_ns = _attributes(LINK, entry.properties, modified)
             return Link(

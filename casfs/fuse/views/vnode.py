@@ -140,9 +140,7 @@ class PlainEntry(NamedTuple):
 
     name: bytes
     key: bytes
-    mode: int
-    size: int
-    mtime_ns: int
+    attr: Attr
     directory: Directory
     source: Any
 
