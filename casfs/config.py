@@ -54,6 +54,9 @@ SETTINGS = (
         "bytes of trees of tool calls in an attached directory; the oldest go first (0 = no limit)",
     ),
     Setting("mount.transport", "builtin", "FUSE implementation: builtin or libfuse"),
+    Setting(
+        "mount.native", "auto", "native mounts of trees that are walked, for root: auto or off"
+    ),
     Setting("gc.grace_s", 86400, "seconds of grace before an unreferenced blob is deleted"),
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted (0 = no limit)"),
     Setting("gc.max_inodes", 0, "maximum number of object files (0 = no limit)"),

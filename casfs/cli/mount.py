@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from casfs.mount.worker import MountOptions
 
 TRANSPORTS = ("builtin", "libfuse")
+NATIVE = ("auto", "off")
 TRANSPORT_ALIASES = {"auto": "builtin", "kernel": "builtin", "pyfuse3": "libfuse"}  # not shown
 
 
@@ -37,16 +38,22 @@ class Flags:
     allow_other: bool
     xattr: bool
     transport: str | None
+    native: str | None
     with_local: bool
 
     def words(self) -> list[str]:
-        """Returns the options as words of a command, but for the transport."""
+        """Returns the options as words of a command, but for those with a value."""
         words = {
             "allow-other": self.allow_other,
             "xattr": self.xattr,
             "with-local": self.with_local,
         }
         return [f"--{word}" for word, is_set in words.items() if is_set]
+
+    def values(self) -> list[str]:
+        """Returns the other options, with their values."""
+        values = {"transport": self.transport, "native": self.native}
+        return [word for name, value in values.items() if value for word in (f"--{name}", value)]
 
 
 @click.command()
@@ -57,6 +64,11 @@ class Flags:
     "--transport",
     type=Transport(TRANSPORTS),
     help="FUSE implementation: builtin, or libfuse (by pyfuse3).",
+)
+@click.option(
+    "--native",
+    type=click.Choice(NATIVE),
+    help="For root: whether trees that are walked are mounted by the kernel, too.",
 )
 @click.option("--with-local", is_flag=True, help="Show private and derived files, too.")
 @click.option("--replace", is_flag=True, help="Serve an existing mount with the current program.")
@@ -80,7 +92,7 @@ def mount(
     root = store_root()
     point = Path(directory).absolute()
     if replace:
-        if options.words() or options.transport:
+        if options.words() or options.values():
             raise Usage("--replace keeps a mount as it is: give no other option")
         _replace(root, point)
         return
@@ -94,7 +106,7 @@ def mount(
         return
     if not (root / "log").is_dir():
         check_store(root)  # raises: no store
-    words = [*options.words(), *(["--transport", options.transport] if options.transport else [])]
+    words = [*options.words(), *options.values()]
     with _made(point):
         pid = background.start(root, ["mount", str(point), *words], "mount.err")
     echo_result({"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
@@ -124,14 +136,9 @@ def _mount_options(root: Path, point: Path, flags: Flags, mounted: bool) -> Moun
     if not mounted:
         check_store(root)
         point = mount_points.check(root, point)
-    transport = flags.transport
-    if transport is None:
-        values = {value.setting.name: value for value in config.load(root, os.environ)}
-        setting = values["mount.transport"]
-        transport = TRANSPORT_ALIASES.get(setting.value, setting.value)
-        if transport not in TRANSPORTS:
-            known = ", ".join(TRANSPORTS)
-            raise Invalid(f"{setting.origin}: no transport {transport!r}; there are {known}")
+    values = {value.setting.name: value for value in config.load(root, os.environ)}
+    transport = flags.transport or _chosen(values["mount.transport"], TRANSPORTS)
+    native = flags.native or _chosen(values["mount.native"], NATIVE)
     return MountOptions(
         root,
         point,
@@ -140,7 +147,20 @@ def _mount_options(root: Path, point: Path, flags: Flags, mounted: bool) -> Moun
         allow_other=flags.allow_other,
         xattr=flags.xattr,
         with_local=flags.with_local,
+        # Only the view of FUSE answers user.blake3, and only the built-in transport sees walks.
+        native=native == "auto" and transport == "builtin" and not flags.xattr,
     )
+
+
+def _chosen(value: config.Value, known: tuple[str, ...]) -> str:
+    """Returns the value of a setting, one of `known`. Raises Invalid."""
+    chosen = str(value.value)
+    if known is TRANSPORTS:
+        chosen = TRANSPORT_ALIASES.get(chosen, chosen)
+    if chosen not in known:
+        what = value.setting.name.removeprefix("mount.")
+        raise Invalid(f"{value.origin}: no {what} {chosen!r}; there are {', '.join(known)}")
+    return chosen
 
 
 def _serve(
@@ -156,7 +176,8 @@ def _serve(
 
         def command(transport: str, state: str) -> list[str]:
             program = [sys.executable, "-P", "-m", "casfs", "--store", str(options.store)]
-            chosen = ["--foreground", "--transport", transport, *flags]
+            native = "auto" if options.native else "off"
+            chosen = ["--foreground", "--transport", transport, "--native", native, *flags]
             return [*program, "mount", str(options.point), *chosen, "--resume", state]
 
         log = to_file(options.store / "log" / "mount.jsonl")

@@ -127,6 +127,22 @@ class Inodes:
         vnode.ino = ino
         return vnode
 
+    def ancestor(self, ino: int, check: int) -> int | None:
+        """Returns the number of the directory with this check at or above an inode."""
+        inode = self.table.get(ino)
+        while inode is not None and inode.check != check:
+            inode = self.table.get(inode.parent)
+        return None if inode is None else inode.ino
+
+    def path(self, ino: int) -> bytes:
+        """Returns the path of an inode from the mount's root, by the names of its last lookups."""
+        names = []
+        inode = self.table.get(ino)
+        while inode is not None and inode.ino != ROOT:
+            names.append(inode.name)
+            inode = self.table.get(inode.parent)
+        return b"/".join(reversed(names))
+
     def listed(self, parent: int) -> ListedInodes:
         """Returns what takes the entries of a reply to a listing of `parent`."""
         return ListedInodes(self, parent)

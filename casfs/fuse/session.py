@@ -26,13 +26,13 @@ import errno
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from casfs.errors import CasfsError
 from casfs.fuse.inode_table import ROOT, InodeTable
-from casfs.fuse.inodes import Inodes, inode_number
+from casfs.fuse.inodes import Inodes, inode_number, key_check
 from casfs.fuse.listing import DirectoryItem, Item, Listing, ListingCursors
 from casfs.fuse.views.errors import LOGGED, Denied, errno_of
 from casfs.fuse.views.files import BrokenFile, LiveFile
@@ -46,10 +46,12 @@ from casfs.fuse.views.vnode import (
     Directory,
     File,
     Link,
+    ShownTree,
     Vnode,
     child_key,
 )
 from casfs.system.log import Log
+from casfs.trees.dated import DatedTree
 
 SHORT_S = 1.0  # for which a removed name may be stale
 FS_BLOCK = 4096
@@ -57,6 +59,9 @@ MAX_NAME_BYTES = 255
 XATTR = b"user.blake3"
 LOG_INTERVAL_S = 60.0  # between two lines about the same failure
 MAX_LOGGED = 1024  # failures that are remembered for that
+WALK_INTERVAL_S = 5.0  # between two reports that a tree is walked
+MAX_WALKED = 1024  # trees that are remembered for that
+LISTED_AT_ONCE = 1000  # names; a look at a directory lists so many at most
 LIVE_CONTENTS = 4096  # live files whose content is kept as of their last GETATTR
 
 
@@ -91,9 +96,11 @@ class Session:
         handles: bool,
         invalidates: bool = False,
         table: InodeTable | None = None,
+        on_walk: Callable[[str, int, DatedTree], object] | None = None,
     ) -> None:
         """`handles`: the transport gets OPEN and OPENDIR requests; `invalidates`: it notifies
-        the kernel of removed names."""
+        the kernel of removed names; `on_walk`: called where a directory below the root of a tree is
+        listed, or a large root, with the path and the inode number of the root, and the tree."""
         self.stats = stats
         self.uid = os.getuid()
         self.gid = os.getgid()
@@ -108,6 +115,8 @@ class Session:
         self._root = root
         self._live_contents: OrderedDict[int, bytes] = OrderedDict()
         self._cursors = ListingCursors(self.inodes, self._parent)
+        self._on_walk = on_walk
+        self._walked_at: dict[bytes, float] = {}  # by the key of the tree's root directory
         # The sizes of the views' caches are known already; those of the inodes only here.
         counts = stats.cache
         stats.cache = lambda: {"inodes": len(self.inodes), **counts()}
@@ -292,7 +301,24 @@ class Session:
 
     def plain_listing(self, ino: int, offset: int) -> Listing[Item]:
         """The same, without vnodes where the directory does without them."""
-        return self._cursors.open_plain(ino, self.directory(ino), offset)
+        directory = self.directory(ino)
+        tree = directory.tree
+        if tree is not None and self._on_walk is not None:
+            is_walk = offset == 0 if tree.key != directory.key else offset > LISTED_AT_ONCE
+            if is_walk:
+                self._note_walk(ino, tree)
+        return self._cursors.open_plain(ino, directory, offset)
+
+    def _note_walk(self, ino: int, tree: ShownTree) -> None:
+        now_s = time.monotonic()
+        if now_s - self._walked_at.get(tree.key, -WALK_INTERVAL_S) < WALK_INTERVAL_S:
+            return
+        if len(self._walked_at) >= MAX_WALKED:
+            self._walked_at.clear()
+        self._walked_at[tree.key] = now_s
+        top = self.inodes.ancestor(ino, key_check(tree.key))
+        if top is not None and self._on_walk is not None:
+            self._on_walk(os.fsdecode(self.inodes.path(top)), top, tree.root)
 
     def save_cursor(self, listing: Listing[Any]) -> None:
         self._cursors.save(listing)

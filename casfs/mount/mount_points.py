@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from casfs.errors import Failed, NotFound, Refused
-from casfs.mount import attach, registry, users
+from casfs.mount import attach, native_mounts, registry, users
 from casfs.system import mounts
 from casfs.system.store_mounts import TYPE, source
 
 MAX_USERS_NAMED = 8  # in the message about a busy mount
+MAX_TRIES = 3  # while trees are mounted natively meanwhile
 
 
 def check(root: Path | None, mountpoint: Path) -> Path:
@@ -68,15 +69,27 @@ def unmount(mountpoint: Path, *, root: Path | None = None, lazy: bool = False) -
     mount = find(mountpoint)
     with ExitStack() as stack:
         waits = [stack.enter_context(state.end_waiter()) for state in _states(mount, root)]
-        try:
-            attach.detach(mount.point, lazy=lazy)
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                raise Refused(_busy_message(mount)) from None
-            raise Failed(f"cannot unmount {mount.point}: {error.strerror}") from None
+        _detach(mount, lazy=lazy)
         if not lazy and not attach.is_mounted(mount.device):
             for wait in waits:
                 wait()
+
+
+def _detach(mount: mounts.Mounted, *, lazy: bool) -> None:
+    """Raises Refused, Failed."""
+    for tries_left in reversed(range(MAX_TRIES)):
+        # Unmounting lazily takes along what is mounted below.
+        busy = None if lazy else native_mounts.unmount_below(mount.point, lazy=False)
+        if busy is not None:
+            raise Refused(_busy_message(busy))
+        try:
+            attach.detach(mount.point, lazy=lazy)
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise Failed(f"cannot unmount {mount.point}: {error.strerror}") from None
+            if not tries_left or not native_mounts.mounted_below(mount.point):
+                raise Refused(_busy_message(mount)) from None
 
 
 def _states(mount: mounts.Mounted, root: Path | None) -> list[registry.MountState]:

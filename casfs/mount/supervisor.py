@@ -1,6 +1,7 @@
 """The supervisor of a mount: starts the worker that serves it, and restarts it when it ends.
 
     casfs mount ─ supervisor ─┬─ worker   answers the kernel
+                              ├─ mounter  mounts trees natively (`casfs.mount.mounter`)
                               └─ holds what outlives a worker (`casfs.mount.transports`), and
                                  the state file (`casfs.mount.registry`)
 
@@ -34,7 +35,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs.errors import CasfsError, Failed, Refused
-from casfs.mount import attach, registry
+from casfs.mount import attach, mounter_process, registry
+from casfs.mount.mounter_process import MounterProcess
 from casfs.mount.registry import MountState, MountStateFile
 from casfs.mount.transports import TRANSPORTS, MountTransport
 from casfs.mount.worker import MountOptions
@@ -96,6 +98,11 @@ class Supervisor:
         self._pid = os.getpid()
         self._transport = _transport(options, None if inherited is None else inherited["fds"])
         self._worker = None if inherited is None else WorkerProcess(inherited["server"])
+        self._mounter: MounterProcess | None = None
+        # One that an older version has left there was not started.
+        self._old_mounter = 0 if inherited is None else inherited.get("mounter", 0)
+        if options.native and os.geteuid() == 0:
+            self._mounter = MounterProcess(options.store, options.point, log)
         self._starts = 0 if inherited is None else inherited["starts"]
         self._generation = 0 if inherited is None else inherited["generation"] + 1
         self._ready = inherited is not None  # hooks.ready was called
@@ -124,6 +131,8 @@ class Supervisor:
                 self._transport.detach(running)
                 if self._worker is not None:
                     self._worker.stop(self._signals)
+                if self._mounter is not None:
+                    self._mounter.end()
                 self._close()
 
     def _handle_event(self) -> bool:
@@ -132,6 +141,8 @@ class Supervisor:
         assert worker is not None
         received = self._signals.wait([worker.pipe] if worker.pipe >= 0 else [])
         worker.poll()
+        if self._mounter is not None:
+            self._mounter.poll(self._signals, self._close_in_mounter)
         if worker.ready and not self._serves:
             self._on_worker_ready()
         if received & END_SIGNALS:
@@ -160,7 +171,8 @@ class Supervisor:
     def _serve(self, on_ready: Callable[[], None]) -> bool:
         """Runs in the worker."""
         self._hooks.forked()
-        return self._transport.serve(self._ready, on_ready, self._log)
+        walks = -1 if self._mounter is None else self._mounter.walks
+        return self._transport.serve(self._ready, on_ready, self._log, walks)
 
     def _finish(self, error: str) -> None:
         """Runs in the worker at its end: cleans up if the supervisor no longer can."""
@@ -174,9 +186,24 @@ class Supervisor:
         self._serves = True
         self._write_state()
         attach.set_read_ahead(self._transport.device())
+        self._start_mounter()
         if not self._ready:
             self._ready = True
             self._hooks.ready()
+
+    def _start_mounter(self) -> None:
+        """Not before a worker serves: the last mounter unmounts by paths through the mount."""
+        if self._old_mounter:
+            mounter_process.end(self._old_mounter)
+            self._old_mounter = 0
+        if self._mounter is not None and not self._mounter.is_started:
+            self._mounter.start(self._signals, self._close_in_mounter)
+
+    def _close_in_mounter(self) -> None:
+        """Runs in the mounter: the mount ends with the last process that has /dev/fuse open."""
+        self._hooks.forked()
+        for fd in self._transport.inheritable_fds().values():
+            os.close(fd)
 
     def _write_state(self) -> None:
         if self._state_file is not None and self._worker is not None:
@@ -231,6 +258,7 @@ class Supervisor:
             "server": worker.pid,
             "starts": self._starts,
             "generation": self._generation,
+            "mounter": 0 if self._mounter is None else self._mounter.pid,
         }
         command = self._hooks.command(self._options.transport, json.dumps(state))
         for fd in (*fds.values(), state_file.fd):

@@ -39,9 +39,12 @@ class MountTransport(Protocol):
         """Called before every later worker starts. `answered`: the kernel has had its answer
         to INIT. Raises Failed."""
 
-    def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
+    def serve(
+        self, answered: bool, on_ready: Callable[[], None], log: Log, walks: int = -1
+    ) -> bool:
         """Serves, in a worker, until unmounted (False) or SIGTERM (True). `answered`: an
-        earlier worker has been ready. Raises CasfsError."""
+        earlier worker has been ready; `walks`: the pipe to the mounter, -1 without one. Raises
+        CasfsError."""
 
     def device(self) -> str:
         """Returns the device of the mount, "" if there is none."""
@@ -85,7 +88,9 @@ class BuiltinTransport:
             self._table.close()
             self.prepare()
 
-    def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
+    def serve(
+        self, answered: bool, on_ready: Callable[[], None], log: Log, walks: int = -1
+    ) -> bool:
         return worker.serve_builtin(
             self._options,
             self._fd,
@@ -93,6 +98,7 @@ class BuiltinTransport:
             answered=answered,
             on_ready=on_ready,
             log=log,
+            walks=walks,
         )
 
     def device(self) -> str:
@@ -127,7 +133,9 @@ class Pyfuse3Transport:
     def prepare_restart(self, answered: bool) -> None:
         _unmount_dead(self._options, self._device)
 
-    def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
+    def serve(
+        self, answered: bool, on_ready: Callable[[], None], log: Log, walks: int = -1
+    ) -> bool:
         def ready() -> None:
             self.device()
             on_ready()

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -31,8 +32,10 @@ from casfs.fuse.views.root import root as make_root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory
+from casfs.mount.walked_trees import WalkedTree
 from casfs.store.store import Store
 from casfs.system.log import Log
+from casfs.trees.dated import DatedTree
 
 BUILTIN = "builtin"
 LIBFUSE = "libfuse"
@@ -46,7 +49,8 @@ Invalidated = Callable[[], list[Dentry]]
 @dataclass(frozen=True, slots=True)
 class MountOptions:
     """The store, the mount point (an absolute path without symlinks above it) and how it is
-    mounted. `with_local`: checkpoints and steps show private and derived files, too."""
+    mounted. `with_local`: checkpoints and steps show private and derived files, too; `native`:
+    trees that are walked are mounted by the kernel (`casfs.mount.mounter`)."""
 
     store: Path
     point: Path
@@ -55,6 +59,7 @@ class MountOptions:
     allow_other: bool = False
     xattr: bool = False
     with_local: bool = False
+    native: bool = False
 
 
 def load(transport: str) -> None:
@@ -69,14 +74,15 @@ def serve_builtin(
     answered: bool,
     on_ready: Callable[[], None],
     log: Log,
+    walks: int = -1,
 ) -> bool:
     """Serves /dev/fuse by the built-in transport, with the inode table in `table`, until it is
-    unmounted (False) or SIGTERM comes (True). `answered`: an earlier worker has been ready.
-    Raises CasfsError."""
+    unmounted (False) or SIGTERM comes (True). `answered`: an earlier worker has been ready;
+    `walks`: the pipe to the mounter, if there is one. Raises CasfsError."""
     from casfs.fuse.kernel.server import FuseServer
 
     stopped = False
-    with _session(options, log, answered=answered, table=InodeTable(table)) as (
+    with _session(options, log, answered=answered, table=InodeTable(table), walks=walks) as (
         session,
         invalidated,
     ):
@@ -113,7 +119,7 @@ def serve_pyfuse3(
 
 @contextmanager
 def _session(
-    options: MountOptions, log: Log, answered: bool, table: InodeTable | None
+    options: MountOptions, log: Log, answered: bool, table: InodeTable | None, walks: int = -1
 ) -> Iterator[tuple[Session, Invalidated]]:
     """Yields the session, and the source of dentries to invalidate. The root is an unreadable
     one if a restarted worker cannot open the store."""
@@ -143,8 +149,13 @@ def _session(
             handles=options.transport == LIBFUSE,
             invalidates=options.transport == BUILTIN,
             table=table,
+            on_walk=partial(_tell_walk, walks) if walks >= 0 else None,
         )
         yield session, invalidated
+
+
+def _tell_walk(walks: int, path: str, ino: int, root: DatedTree) -> None:
+    WalkedTree(path, ino, root).send(walks)
 
 
 @contextmanager

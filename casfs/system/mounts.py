@@ -26,6 +26,7 @@ MS_REC = 1 << 14
 MS_PRIVATE = 1 << 18
 MS_SLAVE = 1 << 19
 MNT_DETACH = 2
+MNT_EXPIRE = 4
 UMOUNT_NOFOLLOW = 8
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -82,6 +83,12 @@ def mount_with(
 def unmount(point: Path, *, lazy: bool = False) -> None:
     """`lazy`: detached at once, ended with its last user. Raises OSError."""
     call("umount2", os.fsencode(point), UMOUNT_NOFOLLOW | (MNT_DETACH if lazy else 0))
+
+
+def expire(point: Path) -> None:
+    """Unmounts what was not used since the last call for it. Raises OSError: EAGAIN where it was,
+    EBUSY where it is in use."""
+    call("umount2", os.fsencode(point), UMOUNT_NOFOLLOW | MNT_EXPIRE)
 
 
 def options(values: Mapping[str, str | Sequence[Path | None]]) -> bytes:

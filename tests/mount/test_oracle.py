@@ -25,6 +25,7 @@ from hypothesis.stateful import run_state_machine_as_test as explore
 
 from tests.support.helpers import Link, Program, write_tree
 from tests.support.lasting import ROOT_ONLY, lasting, read_only, record
+from tests.support.native import needs_native, shown_natively
 from tests.support.served import BY_EACH
 
 DEPTH = 5  # directories between the root of the tree and where paths begin
@@ -278,12 +279,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("transport", BY_EACH)
+@pytest.mark.parametrize("transport", [*BY_EACH, pytest.param("native", marks=needs_native)])
 def test_whatever_is_asked(
     tmp_path_factory: pytest.TempPathFactory, plain: Path, transport: str
 ) -> None:
-    with lasting(tmp_path_factory, transport, "--xattr") as mount:
+    natively = ("builtin", "--native", "auto")
+    options = natively if transport == "native" else (transport, "--xattr")
+    with lasting(tmp_path_factory, *options) as mount:
         tree = record(mount, plain)
+        if transport == "native":
+            shown_natively(tree)
         explore(
             lambda: Reading(tree / "a/b/c/d/e", plain / "a/b/c/d/e"),
             settings=settings(

@@ -42,6 +42,8 @@ def lasting(factory: pytest.TempPathFactory, transport: str, *options: str) -> I
     where = top / "mnt"
     where.mkdir()
     with init_store(top / "store") as store:
+        if "--native" not in options:
+            options += ("--native", "off")
         supervisor = start(store, where, "--transport", transport, *options)
         try:
             yield Mount(store, where, supervisor, transport)

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+import pytest
 
 from casfs.digest import TreeHash
 from casfs.native import images
@@ -22,6 +25,8 @@ from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from tests.support.programs import present
+
+DEADLINE = 60.0  # seconds
 
 
 class Seen(NamedTuple):
@@ -76,6 +81,9 @@ def not_mountable() -> str | None:
                 return None
         except OSError as error:
             return f"this kernel mounts no EROFS from a file: {error.strerror}"
+
+
+needs_native = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 
 
 def fsck(image: Path, devices: Sequence[Path] = ()) -> None:
@@ -137,6 +145,17 @@ def _names(path: bytes) -> list[bytes]:
     names = [entry.name for entry in listed]
     assert len(names) == len(set(names))
     return names
+
+
+def shown_natively(top: Path) -> None:
+    """Walks a tree of a mount until the kernel shows it alone."""
+    deadline = time.monotonic() + DEADLINE
+    while all(mount.point != top for mount in mounts.mounts()):
+        assert time.monotonic() < deadline, f"{top} is not mounted natively"
+        for path in (top, *top.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                os.listdir(path)
+        time.sleep(0.05)
 
 
 def ensure_image(store: Store, root: TreeHash, **options: Any) -> Path:

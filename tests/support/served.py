@@ -67,11 +67,13 @@ def serving(
     xattr: bool = False,
     with_local: bool = False,
     transport: str = "builtin",
+    native: str = "off",
     before: Sequence[str] = (),
 ) -> Iterator[Mount]:
     """Mount `store` at `where`; unmounted and its process gone at the end, whatever happens."""
     where.mkdir(exist_ok=True)
-    options = ["--transport", transport, *["--xattr"] * xattr, *["--with-local"] * with_local]
+    options = ["--transport", transport, "--native", native]
+    options += [*["--xattr"] * xattr, *["--with-local"] * with_local]
     supervisor = start(store, where, *options, before=before)
     try:
         yield Mount(store, where, supervisor, transport)

@@ -37,6 +37,7 @@ from casfs.fuse.views.vnode import (
     Directory,
     Link,
     PlainEntry,
+    ShownTree,
     Vnode,
     child_key,
     make_key,
@@ -60,17 +61,24 @@ PLUGINS = b"plugins"
 
 
 class TreeDirectory(Directory):
-    """A directory of a tree. `inner` is the key of its path from the tree's root."""
+    """A directory of a tree. `inner` is the key of its path from the tree's root; `tree`: that one,
+    by default the directory itself."""
 
-    __slots__ = ("_inner", "_reader", "_root")
+    __slots__ = ("_inner", "_reader", "_root", "tree")
 
     def __init__(
-        self, key: bytes, reader: StoreReader, root: DatedTree, inner: bytes = ROOT_KEY
+        self,
+        key: bytes,
+        reader: StoreReader,
+        root: DatedTree,
+        inner: bytes = ROOT_KEY,
+        tree: ShownTree | None = None,
     ) -> None:
         super().__init__(key)
         self._reader = reader
         self._root = root
         self._inner = inner
+        self.tree = ShownTree(key, root) if tree is None else tree
 
     @property
     def digest(self) -> str:
@@ -145,7 +153,8 @@ class TreeDirectory(Directory):
             )
         inner = child_key(self._inner, entry.name)
         below = DatedTree(entry.digest.hash, recorded.below.get(entry.name))
-        return TreeDirectory(child_key(self.key, entry.name), self._reader, root=below, inner=inner)
+        key = child_key(self.key, entry.name)
+        return TreeDirectory(key, self._reader, root=below, inner=inner, tree=self.tree)
 
     def _key(self, name: bytes, content: bytes, mode: int, mtime_ns: int) -> bytes:
         return make_key(b"%b%b/%b/%o/%d" % (self._inner, name, content, mode, mtime_ns))

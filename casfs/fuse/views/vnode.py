@@ -30,6 +30,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from casfs.digest import Hasher
+from casfs.trees.dated import DatedTree
 
 FOREVER_S = 10**9  # a timeout of what the kernel may keep
 MILLISECOND = 1_000_000  # nanoseconds
@@ -145,12 +146,20 @@ class PlainEntry(NamedTuple):
     source: Any
 
 
+class ShownTree(NamedTuple):
+    """A tree that is shown, and the key of its root directory."""
+
+    key: bytes
+    root: DatedTree
+
+
 class Directory(Vnode):
     """`ready`: False if a new listing may take long to begin; then call `prepare` before it, in any
-    thread, once the directory is opened."""
+    thread, once the directory is opened. `tree`: what it is a directory of, if it is of a tree."""
 
     __slots__ = ()
     ready = True
+    tree: ShownTree | None = None
     fixed = True
     invalidated = False
     _mtime_ns = Y2000_NS

@@ -1,0 +1,300 @@
+"""Trees of a mount that are walked are mounted by the kernel (`casfs.mount.mounter`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from casfs.digest import Digest
+from casfs.errors import Refused
+from casfs.maintenance import gc, purge
+from casfs.mount import mounter, native_mounts
+from casfs.mount.mount_points import unmount
+from casfs.mount.supervisor import replace_program
+from casfs.store import removals
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
+from casfs.system import mounts
+from casfs.system.clock import now_ms
+from casfs.system.processes import start_time
+from tests.support.engine import until
+from tests.support.helpers import put_tree, read_tree, write_tree
+from tests.support.lasting import object_of, opened, record
+from tests.support.native import needs_native, shown_natively
+from tests.support.served import Mount, gone, kill, serving
+from tests.support.thread_example import make_thread
+
+pytestmark = [needs_native, pytest.mark.usefixtures("nothing_stays_mounted")]
+LARGE = b"y" * 300_000
+TOP = b"t" * 5000
+CONTENT = {
+    "d": {"e": {"small": b"x", "large": LARGE}, "none": b""},
+    "top": TOP,
+    "program": b"#!/bin/sh\n",
+}
+
+
+@pytest.fixture
+def native_mount(disk_store: Store, tmp_path: Path) -> Iterator[Mount]:
+    with serving(disk_store, tmp_path / "mnt", native="auto") as mount:
+        yield mount
+
+
+@pytest.fixture
+def tree(native_mount: Mount, tmp_path: Path) -> Path:
+    source = write_tree(tmp_path / "source", CONTENT)
+    (source / "program").chmod(0o755)
+    (source / "link").symlink_to("d/e/large")
+    os.utime(source / "d/e", ns=(1, 1_234_567_890_123_456_789))
+    return record(native_mount, source)
+
+
+def native_points(mount: Mount) -> list[Path]:
+    return [native.point for native in native_mounts.mounted_below(mount.path)]
+
+
+def children(mount: Mount) -> set[int]:
+    supervisor = mount.supervisor.pid
+    pids = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
+    return set(map(int, pids.split()))
+
+
+def mounter_pid(mount: Mount) -> int:
+    """The subprocess of the supervisor that is not its worker."""
+    (pid,) = children(mount) - {mount.state().worker}
+    return pid
+
+
+def described(top: Path) -> dict[str, tuple[int, int, int]]:
+    """Mode, mtime (ns) and, of all but directories, size of each entry, by its path."""
+    entries = {}
+    for path in [top, *sorted(top.rglob("*"))]:
+        info = path.lstat()
+        size = 0 if path.is_dir() and not path.is_symlink() else info.st_size
+        entries[str(path.relative_to(top))] = (info.st_mode, info.st_mtime_ns, size)
+    return entries
+
+
+def test_a_walked_tree_is_the_same_natively(
+    native_mount: Mount, tree: Path, disk_store: Store, tmp_path: Path
+) -> None:
+    with serving(disk_store, tmp_path / "other", native="off") as plain:
+        other = plain.path / tree.relative_to(native_mount.path)
+        before = described(other), read_tree(other)
+        shown_natively(tree)
+        assert not native_mounts.mounted_below(plain.path)
+    assert (described(tree), read_tree(tree)) == before
+    requests = native_mount.requests()
+    assert read_tree(tree) == before[1]
+    after = native_mount.requests()
+    assert after["read"] - requests["read"] <= 2  # of the counts themselves
+    assert not (tree / "absent").exists()
+
+
+def test_each_tree_has_a_native_mount(native_mount: Mount) -> None:
+    thread = make_thread(native_mount.store)
+    thread.step("planner", "Planned.")
+    root = put_tree(native_mount.store, CONTENT)
+    (step,) = (native_mount.path / "threads" / thread.id / "steps").glob("*1*/workspace")
+    for top in (native_mount.path / "trees" / root, step.resolve()):
+        before = read_tree(top)
+        shown_natively(top)
+        assert read_tree(top) == before
+    assert (step / "hello.txt").read_text() == "hello\n"
+
+
+def test_a_look_mounts_nothing(native_mount: Mount, tree: Path) -> None:
+    assert sorted(os.listdir(tree)) == ["d", "link", "program", "top"]
+    assert (tree / "d/e/large").read_bytes() == LARGE
+    root = put_tree(native_mount.store, {"d": {"later": b"1"}})
+    shown_natively(native_mount.path / "trees" / root)
+    assert tree not in native_points(native_mount)
+
+
+def test_a_large_flat_tree_is_walked_by_its_listing(native_mount: Mount) -> None:
+    root = put_tree(native_mount.store, {f"name-{n}": b"%d" % n for n in range(3000)})
+    top = native_mount.path / "trees" / root
+    assert len(os.listdir(top)) == 3000
+    until(lambda: native_points(native_mount) == [top])
+    assert len(os.listdir(top)) == 3000
+
+
+def test_the_oldest_that_is_not_in_use_goes_first(native_mount: Mount) -> None:
+    tops = []
+    for number in range(mounter.MAX_MOUNTED + 2):
+        root = put_tree(native_mount.store, {"d": {"number": b"%d" % number}})
+        tops.append(native_mount.path / "trees" / root)
+    shown_natively(tops[0])
+    with opened(tops[0] / "d"):
+        for top in tops[1:]:
+            shown_natively(top)
+        assert set(native_points(native_mount)) == {tops[0], *tops[3:]}
+    assert [(top / "d/number").read_text() for top in tops] == [str(n) for n in range(len(tops))]
+
+
+def test_what_was_open_goes_on(native_mount: Mount, tree: Path) -> None:
+    with opened(tree / "d/e") as fd:
+        shown_natively(tree)
+        listed = subprocess.run(
+            ["cat", "small"], preexec_fn=lambda: os.fchdir(fd), capture_output=True, check=True
+        )
+        assert listed.stdout == b"x"
+        assert sorted(os.listdir(fd)) == ["large", "small"]
+
+
+def test_unmounting_ends_all(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    pid = mounter_pid(native_mount)
+    unmount(native_mount.path)
+    assert native_mount.supervisor.wait(10) == 0
+    assert start_time(pid) is None
+    assert not mounts.mounted_below(native_mount.path)
+    assert not list((native_mount.store.root / "mounts").iterdir())
+
+
+def test_the_users_of_a_native_mount_are_named(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    sleeper = subprocess.Popen(["sleep", "1000"], cwd=tree / "d")
+    try:
+        with pytest.raises(Refused, match=rf"busy: pid {sleeper.pid} \(sleep\)"):
+            unmount(native_mount.path)
+        assert native_mount.state().serves
+        unmount(native_mount.path, lazy=True)
+        until(lambda: not mounts.mounted_below(native_mount.path))
+        assert Path(f"/proc/{sleeper.pid}/cwd/e/small").read_bytes() == b"x"
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all(native_mount: Mount, tree: Path, number: signal.Signals) -> None:
+    shown_natively(tree)
+    pid = mounter_pid(native_mount)
+    native_mount.supervisor.send_signal(number)
+    native_mount.supervisor.wait(10)
+    assert not mounts.mounted_below(native_mount.path)
+    assert start_time(pid) is None
+
+
+def test_a_killed_worker_changes_nothing(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    before = native_mount.state()
+    kill(before.worker)
+    assert read_tree(tree)[b"top"] == TOP
+    until(lambda: native_mount.state().starts > before.starts and native_mount.state().serves)
+    root = put_tree(native_mount.store, {"d": {"later": b"1"}})
+    shown_natively(native_mount.path / "trees" / root)  # the new worker tells the same mounter
+
+
+def test_a_killed_mounter_has_a_successor(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    killed = mounter_pid(native_mount)
+    kill(killed)
+    until(lambda: start_time(killed) is None)
+    assert read_tree(tree)[b"top"] == TOP
+    root = put_tree(native_mount.store, {"d": {"later": b"1"}})
+    shown_natively(native_mount.path / "trees" / root)
+
+
+def test_where_the_supervisor_is_killed_all_ends_with_the_worker(
+    native_mount: Mount, tree: Path
+) -> None:
+    shown_natively(tree)
+    pid = mounter_pid(native_mount)
+    worker = native_mount.state().worker
+    native_mount.supervisor.kill()
+    native_mount.supervisor.wait()
+    assert read_tree(tree)[b"top"] == TOP
+    kill(worker, signal.SIGTERM)
+    gone(worker, pid)
+    assert not mounts.mounted_below(native_mount.path)
+
+
+def test_where_all_are_killed_unmounting_takes_all_along(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    worker = native_mount.state().worker
+    pid = mounter_pid(native_mount)
+    native_mount.supervisor.kill()
+    native_mount.supervisor.wait()
+    kill(pid)
+    kill(worker)
+    gone(worker, pid)
+    unmount(native_mount.path, lazy=True)
+    assert not mounts.mounted_below(native_mount.path)
+    with serving(native_mount.store, native_mount.path, native="auto"):
+        shown_natively(tree)
+
+
+def test_a_new_program_mounts_anew(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    before = mounter_pid(native_mount)
+    replace_program(native_mount.state())
+    assert read_tree(tree)[b"top"] == TOP
+    until(lambda: start_time(before) is None)
+    until(lambda: read_tree(tree) and native_points(native_mount) == [tree])
+    assert mounter_pid(native_mount) != before
+
+
+def test_a_purge_ends_the_native_mount(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    stone = Tombstone(Digest.of(TOP).hash, len(TOP), now_ms())
+    purge.purge_all(native_mount.store, [stone])
+
+    def purged() -> bool:
+        with suppress(OSError):
+            return b"top" not in read_tree(tree)
+        return False
+
+    until(purged)
+    shown_natively(tree)
+    assert b"top" not in read_tree(tree)
+
+
+def test_a_removed_checkpoint_is_gone(native_mount: Mount, tree: Path) -> None:
+    shown_natively(tree)
+    store = native_mount.store
+    with store.batch() as batch:
+        removals.remove(store, batch, store.heads.list("checkpoints/"))
+    until(lambda: not tree.exists())
+    assert not native_points(native_mount)
+
+
+def test_a_tree_that_nothing_keeps_is_kept_while_it_is_mounted(native_mount: Mount) -> None:
+    store = native_mount.store
+    root = put_tree(store, CONTENT)
+    top = native_mount.path / "trees" / root
+    before = read_tree(top)
+    shown_natively(top)
+    gc.collect(store, grace=3600)
+    assert read_tree(top) == before
+    assert native_points(native_mount) == [top]
+    until(lambda: gc.collect(store, grace=0).freed.blobs)
+    until(lambda: not native_points(native_mount))
+
+
+def test_a_damaged_tree_stays_with_fuse(native_mount: Mount, tree: Path) -> None:
+    object_of(native_mount.store, Digest.of(LARGE).hash).unlink()
+    log = native_mount.store.root / "log/mount.jsonl"
+    assert sorted(os.listdir(tree / "d/e")) == ["large", "small"]
+    until(lambda: log.exists() and "not mounted natively" in log.read_text())
+    assert (tree / "d/e/small").read_bytes() == b"x"
+    with pytest.raises(OSError, match="Input/output"):
+        (tree / "d/e/large").read_bytes()
+    assert not native_points(native_mount)
+
+
+@pytest.mark.parametrize(("native", "xattr"), [("off", False), ("auto", True)])
+def test_where_it_is_not_wanted(
+    disk_store: Store, tmp_path: Path, native: str, xattr: bool
+) -> None:
+    with serving(disk_store, tmp_path / "mnt", native=native, xattr=xattr) as mount:
+        top = mount.path / "trees" / put_tree(disk_store, CONTENT)
+        read_tree(top)
+        assert children(mount) == {mount.state().worker}
