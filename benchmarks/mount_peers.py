@@ -8,6 +8,7 @@ server has its default settings, and only one runs at a time.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from benchmarks import common, workspaces_peers
 from benchmarks.common import timed
 from benchmarks.workspaces_peers import CASFS, ENV, run
 from casfs.errors import CasfsError, Failed, Refused
-from casfs.mount import mount_points, registry
+from casfs.mount import mount_points, native_mounts, registry
 from casfs.system import mounts
 
 Counted = Counter[str]
@@ -72,13 +73,40 @@ class Kernel(Peer):
 
     @contextmanager
     def shown(self) -> Iterator[Path]:
-        with casfs_mount(self.place, self.point, "--transport", self.transport):
-            tree = self.point / "trees" / "b"
-            yield tree / (tree / "latest").readlink()
+        flags = ("--transport", self.transport, "--native", "off")
+        with casfs_mount(self.place, self.point, *flags):
+            yield self.tree()
+
+    def tree(self) -> Path:
+        tree = self.point / "trees" / "b"
+        return tree / (tree / "latest").readlink()
 
     def requests(self) -> Counter[str]:
         report = json.loads((self.point / ".casfs" / "stats.json").read_text())
         return Counter(report["requests"])
+
+
+class MountedNatively(Kernel):
+    """As it is by default for root: the tree was walked before, so that its image is there and is
+    mounted over it."""
+
+    name = "casfs, native"
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        with casfs_mount(self.place, self.point, "--native", "auto"):
+            tree = self.tree()
+            registry.wait_until(lambda: _is_native(tree), f"{tree} is not mounted natively")
+            yield tree
+
+
+def _is_native(tree: Path) -> bool:
+    """Also lists what is in the tree, which has it mounted."""
+    for path in tree.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            os.listdir(path)
+    mount = mounts.mounted_at(tree)
+    return mount is not None and mount.source == native_mounts.SOURCE
 
 
 class Pyfuse3(Kernel):
@@ -140,7 +168,9 @@ class Restic(Peer):
             yield (self.point / "snapshots" / "latest").resolve()
 
 
-PEERS: tuple[type[Peer], ...] = (Native, Kernel, Pyfuse3, Squash, SquashLow, Borg, Restic)
+PEERS: tuple[type[Peer], ...] = (
+    Native, Kernel, MountedNatively, Pyfuse3, Squash, SquashLow, Borg, Restic,
+)  # fmt: skip
 OURS: tuple[type[Kernel], ...] = (Kernel, Pyfuse3)
 
 

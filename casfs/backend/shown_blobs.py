@@ -26,6 +26,7 @@ class ShownBlobs:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._seen = LruCache(MAX_SEEN)  # stored, and not marked
+        self._get_sized = derived.sized_reader(blobs)
 
     def _visible(self, hashes: Iterable[str]) -> list[str]:
         """Returns those that are not hidden, stored or not."""
@@ -60,7 +61,7 @@ class ShownBlobs:
         return self._read(hash, lambda: derived.open_stream(self._blobs, hash))
 
     def get_sized(self, hash: str, size: int) -> bytes:
-        return self._read(hash, lambda: derived.sized_reader(self._blobs)(hash, size))
+        return self._read(hash, lambda: self._get_sized(hash, size))
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)

@@ -45,7 +45,8 @@ from casfs.workspaces.overlay_mount import OverlayLayers
 
 MAX_MOUNTED = 32
 MAX_WAITING = 4  # walks that are remembered while an image is made
-MAX_FAILED = 1024  # trees that are not tried again
+MAX_FAILED = 1024  # trees that are remembered as such
+RETRY_S = 60.0  # until a tree that could not be mounted is tried again
 CHECK_INTERVAL_S = 0.1
 TOUCH_INTERVAL_S = 3600.0
 FOLDER_PREFIX = "native-"
@@ -78,7 +79,7 @@ class Mounter:
         self._folder = store.root / registry.FOLDER / f"{FOLDER_PREFIX}{os.getpid()}"
         self._waiting: dict[str, WalkedTree] = {}  # by path, the newest last
         self._mounted: dict[Path, NativeTree] = {}
-        self._failed: set[DatedTree] = set()
+        self._failed: dict[DatedTree, float] = {}  # when
         self._rest = b""  # of the pipe, a line that has no end yet
         self._purged = store.purged.replaced()
         self._touched_at = time.monotonic()
@@ -110,7 +111,7 @@ class Mounter:
 
     def _mount(self, walk: WalkedTree) -> None:
         point = self._point / walk.path
-        if walk.root in self._failed:
+        if time.monotonic() - self._failed.get(walk.root, -RETRY_S) < RETRY_S:
             return
         try:
             with closing_fd(fd := os.open(point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)):
@@ -125,7 +126,7 @@ class Mounter:
         except (CasfsError, OSError) as error:
             if len(self._failed) >= MAX_FAILED:
                 self._failed.clear()
-            self._failed.add(walk.root)
+            self._failed[walk.root] = time.monotonic()
             self._log("not mounted natively", path=point, error=str(error))
 
     def _mount_over(self, directory: int, image: Path) -> None:
@@ -166,7 +167,9 @@ class Mounter:
                 elif purged is not self._purged or not native.image.exists():
                     with suppress(OSError):
                         mounts.unmount(point, lazy=True)
-            self._purged = purged
+            if purged is not self._purged:
+                self._purged = purged
+                self._failed.clear()  # an image that was made meanwhile may have failed for that
             if time.monotonic() - self._touched_at > TOUCH_INTERVAL_S:
                 self._touched_at = time.monotonic()
                 self._touch([native.root for native in self._mounted.values()])

@@ -20,7 +20,8 @@ from typing import BinaryIO
 from casfs.backend.derived import sized_reader
 from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.fuse.views.errors import Denied
-from casfs.fuse.views.vnode import READ_FILE, Y2000_NS, Attr, Extent, File
+from casfs.fuse.views.read_ahead import FilesOfDirectory, ReadAhead
+from casfs.fuse.views.vnode import Attr, Extent, File
 from casfs.store.store import Store
 from casfs.system.lru_cache import LruCache
 
@@ -41,8 +42,16 @@ class BlobReader:
         self.info = store.blobs.info
         self._store_open = store.blobs.open
         self._store_content = sized_reader(store.blobs)
+        self.ahead = ReadAhead(store.blobs.get_many)
+        self._purged.add_cache(self.ahead.contents)
 
-    def read_whole(self, hash: str, total: int) -> bytes:
+    def read_whole(self, hash: str, total: int, directory: FilesOfDirectory | None = None) -> bytes:
+        """`directory`: in which the blob is a file; others of it may be read, too."""
+        if directory is not None:
+            self._purged.replaced()  # clears the cache, where something was purged
+            content = self.ahead.read(hash, directory)
+            if content is not None:
+                return content
         try:
             return self._store_content(hash, total)
         except NotFound as error:
@@ -107,28 +116,28 @@ class OpenBlob:
 
 
 class BlobFile(File):
-    """The size is the one that the referring node states; reading checks it."""
+    """The size in `attr` is the one that the referring node states; reading checks it. `directory`:
+    of the tree that it is a file of."""
 
-    __slots__ = ("_hash", "_mode", "_mtime_ns", "_reader", "_size")
+    __slots__ = ("_attr", "_directory", "_hash", "_reader", "_size")
 
     def __init__(
         self,
         key: bytes,
         reader: BlobReader,
         hash: str,
-        size: int,
-        mode: int = READ_FILE,
-        mtime_ns: int = Y2000_NS,
+        attr: Attr,
+        directory: FilesOfDirectory | None = None,
     ) -> None:
         super().__init__(key)
         self._reader = reader
         self._hash = hash
-        self._size = size
-        self._mode = mode
-        self._mtime_ns = mtime_ns
+        self._attr = attr
+        self._size = attr.size
+        self._directory = directory
 
     def attr(self) -> Attr:
-        return Attr(self._mode, self._size, self._mtime_ns)
+        return self._attr
 
     @property
     def digest(self) -> str:
@@ -148,7 +157,7 @@ class BlobFile(File):
         if wanted <= 0:
             return b""
         if wanted == self._size <= READ_WHOLE_BYTES:
-            data = self._reader.read_whole(self._hash, wanted)
+            data = self._reader.read_whole(self._hash, wanted, self._directory)
         else:
             data = self._reader.verified(self._hash, self._size).pread(wanted, offset)
         if len(data) != wanted:

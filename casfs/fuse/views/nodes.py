@@ -37,7 +37,16 @@ from casfs.fuse.views.directories import (
 from casfs.fuse.views.files import ComputedFile, TextFile
 from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.fuse.views.vnode import Y2000_NS, Directory, Link, Vnode, child_key, make_key
+from casfs.fuse.views.vnode import (
+    READ_FILE,
+    Y2000_NS,
+    Attr,
+    Directory,
+    Link,
+    Vnode,
+    child_key,
+    make_key,
+)
 from casfs.store.nodes.node import Node
 from casfs.system.paths import printable
 from casfs.trees.diff import unified_diff
@@ -261,7 +270,8 @@ def _make_ref(
     if info is None:
         raise Corrupt(f"{hash} is referred to, but not in this store; try `casfs fsck`")
     if info.type is None:
-        return BlobFile(key, reader.blobs, hash=hash, size=info.size, mtime_ns=mtime_ns)
+        attr = Attr(READ_FILE, info.size, mtime_ns)
+        return BlobFile(key, reader.blobs, hash=hash, attr=attr)
     if reader.store.registry.name(info.type).startswith("thread-"):
         return Link(key, b"../" * depth + b"nodes/" + hash.encode("ascii"), mtime_ns)
     return NodeDirectory(key, reader, hash=cast(NodeHash, hash), depth=depth + 1, mtime_ns=mtime_ns)

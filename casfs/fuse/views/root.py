@@ -20,7 +20,7 @@ from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.thread_index import ActiveThreads, ThreadIndex, history
 from casfs.fuse.views.threads import Threads
 from casfs.fuse.views.trees import Trees
-from casfs.fuse.views.vnode import Directory, Link, Vnode, make_key
+from casfs.fuse.views.vnode import READ_FILE, Y2000_NS, Attr, Directory, Link, Vnode, make_key
 from casfs.store.nodes import head_kinds
 
 WORKFLOWS = "workflows/"
@@ -107,7 +107,9 @@ def _blobs(key: bytes, reader: BlobReader, prefix: bytes = b"") -> HashDirectory
 
     def find(key: bytes, hash: str) -> Vnode | None:
         info = reader.info([hash]).get(hash)
-        return None if info is None else BlobFile(key, reader, hash=hash, size=info.size)
+        if info is None:
+            return None
+        return BlobFile(key, reader, hash=hash, attr=Attr(READ_FILE, info.size, Y2000_NS))
 
     return HashDirectory(key, find, prefix)
 

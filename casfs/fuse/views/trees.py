@@ -26,7 +26,7 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import TimesHash, TreeHash
 from casfs.errors import CasfsError
-from casfs.fuse.views.blobs import BlobFile
+from casfs.fuse.views.blobs import READ_WHOLE_BYTES, BlobFile
 from casfs.fuse.views.directories import StoreDirectory, parse_hash
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import (
@@ -127,10 +127,17 @@ class TreeDirectory(Directory):
             entry.key,
             self._reader.blobs,
             hash=source.digest.hash,
-            size=entry.attr.size,
-            mode=entry.attr.mode,
-            mtime_ns=entry.attr.mtime_ns,
+            attr=entry.attr,
+            directory=self,
         )
+
+    def small_files(self) -> dict[str, int]:
+        """Returns the hashes and sizes of the files that may be read ahead. Raises Corrupt."""
+        return {
+            entry.digest.hash: entry.digest.size_bytes
+            for entry in self._reader.entries(self._root.tree).values()
+            if isinstance(entry, File) and 0 < entry.digest.size_bytes <= READ_WHOLE_BYTES
+        }
 
     def _plain_file(self, file: File, modified_ns: int | None) -> PlainEntry:
         name, (hash, size), executable, properties = file
