@@ -32,6 +32,7 @@ COMMANDS = [  # THREAD, HASH and DIRECTORY are replaced
     "agent list",
     "blame DIRECTORY/file",
     "cat work:file",
+    "checkpoint create --help",
     "checkpoint diff work work",
     "checkpoint list",
     "config",

@@ -94,7 +94,7 @@ class Watch:
 
     def record(self, name: str, message: str, *, skip: bool) -> create.Created:
         """Records the directory as it is now, as `create.create` does, and raises the same, or
-        OSError; `stats` are in the node."""
+        OSError."""
         with self._lock:
             self._directory.drain()
             look = self._look()
@@ -110,8 +110,12 @@ class Watch:
             whole = {name: getattr(self._directory.seen, name) for name in names}
             report = replace(look.report, excluded=self._directory.excluded, **whole)
         latest = created or checkpoint.find(self._store, name)
-        skipped = created is None
-        return create.Created(latest, report, {}, new_bytes=look.new_bytes, skipped=skipped)
+        stats = dict(self._store.node(latest.hash, "checkpoint").payload["stats"])
+        if created is None:
+            stats |= dict.fromkeys(create.COUNTERS.values(), 0)
+        return create.Created(
+            latest, report, stats=stats, new_bytes=look.new_bytes, skipped=created is None
+        )
 
     def mark(self, message: str) -> bool:
         """Gives the next checkpoint a message, behind those that it has been given. Returns False

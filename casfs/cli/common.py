@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from casfs.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+SECRETS_VARIABLE = "CASFS_SECRETS"  # of a step's program, see `casfs.agents.secrets`
 STDIO = "-"  # stdin as an input's name, stdout as an output's
 force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
 with_local_option = click.option(
@@ -96,6 +97,12 @@ def step_secrets() -> Secrets:
     from casfs.agents.secrets import of_step
 
     return of_step(os.environ)
+
+
+def message_for_daemon(text: str) -> str:
+    """Returns a text without the values of the step whose program runs this command; the daemon,
+    which does not know them, looks for all other secrets."""
+    return step_secrets().redact_values(text) if os.environ.get(SECRETS_VARIABLE) else text
 
 
 # -- input ------------------------------------------------------------------------------------

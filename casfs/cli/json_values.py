@@ -7,6 +7,7 @@ document of its own and is printed as it is.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ TIME_SUFFIX = "_at"
 
 def record(value: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass or a NamedTuple, those of such values inside too."""
-    return {camel(name): _field(name, getattr(value, name)) for name in _names(value)}
+    return fields({name: getattr(value, name) for name in _names(value)})
+
+
+def fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As `record`, of fields by name: of a record that another process has sent."""
+    return {camel(name): _field(name, value) for name, value in values.items()}
 
 
 def _names(value: Any) -> tuple[str, ...]:

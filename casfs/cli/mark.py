@@ -6,11 +6,9 @@ import os
 
 import click
 
-from casfs.cli.common import step_secrets, store_root
+from casfs.cli.common import message_for_daemon, store_root
 from casfs.cli.output import echo_result, json_option
 from casfs.system import daemon_socket
-
-SECRETS_VARIABLE = "CASFS_SECRETS"  # of a step's program, see `casfs.agents.secrets`
 
 
 @click.command()
@@ -22,8 +20,7 @@ def mark(text: str) -> None:
     \b
     casfs mark "rename Cart to Basket"
     """
-    if os.environ.get(SECRETS_VARIABLE):
-        text = step_secrets().redact_values(text)  # the daemon looks for all other secrets
+    text = message_for_daemon(text)
     answer = daemon_socket.request(store_root(), "mark", path=os.path.realpath("."), message=text)
     line = f"nothing has changed in {answer['directory']}"
     if answer["changed"]:

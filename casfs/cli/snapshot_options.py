@@ -8,25 +8,26 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from casfs.cli.output import echo_result, say_incomplete, wants_json, warn
-from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.system.safe_text import escape
-from casfs.trees.git.index import TrackedFiles
-from casfs.trees.snapshot import classes, exclusions, walker
-from casfs.trees.snapshot.ignore import BY_PATTERN
 from casfs.trees.snapshot.report import (
+    BY_PATTERN,
     HARD_LINKS,
     MODES,
+    OF_CASFS,
     OWNERS,
     XATTRS,
     SnapshotOptions,
     SnapshotReport,
 )
+
+if TYPE_CHECKING:
+    from casfs.store.store import Store
 
 TO_SHARE = "to share one: the settings snapshot.work and snapshot.allow"
 MAX_NAMED_PATHS = 6
@@ -78,6 +79,9 @@ def print_dry_run(
     with_derived: bool = False,
 ) -> None:
     """Prints what a snapshot of `path` would record. Raises as the snapshot."""
+    from casfs.trees.git.index import TrackedFiles
+    from casfs.trees.snapshot import classes, exclusions, walker
+
     report = SnapshotReport()
     rules = exclusions.ignore_rules(
         store,
@@ -139,7 +143,7 @@ def print_unreadable(report: SnapshotReport) -> None:
 def _lines(report: SnapshotReport) -> Iterator[str]:
     """Yields one line on what is not in the work and how to change that, and one for each secret
     that is."""
-    derived = [path for path, why in report.excluded if why not in (BY_PATTERN, *exclusions.KINDS)]
+    derived = [path for path, why in report.excluded if why not in (BY_PATTERN, *OF_CASFS)]
     matched = [path for path, why in report.excluded if why == BY_PATTERN]
     parts = []
     if report.local:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,12 @@ from engine.blocking import blocking
 
 Answer = dict[str, Any]
 BURST_S = 0.5  # events come in bursts: they are read together
+
+
+def _redacted(message: str) -> str:
+    """Returns a message without what the scanner finds. The values of a step, which its caller
+    alone knows, were replaced there (`casfs.cli.common.message_for_daemon`)."""
+    return Secrets({}).redact(message) if message else message
 
 
 class Watches:
@@ -87,17 +92,16 @@ class Watches:
 
     async def _mark(self, path: str, message: str) -> Answer:
         watch, _ = self._find(watch_list.holding(self._specs, Path(path)).directory)
-        # What the scanner finds in a message; the values of a step are known to its caller only.
-        message = await blocking(partial(Secrets({}).redact, message))
-        changed = await blocking(partial(watch.mark, message))
+        changed = await blocking(lambda: watch.mark(_redacted(message)))
         await self._save()
         return {**asdict(watch.spec), "changed": changed}
 
     async def _record(self, directory: str, name: str, message: str, skip: bool) -> Answer:
         watch, _ = self._find(directory)
-        recording = await blocking(partial(watch.record, name, message, skip=skip))
+        recording = await blocking(lambda: watch.record(name, _redacted(message), skip=skip))
         return {
             "checkpoint": recording.checkpoint._asdict(),
+            "stats": dict(recording.stats),
             "skipped": recording.skipped,
             "read": recording.report.read,
             "readBytes": recording.report.read_bytes,

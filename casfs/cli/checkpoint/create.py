@@ -8,35 +8,13 @@ from pathlib import Path
 
 import click
 
-from casfs.checkpoints import checkpoint as checkpoints
-from casfs.checkpoints.create import Created, CreateOptions
-from casfs.checkpoints.create import create as create_checkpoint
-from casfs.cli.checkpoint.by_daemon import create_by_daemon
-from casfs.cli.checkpoint.list import recorded_size
-from casfs.cli.common import (
-    force_option,
-    message_option,
-    open_store,
-    options_as,
-    read_input,
-    step_secrets,
-)
-from casfs.cli.json_values import record
-from casfs.cli.output import echo_result, json_option
-from casfs.cli.progress import progress
+from casfs.cli.checkpoint.by_daemon import record_by_daemon
+from casfs.cli.checkpoint.recorded import Recorded
+from casfs.cli.common import force_option, message_option, options_as, store_root
+from casfs.cli.output import json_option
 from casfs.cli.sizes import SizeOption
-from casfs.cli.snapshot_options import (
-    allow_secret_option,
-    notes,
-    print_dry_run,
-    print_notes,
-    snapshot_options,
-)
-from casfs.digest import hash_bytes
-from casfs.errors import Usage
-from casfs.store.store import Store
+from casfs.cli.snapshot_options import allow_secret_option, snapshot_options
 from casfs.system.home import refuse_home_or_root
-from casfs.trees.snapshot.report import SnapshotOptions
 
 DEFAULT_MAX_BYTES = 20 << 30
 
@@ -55,9 +33,10 @@ class RecordOptions:
     force: bool
 
     def is_plain(self) -> bool:
-        """Returns whether it is to be recorded as a daemon records what it watches."""
-        has_more = self.patterns or self.preserve or self.with_derived or self.allow_secret
-        return self.defaults and not has_more and self.max_size == DEFAULT_MAX_BYTES
+        """Returns whether a daemon records what it watches in the same way."""
+        is_more = self.patterns or self.preserve or self.with_derived or self.allow_secret
+        is_other = self.dry_run or self.allowed or self.max_size != DEFAULT_MAX_BYTES
+        return self.defaults and not is_more and not is_other
 
 
 @click.command()
@@ -91,86 +70,16 @@ def create(name: str, directory: str, message: str, options: RecordOptions) -> N
     """
     path = Path(directory)
     refuse_home_or_root(path, options.force)
-    message = step_secrets().redact(message)
     start = time.monotonic()
-    with open_store() as store, progress("recording", "files", _expected(store, name)) as update:
-        reading = SnapshotOptions(
-            _properties(options.preserve), options.max_size, update, leaves_out_unreadable=True
+    recorded: Recorded | None = None
+    if options.is_plain():
+        recorded = record_by_daemon(
+            store_root(), path, name=name, message=message, skip=options.skip_if_unchanged
         )
-        if options.dry_run:
-            checkpoints.check_name(name)
-            print_dry_run(
-                store,
-                path,
-                defaults=options.defaults,
-                patterns=options.patterns,
-                options=reading,
-                with_derived=options.with_derived,
-            )
-            return
-        for name_of_file in options.allowed:
-            _allow_purged(store, path / name_of_file)
-        by_daemon = options.is_plain() and create_by_daemon(
-            store, path, name=name, message=message, skip=options.skip_if_unchanged
-        )
-        created = by_daemon or create_checkpoint(
-            store,
-            name,
-            options=CreateOptions(
-                defaults=options.defaults,
-                patterns=options.patterns,
-                snapshot=reading,
-                skip_if_unchanged=options.skip_if_unchanged,
-                with_derived=options.with_derived,
-                allow_secret=options.allow_secret,
-            ),
-            directory=path,
-            message=message,
-        )
-    value = {
-        **record(created.checkpoint),
-        "skipped": created.skipped,
-        "stats": created.stats,
-        "read": created.report.read,
-        "readBytes": created.report.read_bytes,
-        "newBytes": created.new_bytes,
-        "seconds": round(time.monotonic() - start, 3),
-        **notes(created.report),
-    }
-    echo_result(value, _line(created, value["seconds"]))
-    print_notes(created.report)
+    if recorded is None:
+        # Not at the top: what the daemon records is recorded without all of this.
+        from casfs.cli.checkpoint.record import record_here
 
-
-def _allow_purged(store: Store, path: Path) -> None:
-    """Takes back the purge of what a file holds, if there was one. Raises NotFound, Failed."""
-    from casfs.store import tombstones
-
-    hash = hash_bytes(read_input(str(path)))
-    if tombstones.get(store, hash) is not None:
-        tombstones.remove(store, hash)
-
-
-def _expected(store: Store, name: str) -> int:
-    """Returns the number of files in the previous checkpoint; 0 without one."""
-    before = checkpoints.latest(store, name)
-    return (before and recorded_size(store, before)[0]) or 0
-
-
-def _line(created: Created, seconds: float) -> str:
-    stats = created.stats
-    report = created.report
-    changes = ", ".join(f"{stats[key]} {key}" for key in ("added", "modified", "deleted"))
-    if created.skipped:
-        changes = "unchanged"
-    return (
-        f"{created.checkpoint.id} {changes}; {report.files} files seen, {report.read} read,"
-        f" {created.new_bytes} new bytes, {seconds:.2f} s"
-    )
-
-
-def _properties(text: str) -> tuple[str, ...]:
-    properties = tuple(part for part in text.split(",") if part)
-    for part in properties:
-        if part not in ("mtime", "mode"):
-            raise Usage(f"--preserve {part!r}: give mtime, mode, or mtime,mode")
-    return properties
+        recorded = record_here(path, name, message, options)
+    if recorded is not None:
+        recorded.echo(time.monotonic() - start)

@@ -26,8 +26,8 @@ from casfs.trees.git import linked_repositories
 from casfs.trees.git.index import GIT
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import exclusions, policy, working_tree
-from casfs.trees.snapshot.ignore import BY_PATTERN, IgnoreRules, read_patterns
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.ignore import IgnoreRules, read_patterns
+from casfs.trees.snapshot.report import BY_PATTERN, SnapshotOptions, SnapshotReport
 from casfs.workspaces import ignored_files
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from casfs.system import mounts
 from casfs.system.paths import printable, real_path, shown_path
 from casfs.trees.snapshot import policy
 from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.report import MOUNT, STORE, SnapshotReport
 
 MOUNT_TYPE = "fuse.casfs"  # of a mount of a store in the kernel's table
 KERNEL_TYPES = set(
@@ -20,7 +20,6 @@ KERNEL_TYPES = set(
     "pstore efivarfs fusectl binfmt_misc".split()
 )
 DEVICES = Path("/dev")  # in a container a tmpfs
-KINDS = STORE, MOUNT = "the store", "a mount of casfs"
 
 
 def ignore_rules(

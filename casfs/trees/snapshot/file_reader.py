@@ -22,6 +22,7 @@ from casfs.scanner import Finding, Scanner, ScanningReader
 from casfs.scanner.findings import BINARY_PROBE_BYTES, is_binary
 from casfs.system.paths import FILE_FLAGS
 from casfs.trees.git import object_files
+from casfs.trees.snapshot.report import Hit, Hits
 
 NO_ATTRIBUTES: tuple[list[str], ...] = ([], ["security.selinux"])
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
@@ -44,19 +45,6 @@ class Stat(NamedTuple):
     @classmethod
     def of(cls, seen: os.stat_result) -> Stat:
         return cls(seen.st_mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
-
-
-class Hit(NamedTuple):
-    """A secret that the scanner found in a file: its kind, and the line, counted from 1."""
-
-    kind: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} in line {self.line}"
-
-
-Hits = tuple[Hit, ...]
 
 
 class SourceUnreadable(Exception):

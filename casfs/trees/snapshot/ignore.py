@@ -22,10 +22,10 @@ from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_beneath, shown_path
 from casfs.trees.snapshot.derived import GIT, DerivedDirectories, Surroundings
 from casfs.trees.snapshot.gitignore import Patterns
+from casfs.trees.snapshot.report import BY_PATTERN
 
 IGNORE_FILE = ".casfsignore"
 MAX_IGNORE_BYTES = 1 << 20
-BY_PATTERN = "an ignore pattern"
 BY_SETTING = "the setting snapshot.private"
 
 

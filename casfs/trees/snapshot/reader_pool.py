@@ -38,7 +38,8 @@ from casfs.errors import CasfsError, Failed
 from casfs.scanner import Scanner
 from casfs.system import cycles, interruption
 from casfs.system.paths import open_directory
-from casfs.trees.snapshot.file_reader import FileReader, Hit, ReadFile, Stat, discard
+from casfs.trees.snapshot.file_reader import FileReader, ReadFile, Stat, discard
+from casfs.trees.snapshot.report import Hit
 
 MAX_WORKER_PROCESSES = 4
 INTERVAL_S = 0.2  # between two questions whether the results are still wanted

@@ -8,17 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from casfs.errors import Failed
-from casfs.scanner import Scanner
 from casfs.system.paths import printable
-from casfs.trees.snapshot import stat_cache
-from casfs.trees.snapshot.file_reader import Hits, ReadContent
+
+# A report of a daemon's snapshot is printed by a command that imports nothing to make one.
+if TYPE_CHECKING:
+    from casfs.scanner import Scanner
+    from casfs.trees.snapshot.file_reader import ReadContent
 
 RelativePath = bytes
 HostPath = bytes
-KnownFiles = dict[bytes, ReadContent]
+KnownFiles: TypeAlias = "dict[bytes, ReadContent]"
 Progress = Callable[[int, int], None]  # files seen and bytes read so far
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 KINDS = {  # of what has no place in a tree
@@ -28,9 +30,25 @@ KINDS = {  # of what has no place in a tree
     stat.S_IFCHR: "a character device",
 }
 
+BY_PATTERN = "an ignore pattern"
+OF_CASFS = STORE, MOUNT = "the store", "a mount of casfs"
+
 HARD_LINKS, OWNERS, MODES, XATTRS = NOT_KEPT = (
     "hardLinks", "foreignOwners", "specialModes", "extendedAttributes",
 )  # fmt: skip
+
+
+class Hit(NamedTuple):
+    """A secret that the scanner found in a file: its kind, and the line, counted from 1."""
+
+    kind: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} in line {self.line}"
+
+
+Hits = tuple[Hit, ...]
 
 
 class Excluded(NamedTuple):
@@ -74,6 +92,8 @@ class SnapshotReport:
 
     def read_once(self, seen: os.stat_result, read: Callable[[], ReadContent]) -> ReadContent:
         """Reads a file, unless one with this stat is `known`."""
+        from casfs.trees.snapshot import stat_cache
+
         fingerprint = stat_cache.fingerprint(seen, time.time_ns() - stat_cache.RACY_WINDOW_NS)
         # The layers of an overlay have inode numbers of their own.
         stamp = b"%d %b" % (seen.st_dev, fingerprint)

@@ -31,8 +31,9 @@ from casfs.store.nodes.times import TimesRef
 from casfs.store.store import Store
 from casfs.system.paths import real_path
 from casfs.trees.scratch_store import ScratchStore
-from casfs.trees.snapshot.file_reader import Hit, Hits, Stat
+from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import Hit, Hits
 
 RACY_WINDOW_NS = 2_000_000_000  # as coarse as the coarsest mtime in use
 STAT = struct.Struct("<qqqQI")

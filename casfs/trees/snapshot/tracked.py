@@ -22,9 +22,8 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import exclusions, policy, stat_cache, working_tree
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.file_reader import Hit, Hits
 from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.report import Hit, Hits, SnapshotOptions, SnapshotReport
 
 RECORDED_AS_PRIVATE = (Hit("a secret", 1),)  # it was found before, and is not looked for again
 CLOCK_TICK_S = 0.011  # the coarsest of Linux, 10 ms, and more
