@@ -22,7 +22,8 @@ from benchmarks import common, workspaces_peers
 from benchmarks.common import timed
 from benchmarks.workspaces_peers import CASFS, ENV, run
 from casfs.errors import CasfsError, Failed, Refused
-from casfs.mount import mount_points, native_mounts, registry
+from casfs.mount import mount_points, registry
+from casfs.native import mounted_trees
 from casfs.system import mounts
 
 Counted = Counter[str]
@@ -106,7 +107,7 @@ def _is_native(tree: Path) -> bool:
         if path.is_dir() and not path.is_symlink():
             os.listdir(path)
     mount = mounts.mounted_at(tree)
-    return mount is not None and mount.source == native_mounts.SOURCE
+    return mount is not None and mount.source.startswith(mounted_trees.PREFIX)
 
 
 class Pyfuse3(Kernel):

@@ -78,6 +78,7 @@ ENVIRONMENT = {
     "engine.runtime.daemon",
     "engine.processes.launcher",
     "engine.agents.loader",
+    "engine.agents.prepared_worker",
     "engine.agents.program",
     "casfs.api.store",
     "casfs.backend.lazy_packs",  # opened by any read: the size of its cache

@@ -15,12 +15,13 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
 
@@ -166,11 +167,16 @@ def play() -> int:
     return trio.run(lambda: Player(connection).run())
 
 
-if __name__ == "__main__":
+def exit_with(run: Callable[[], int]) -> NoReturn:
+    """Ends this process with the code that `run` returns."""
     code = 1
     try:
-        code = describe(*sys.argv[1:]) if len(sys.argv) > 1 else play()
+        code = run()
     except BaseException:  # third-party code may raise anything
         traceback.print_exc()
     finally:
         os._exit(code)  # it may have left threads
+
+
+if __name__ == "__main__":
+    exit_with(lambda: describe(*sys.argv[1:]) if len(sys.argv) > 1 else play())

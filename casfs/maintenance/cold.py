@@ -1,9 +1,9 @@
 """Packs what nothing has used lately into cold packs.
 
 A plain blob is cold where neither it nor a node that refers to it was put for some time, and no
-image, open workspace or native mount needs it, nor a head that was used lately. Packing takes gc's
-lock and marks as gc does; writers go on meanwhile, and what they touch stays. Each pack is durable
-when the next is begun, so an interrupted run goes on where it was.
+open workspace or native mount needs it, nor an image or a head that was used lately. Packing takes
+gc's lock and marks as gc does; writers go on meanwhile, and what they touch stays. Each pack is
+durable when the next is begun, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from casfs.backend.derived import last_use, start_gc
 from casfs.backend.protocols import Total, targets
 from casfs.errors import Refused
 from casfs.maintenance.gc import Marker, Progress
-from casfs.native import images
+from casfs.native import images, mounted_trees
 from casfs.store.store import Store
 from casfs.workspaces import registry
 
@@ -38,7 +38,8 @@ def pack(
         marker = Marker(store, collection, lambda blobs, bytes: None)
 
         def placed(blobs: int, bytes: int) -> None:
-            marker.follow(list(store.blobs.info(images.roots(store))))  # new ones as well
+            marker.follow(list(store.blobs.info(images.roots(store, before))))  # new ones as well
+            marker.follow(mounted_trees.blobs(store))
             if blobs:
                 progress(blobs, bytes)
 

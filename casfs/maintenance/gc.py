@@ -14,7 +14,8 @@ The trees of tool calls in sessions of outside agents are kept like all else unt
 then the oldest of each directory go (`casfs.maintenance.turn_trees`).
 
 A tree mount has a head too; where a crash or a reboot has ended the mount, a run drops that
-head first.
+head first. Trees that are natively mounted without a head are roots as long as any process sees
+them.
 
 Only the backend's `GcRun.sweep` deletes, and it is safe against concurrent writers. Damage
 stops a run before it deletes anything: the refs of a broken node are unknown, as is whether
@@ -35,7 +36,7 @@ from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid
 from casfs.history import path_index
 from casfs.maintenance import turn_trees
-from casfs.native import images
+from casfs.native import images, mounted_trees
 from casfs.store import graph, local_trees, referrers, removals, tombstones
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
@@ -101,6 +102,7 @@ def collect(
         tombstones.complete(store)
     with start_gc(store.backend) as collection:
         marker = Marker(store, collection, progress, limits.max_turn_trees)
+        marker.follow(mounted_trees.blobs(store))
         files = total_stored(store.blobs).files
         final = [
             removal

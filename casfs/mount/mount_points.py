@@ -1,14 +1,15 @@
 """Mount points: checking one, finding the mounts of a store, unmounting.
 
 A mount is found in the kernel's mount table: its type is `fuse.casfs` and its source
-names the store. Which processes serve it is in `casfs.mount.registry`. Nothing here sends a
-request to the mount, which may be dead.
+names the store. Which processes serve it is in `casfs.mount.registry`. Nothing here asks the mount,
+which may be dead, but unmounting what is mounted over its trees (`casfs.mount.native_mounts`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from casfs.system import mounts
 from casfs.system.store_mounts import TYPE, source
 
 MAX_USERS_NAMED = 8  # in the message about a busy mount
-MAX_TRIES = 3  # while trees are mounted natively meanwhile
+MAX_TRIES = 5  # while a tree is just being mounted natively
+TRY_INTERVAL_S = 0.02
 
 
 def check(root: Path | None, mountpoint: Path) -> Path:
@@ -77,9 +79,9 @@ def unmount(mountpoint: Path, *, root: Path | None = None, lazy: bool = False) -
 
 def _detach(mount: mounts.Mounted, *, lazy: bool) -> None:
     """Raises Refused, Failed."""
-    for tries_left in reversed(range(MAX_TRIES)):
+    for _ in range(MAX_TRIES):
         # Unmounting lazily takes along what is mounted below.
-        busy = None if lazy else native_mounts.unmount_below(mount.point, lazy=False)
+        busy = None if lazy else native_mounts.unmount_over(mount, lazy=False)
         if busy is not None:
             raise Refused(_busy_message(busy))
         try:
@@ -88,8 +90,8 @@ def _detach(mount: mounts.Mounted, *, lazy: bool) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise Failed(f"cannot unmount {mount.point}: {error.strerror}") from None
-            if not tries_left or not native_mounts.mounted_below(mount.point):
-                raise Refused(_busy_message(mount)) from None
+        time.sleep(TRY_INTERVAL_S)
+    raise Refused(_busy_message(mount))
 
 
 def _states(mount: mounts.Mounted, root: Path | None) -> list[registry.MountState]:

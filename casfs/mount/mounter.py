@@ -4,20 +4,20 @@
     mounter    makes the tree's image (`casfs.native.images`), and mounts it over the tree's
                directory: from then on the kernel answers, and no request reaches the worker
 
-A tree is walked where a directory below its root is listed (`casfs.fuse.session`). What was open
-before goes on through FUSE.
+A tree is walked where a directory below its root is listed (`casfs.fuse.session`). It is mounted
+when nobody is in it any more: a program that goes up again by `..` would come out in the mount, and
+find that the directory is not the one that it went down from.
 
 The kernel drops a mount with the directory that it is over: when the name is removed, when a
 content was purged, and when the FUSE mount is unmounted lazily. The mounter unmounts what the store
 may not show any more, and all at its end, which comes when the supervisor and the worker, who hold
 the other end of the pipe, have ended. Where all three are killed at once, unmounting the dead FUSE
-mount takes along what is mounted over it.
+mount lazily takes along what is mounted over it.
 
 At most MAX_MOUNTED are mounted: the oldest that is not in use goes first, but one that was used
 since room was needed last gets a second chance (umount2(2), MNT_EXPIRE).
 
-gc may free what no head keeps, and in place of that an image shows zeros. So the trees that are
-mounted are touched each TOUCH_INTERVAL_S, which is short beside gc's time of grace.
+gc keeps what is mounted (`casfs.native.mounted_trees`).
 """
 
 from __future__ import annotations
@@ -32,57 +32,59 @@ from pathlib import Path
 from casfs.backend.capabilities import SharedByMachines
 from casfs.backend.derived import in_remote
 from casfs.errors import CasfsError
-from casfs.mount import native_mounts, registry
+from casfs.mount import native_mounts, users
 from casfs.mount.walked_trees import WalkedTree
+from casfs.native import images, mounted_trees, object_protection
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import mounts
 from casfs.system.files import closing_fd
 from casfs.system.log import Log
-from casfs.system.processes import start_time
+from casfs.system.mounts import Mounted
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import OverlayLayers
 
 MAX_MOUNTED = 32
-MAX_WAITING = 4  # walks that are remembered while an image is made
+MAX_WAITING = 4  # walks that are remembered
+WAIT_S = 60.0  # for nobody to be in a tree; then it waits for its next walk
 MAX_FAILED = 1024  # trees that are remembered as such
 RETRY_S = 60.0  # until a tree that could not be mounted is tried again
-CHECK_INTERVAL_S = 0.1
-TOUCH_INTERVAL_S = 3600.0
-FOLDER_PREFIX = "native-"
+CHECK_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class NativeTree:
-    """A tree that is mounted, and its image."""
+    """A tree that is mounted, and its image; `is_new`: the image was made for that."""
 
     root: DatedTree
     image: Path
+    is_new: bool
 
 
 def unavailable(store: Store) -> str | None:
     """Returns why trees of this store are not mounted natively; None if they are."""
     if isinstance(store.backend, SharedByMachines):
         return "the store is shared by machines"
-    if next(iter(in_remote(store.blobs)), None) is not None:
-        return "some files are in a remote only"  # making an image would fetch them
+    try:
+        object_protection.check_owner(store.root / "objects")
+    except CasfsError as error:
+        return str(error)
     return image_mount.unavailable(store.root / FORMAT_FILE)
 
 
 class Mounter:
-    """Mounts trees of one store over their directories in its FUSE mount at `point`."""
+    """Mounts trees of one store over their directories in a FUSE mount of it."""
 
-    def __init__(self, store: Store, point: Path, log: Log) -> None:
+    def __init__(self, store: Store, fuse: Mounted, log: Log) -> None:
         self._store = store
-        self._point = point
+        self._fuse = fuse
         self._log = log
-        self._folder = store.root / registry.FOLDER / f"{FOLDER_PREFIX}{os.getpid()}"
-        self._waiting: dict[str, WalkedTree] = {}  # by path, the newest last
+        self._folder = native_mounts.work_folder(store.root, os.getpid())
+        self._waiting: dict[str, tuple[WalkedTree, float]] = {}  # by path, the newest last
         self._mounted: dict[Path, NativeTree] = {}
         self._failed: dict[DatedTree, float] = {}  # when
         self._rest = b""  # of the pipe, a line that has no end yet
         self._purged = store.purged.replaced()
-        self._touched_at = time.monotonic()
 
     def run(self, pipe: int) -> None:
         """Mounts what is told by a pipe that does not block, until its other end is closed."""
@@ -90,10 +92,12 @@ class Mounter:
         poll.register(pipe, select.POLLIN)
         while self._receive(pipe):
             self._drop_ended()
-            if self._waiting:
-                self._mount(self._waiting.popitem()[1])
+            walk = self._next()
+            if walk is not None:
+                self._mount(walk)
             else:
-                poll.poll(CHECK_INTERVAL_S * 1000 if self._mounted else None)
+                is_idle = not self._mounted and not self._waiting
+                poll.poll(None if is_idle else CHECK_INTERVAL_S * 1000)
 
     def _receive(self, pipe: int) -> bool:
         """Reads what has been told; returns False at the end."""
@@ -102,111 +106,152 @@ class Mounter:
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for walk in map(WalkedTree.parse, lines):
                     self._waiting.pop(walk.path, None)
-                    self._waiting[walk.path] = walk
+                    self._waiting[walk.path] = walk, time.monotonic()
                 while len(self._waiting) > MAX_WAITING:
                     del self._waiting[next(iter(self._waiting))]
         except BlockingIOError:
             return True
         return False
 
-    def _mount(self, walk: WalkedTree) -> None:
-        point = self._point / walk.path
-        if time.monotonic() - self._failed.get(walk.root, -RETRY_S) < RETRY_S:
-            return
-        try:
-            with closing_fd(fd := os.open(point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)):
-                # The name may be another tree by now; or the tree is mounted already.
-                if os.fstat(fd).st_ino != walk.ino:
-                    return
-                self._touch([walk.root])
-                image = image_mount.image(self._store, walk.root, recheck=True)
-                if self._make_room():
-                    self._mount_over(fd, image)
-                    self._mounted[point] = NativeTree(walk.root, image)
-        except (CasfsError, OSError) as error:
-            if len(self._failed) >= MAX_FAILED:
-                self._failed.clear()
-            self._failed[walk.root] = time.monotonic()
-            self._log("not mounted natively", path=point, error=str(error))
+    def _next(self) -> WalkedTree | None:
+        """Returns the walk told last whose tree nobody is in."""
+        oldest = time.monotonic() - WAIT_S
+        self._waiting = {
+            path: (walk, told_at)
+            for path, (walk, told_at) in self._waiting.items()
+            if told_at > oldest and not self._has_failed(walk.root)
+        }
+        paths = {self._point(walk): walk for walk, _ in self._waiting.values()}
+        free = paths.keys() - users.inside(paths, self._fuse.device) if paths else ()
+        for point in reversed(paths):
+            if point in free:
+                return self._waiting.pop(paths[point].path)[0]
+        return None
 
-    def _mount_over(self, directory: int, image: Path) -> None:
+    def _point(self, walk: WalkedTree) -> Path:
+        return self._fuse.point / walk.path
+
+    def _has_failed(self, root: DatedTree) -> bool:
+        return time.monotonic() - self._failed.get(root, -RETRY_S) < RETRY_S
+
+    def _note_failure(self, root: DatedTree) -> None:
+        if len(self._failed) >= MAX_FAILED:
+            self._failed.clear()
+        self._failed[root] = time.monotonic()
+
+    def _mount(self, walk: WalkedTree) -> None:
+        try:
+            # The directory is open only while it is mounted over: one that is open keeps the FUSE
+            # mount from being unmounted, and making an image may take long.
+            if not self._is_there(walk):
+                return
+            native = self._native_tree(walk) if self._has_room() else None
+            if native is None:
+                self._note_failure(walk.root)
+            elif not users.inside([self._point(walk)], self._fuse.device):
+                self._mount_over(walk, native)
+        except (CasfsError, OSError) as error:
+            self._note_failure(walk.root)
+            self._log("not mounted natively", path=self._point(walk), error=str(error))
+
+    def _native_tree(self, walk: WalkedTree) -> NativeTree | None:
+        """Returns the tree with its image; None where files of it are in a remote only, which
+        making the image would fetch. Raises CasfsError."""
+        if next(iter(in_remote(self._store.blobs)), None) is not None:
+            return None
+        before = images.of_tree(self._store, walk.root)
+        image = image_mount.image(self._store, walk.root, recheck=True)
+        return None if images.needs_remote(image) else NativeTree(walk.root, image, before != image)
+
+    def _is_there(self, walk: WalkedTree) -> bool:
+        with closing_fd(self._open(walk)) as fd:
+            return self._is_tree(fd, walk)
+
+    def _open(self, walk: WalkedTree) -> int:
+        return os.open(self._point(walk), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _is_tree(self, fd: int, walk: WalkedTree) -> bool:
+        """Returns False where the name is another tree by now, the tree is mounted already, or
+        another FUSE mount is there."""
+        info = os.fstat(fd)
+        device = f"{os.major(info.st_dev)}:{os.minor(info.st_dev)}"
+        return (info.st_ino, device) == (walk.ino, self._fuse.device)
+
+    def _mount_over(self, walk: WalkedTree, native: NativeTree) -> None:
         """Raises NotFound, Failed, OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        image_mount.mount(
-            OverlayLayers(
-                lower=image,
-                upper=self._folder / "upper",
-                work=self._folder / "work",
-                point=Path(f"/proc/self/fd/{directory}"),
-                read_only=True,
-                source=native_mounts.SOURCE,
+        point = self._point(walk)
+        with closing_fd(self._open(walk)) as fd:
+            if not self._is_tree(fd, walk):
+                return
+            image_mount.mount(
+                OverlayLayers(
+                    lower=native.image,
+                    upper=self._folder / "upper",
+                    work=self._folder / "work",
+                    point=Path(f"/proc/self/fd/{fd}"),
+                    read_only=True,
+                    source=mounted_trees.source(self._store.root, walk.root),
+                )
             )
-        )
+        self._mounted[point] = native
+        # Somebody who came after the last look and before the mount.
+        if users.inside([point], self._fuse.device):
+            self._unmount(point)
 
-    def _make_room(self) -> bool:
+    def _has_room(self) -> bool:
         """Unmounts one where MAX_MOUNTED are mounted; returns False where all are in use."""
-        mounted = native_mounts.mounted_below(self._point)
+        mounted = native_mounts.mounted_over(self._fuse)
         if len(mounted) < MAX_MOUNTED:
             return True
         # In the first round one that was used lately only loses its mark.
         for mount in [*mounted, *mounted]:
             with suppress(OSError):
                 mounts.expire(mount.point)
+                # Walking many trees must not leave an image of each. A mounted one may go, too.
+                native = self._mounted.get(mount.point)
+                if native is not None and native.is_new:
+                    native.image.unlink(missing_ok=True)
                 return True
         return False
 
+    def _unmount(self, point: Path) -> None:
+        with suppress(OSError):
+            mounts.unmount(point, lazy=True)
+
     def _drop_ended(self) -> None:
         """Unmounts what the store may not show any more; forgets what others have unmounted."""
-        points = {mount.point for mount in native_mounts.mounted_below(self._point)}
+        points = {mount.point for mount in native_mounts.mounted_over(self._fuse)}
         try:
             purged = self._store.purged.replaced()
-            for point, native in list(self._mounted.items()):
-                if point not in points:
-                    del self._mounted[point]
-                # gc removes the image of a tree that is gone
-                elif purged is not self._purged or not native.image.exists():
-                    with suppress(OSError):
-                        mounts.unmount(point, lazy=True)
-            if purged is not self._purged:
-                self._purged = purged
-                self._failed.clear()  # an image that was made meanwhile may have failed for that
-            if time.monotonic() - self._touched_at > TOUCH_INTERVAL_S:
-                self._touched_at = time.monotonic()
-                self._touch([native.root for native in self._mounted.values()])
         except CasfsError as error:
-            self._log("native mounts not checked", mount=self._point, error=str(error))
+            self._log("native mounts not checked", mount=self._fuse.point, error=str(error))
+            return
+        for point, native in list(self._mounted.items()):
+            if point not in points:
+                del self._mounted[point]
+            # gc removes the image of a tree that is gone.
+            elif purged is not self._purged or not native.image.exists():
+                self._unmount(point)
+        if purged is not self._purged:
+            self._purged = purged
+            self._failed.clear()  # an image that was made meanwhile may have failed for that
 
-    def _touch(self, roots: list[DatedTree]) -> None:
-        """Has gc keep trees for its time of grace. Raises NotFound."""
-        backend = self._store.backend
-        hashes = {hash for root in roots for hash in root if hash is not None}
-        backend.publish([], require=hashes, local=backend.blobs.local_among(hashes))
 
-
-def run(store_root: Path, point: Path, pipe: int, log: Log) -> None:
-    """The mounter of the FUSE mount at `point`, until the other end of `pipe` is closed. Raises
+def run(store_root: Path, device: str, pipe: int, log: Log) -> None:
+    """The mounter of the FUSE mount on `device`, until the other end of `pipe` is closed. Raises
     CasfsError."""
+    fuse = next((mount for mount in mounts.mounts() if mount.device == device), None)
+    if fuse is None:  # unmounted at once
+        return
     with ExitStack() as stack:
-        _clean(store_root, point)
-        stack.callback(_clean, store_root, point)
+        stack.callback(native_mounts.clean, store_root, os.getpid())
+        native_mounts.unmount_over(fuse, lazy=True)  # what one that was killed has left
+        stack.callback(native_mounts.unmount_over, fuse, lazy=True)
         select.select([pipe], [], [])  # the store is opened when a tree is walked
         store = stack.enter_context(Store.open(store_root))
         if (reason := unavailable(store)) is not None:
-            log("no native mounts", mount=point, reason=reason)
+            log("no native mounts", mount=fuse.point, reason=reason)
             return
-        Mounter(store, point, log).run(pipe)
-
-
-def _clean(store_root: Path, point: Path) -> None:
-    """Unmounts what is mounted over trees; also what a mounter that was killed has left."""
-    native_mounts.unmount_below(point, lazy=True)
-    for folder in (store_root / registry.FOLDER).glob(f"{FOLDER_PREFIX}*"):
-        pid = int(folder.name.removeprefix(FOLDER_PREFIX))
-        if pid == os.getpid() or start_time(pid) is None:
-            for image_point in mounts.mounted_below(folder):
-                with suppress(OSError):
-                    mounts.unmount(image_point, lazy=True)
-            with suppress(OSError):
-                for path in folder.iterdir():
-                    path.rmdir()
-                folder.rmdir()
+        native_mounts.clean_abandoned(store_root)
+        Mounter(store, fuse, log).run(pipe)

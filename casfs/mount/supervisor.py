@@ -101,8 +101,6 @@ class Supervisor:
         self._mounter: MounterProcess | None = None
         # One that an older version has left there was not started.
         self._old_mounter = 0 if inherited is None else inherited.get("mounter", 0)
-        if options.native and os.geteuid() == 0:
-            self._mounter = MounterProcess(options.store, options.point, log)
         self._starts = 0 if inherited is None else inherited["starts"]
         self._generation = 0 if inherited is None else inherited["generation"] + 1
         self._ready = inherited is not None  # hooks.ready was called
@@ -114,6 +112,10 @@ class Supervisor:
     def run(self, open_state_file: Callable[[], MountStateFile | None]) -> None:
         with Signals([*END_SIGNALS, REPLACE_SIGNAL, signal.SIGCHLD]) as self._signals:
             self._state_file = open_state_file()
+            if self._options.native and os.geteuid() == 0:
+                self._mounter = MounterProcess(
+                    self._options.store, self._signals, self._close_in_mounter, self._log
+                )
             try:
                 self._transport.prepare()
                 if self._worker is not None:
@@ -142,7 +144,7 @@ class Supervisor:
         received = self._signals.wait([worker.pipe] if worker.pipe >= 0 else [])
         worker.poll()
         if self._mounter is not None:
-            self._mounter.poll(self._signals, self._close_in_mounter)
+            self._mounter.poll()
         if worker.ready and not self._serves:
             self._on_worker_ready()
         if received & END_SIGNALS:
@@ -197,12 +199,18 @@ class Supervisor:
             mounter_process.end(self._old_mounter)
             self._old_mounter = 0
         if self._mounter is not None and not self._mounter.is_started:
-            self._mounter.start(self._signals, self._close_in_mounter)
+            self._mounter.start(self._transport.device())
 
     def _close_in_mounter(self) -> None:
-        """Runs in the mounter: the mount ends with the last process that has /dev/fuse open."""
+        """Runs in the mounter. The mount ends with the last process that has /dev/fuse open, and
+        is not served any more when nobody holds the lock of the state file."""
         self._hooks.forked()
-        for fd in self._transport.inheritable_fds().values():
+        descriptors = [*self._transport.inheritable_fds().values()]
+        if self._state_file is not None:
+            descriptors.append(self._state_file.fd)
+        if self._worker is not None and self._worker.pipe >= 0:
+            descriptors.append(self._worker.pipe)
+        for fd in descriptors:
             os.close(fd)
 
     def _write_state(self) -> None:

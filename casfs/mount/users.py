@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,31 @@ def find(mount: mounts.Mounted) -> list[MountUser]:
     """Returns the processes that use the mount, by pid."""
     pids = sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
     return [MountUser(pid, _command(pid)) for pid in pids if _uses(PROC / str(pid), mount)]
+
+
+def inside(tops: Iterable[Path], device: str) -> set[Path]:
+    """Returns those of some directories of a mount in which a process works, or has a file or
+    directory open; `device`: of the mount, not of what is mounted over such a directory. Only of
+    processes that see them by these paths."""
+    prefixes = {f"{top}/": top for top in tops}
+    used = set()
+    for name in filter(str.isdigit, os.listdir(PROC)):
+        with suppress(OSError):  # exited, or another user's
+            process = PROC / name
+            links = [process / "cwd", process / "root"]
+            links += [process / "fd" / fd for fd in os.listdir(process / "fd")]
+            for link in links:
+                with suppress(OSError):
+                    path = f"{os.readlink(link)}/"
+                    for prefix, top in prefixes.items():
+                        if path.startswith(prefix) and _device(link) == device:
+                            used.add(top)
+    return used
+
+
+def _device(path: Path) -> str:
+    number = os.stat(path).st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
 
 
 def _uses(process: Path, mount: mounts.Mounted) -> bool:

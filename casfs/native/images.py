@@ -83,7 +83,7 @@ def ensure(
     cannot be an image), Failed."""
     _check_stored(store, root)
     owner = (os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid)
-    path = store.root / FOLDER / f"{root.name}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
+    path = _path(store, root, owner)
     if recheck and not isinstance(store.backend, Following) and _is_usable(path):
         try:
             is_stale = check(store, root) or needs_remote(path)
@@ -93,9 +93,24 @@ def ensure(
             path.unlink(missing_ok=True)
     if not _is_usable(path):
         with locks.held(store.root, _lock(path.name), lambda: None):
-            if not _is_usable(path):  # still, now under the lock
+            while not _is_usable(path):  # still, now under the lock
+                purged = store.purged.replaced()
                 _hot(store, root, lambda: _make(store, root, owner=owner, path=path))
+                # A purge that came meanwhile has looked for images before this was one.
+                store.purged.recheck()
+                if store.purged.replaced() is not purged:
+                    path.unlink(missing_ok=True)
     return path
+
+
+def of_tree(store: Store, root: DatedTree) -> Path | None:
+    """Returns the image of a tree, with this process's owner; None where there is none."""
+    path = _path(store, root, (os.geteuid(), os.getegid()))
+    return path if path.exists() else None
+
+
+def _path(store: Store, root: DatedTree, owner: tuple[int, int]) -> Path:
+    return store.root / FOLDER / f"{root.name}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
 
 
 def check(store: Store, root: DatedTree, *, content: bool = False) -> bool:
@@ -164,8 +179,8 @@ def evict(
     full = False
     removed = []
     images = _list(store)
-    stored = store.blobs.info({root_of(path) for path, _ in images}).keys() - set(gone)
-    for path, size in images:
+    stored = store.blobs.info({root_of(path) for path, _, _ in images}).keys() - set(gone)
+    for path, _, size in images:
         if root_of(path) in stored and not full:
             total.bytes += size
             total.files += 1
@@ -178,14 +193,14 @@ def evict(
     return removed
 
 
-def roots(store: Store) -> set[TreeHash]:
-    """Returns the trees that have an image."""
-    return {root_of(path) for path, _ in _list(store)}
+def roots(store: Store, used_since: int = 0) -> set[TreeHash]:
+    """Returns the trees that have an image that was used since then (UTC seconds)."""
+    return {root_of(path) for path, used_at, _ in _list(store) if used_at >= used_since}
 
 
-def _list(store: Store) -> list[tuple[Path, int]]:
-    """Returns the images with their sizes, the most recently used first. Removes the temporary
-    files of killed processes."""
+def _list(store: Store) -> list[tuple[Path, float, int]]:
+    """Returns the images with their time of last use (UTC seconds) and size, the most recently
+    used first. Removes the temporary files of killed processes."""
     images = []
     with suppress(FileNotFoundError):
         for path in sorted((store.root / FOLDER).iterdir()):
@@ -195,8 +210,8 @@ def _list(store: Store) -> list[tuple[Path, int]]:
             elif path.name.endswith(SUFFIX) and is_hash(root_of(path)):
                 with suppress(FileNotFoundError):  # removed by a concurrent gc
                     stat = path.stat()
-                    images.append((stat.st_mtime_ns, path, stat.st_size))
-    return [(path, size) for _, path, size in sorted(images, reverse=True)]
+                    images.append((path, stat.st_mtime, stat.st_size))
+    return sorted(images, key=lambda image: -image[1])
 
 
 def root_of(path: Path) -> TreeHash:

@@ -45,13 +45,15 @@ EMPTY_PATH = 4
 
 
 class Mounted(NamedTuple):
-    """An entry of the mount table: mount point, type, source, device as `major:minor`."""
+    """An entry of the mount table: mount point, type, source, device as `major:minor`; `parent`:
+    the id of the mount that it is on."""
 
     point: Path
     type: str
     source: str
     device: str
     id: int
+    parent: int
 
 
 def mount(source: str, point: Path, type: str, flags: int, options: bytes = b"") -> None:
@@ -132,12 +134,12 @@ def _parsed(table: bytes) -> tuple[Mounted, ...]:
     mount_list = []
     for line in table.splitlines():
         about, _, filesystem = line.partition(b" - ")
-        id, _, device, _, point, *_ = about.split(b" ")
+        id, parent, device, _, point, *_ = about.split(b" ")
         type, source, *_ = filesystem.split(b" ")
         mount_list.append(
             Mounted(
                 Path(unescaped(point)), unescaped(type), source=unescaped(source),
-                device=device.decode(), id=int(id),
+                device=device.decode(), id=int(id), parent=int(parent),
             )
         )  # fmt: skip
     return tuple(mount_list)
@@ -155,6 +157,11 @@ def is_mounted_anywhere(source: str) -> bool:
 
 def points_anywhere(source: str) -> Iterator[Path]:
     """Yields where any process sees a mount from that source, by its own paths."""
+    return (mounted.point for mounted in anywhere() if mounted.source == source)
+
+
+def anywhere() -> Iterator[Mounted]:
+    """Yields the mounts that any process sees, those of containers included."""
     seen = set()
     for process in PROCESSES.iterdir():
         with suppress(OSError):  # exited, or another user's
@@ -162,9 +169,7 @@ def points_anywhere(source: str) -> Iterator[Path]:
                 namespace = os.readlink(process / "ns" / "mnt")
                 if namespace not in seen:
                     seen.add(namespace)
-                    for mounted in mounts(process / "mountinfo"):
-                        if mounted.source == source:
-                            yield mounted.point
+                    yield from mounts(process / "mountinfo")
 
 
 def mounted_below(folder: Path) -> list[Path]:

@@ -148,15 +148,20 @@ def _mark(variable: bytes) -> int:
 def marking(name: str, value: str) -> Iterator[None]:
     """Processes that this one starts meanwhile inherit the mark of that variable. Nothing else may
     start any. Without effect where the limit is set already."""
-    soft, hard = resource.getrlimit(MARK_LIMIT)
-    if hard != resource.RLIM_INFINITY:
-        yield
-        return
-    resource.setrlimit(MARK_LIMIT, (_mark(f"{name}={value}".encode()), hard))
+    limits = resource.getrlimit(MARK_LIMIT)
+    mark(name, value)
     try:
         yield
     finally:
-        resource.setrlimit(MARK_LIMIT, (soft, hard))
+        resource.setrlimit(MARK_LIMIT, limits)
+
+
+def mark(name: str, value: str) -> None:
+    """This process, and what it starts from now on, has the mark of that variable. Without effect
+    where the limit is set already."""
+    hard = resource.getrlimit(MARK_LIMIT)[1]
+    if hard == resource.RLIM_INFINITY:
+        resource.setrlimit(MARK_LIMIT, (_mark(f"{name}={value}".encode()), hard))
 
 
 def remove_mark() -> None:

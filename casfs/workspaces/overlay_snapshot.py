@@ -35,12 +35,13 @@ from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory, open_top, printable
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.file_reader import ReadContent, hits_at, scanned_stream
+from casfs.trees.snapshot.file_reader import hits_at, scanned_stream
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules, check_size
 from casfs.trees.snapshot.listing import BY_NAME, keeps
 from casfs.trees.snapshot.properties import preserved_names, properties
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.report import ReadContent, SnapshotReport
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
 from casfs.workspaces import overlay_markers
@@ -367,7 +368,7 @@ class _Merge:
                 read = partial(self._read, source)
                 if is_metacopy:
                     read = partial(self._read_in_view, path)
-                content = self._report.read_once(file_stat, read)
+                content = stat_cache.read_once(self._report, file_stat, read)
                 digest = content.digest
                 if self._is_purged(digest):
                     self._report.purged[path[1:]] = digest.hash

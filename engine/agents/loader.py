@@ -24,6 +24,7 @@ from casfs.store.nodes.schema import Schema
 from casfs.system import run_command
 from casfs.version import VERSION
 from engine.agents import worker_client
+from engine.agents.worker_processes import WORKER
 from engine.processes.limits import faults as limit_faults
 from engine.secrets.config_marks import AGENT, ENV, EXPRESSION, VARIABLE, marked_values
 from engine.secrets.redaction import variables
@@ -197,7 +198,7 @@ def _describe(target: str) -> tuple[Mapping[str, Any], list[str]]:
     answer = _Bounded()
     said = _Bounded()
     ended = run_command.run(
-        [*worker_client.ARGV, target, path],
+        [*WORKER, target, path],
         cwd=Path("/"),
         env=os.environ,
         timeout=IMPORT_TIMEOUT_S,

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -28,10 +27,10 @@ from casfs.system import processes
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S
 from casfs.threads import live_output
 from engine.agents import program
+from engine.agents.worker_processes import WORKER, WORKERS
 from engine.blocking import blocking
-from engine.processes.subprocesses import ProcessResult, end_process, open_process
+from engine.processes.subprocesses import Process, ProcessResult, end_process
 
-ARGV = (sys.executable, "-u", "-P", "-m", "casfs.agents.worker")
 END_TIMEOUT_S = 10.0  # for an agent's exit stack
 PRINTED_BYTES = 1 << 20  # that are kept of what it prints
 PROCESS = "process"  # in `context.conversation`; the agent's own is in the process
@@ -47,17 +46,20 @@ def create_agent(
     async def agent(context: AgentContext) -> AgentResult:
         process: PackageProcess | None = context.conversation.get(PROCESS)
         if process is None:
-            process = context.conversation[PROCESS] = PackageProcess(point.name, context)
+            process = PackageProcess(point.name, context)
             message = {"target": point.value, "distribution": distribution, "config": config}
             await process.start(message)
+            context.conversation[PROCESS] = process
         return await process.ask(context)
 
     return agent
 
 
 class PackageProcess:
+    _process: Process
+    _peer: Peer
+
     def __init__(self, name: str, context: AgentContext) -> None:
-        """Starts the process. Raises OSError."""
         self._name = name
         self._context = context
         self._begin = time.monotonic()
@@ -69,24 +71,17 @@ class PackageProcess:
         self._scope = trio.CancelScope(shield=True)
         live = live_output.recording(context.store.root, context.run, context.secrets)
         self._live = context.exit_stack.enter_context(live)
-        ours, theirs = socket.socketpair()
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        context.exit_stack.push_async_callback(stream.aclose)
-        self._peer = Peer(stream, stream, request=self._serve, notification=self._serve)
-        with theirs:
-            self._process = open_process(
-                ARGV,
-                context.run or None,
-                stdin=theirs,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=context.workspace or "/",
-                env=program.environment(context),
-                start_new_session=True,
-            )
 
     async def start(self, message: Message) -> None:
+        """Raises OSError."""
         agent_context = self._context
+        self._process, stream = await WORKERS.start(
+            agent_context.run or None,
+            agent_context.workspace or "/",
+            program.environment(agent_context),
+        )
+        agent_context.exit_stack.push_async_callback(stream.aclose)
+        self._peer = Peer(stream, stream, request=self._serve, notification=self._serve)
         manager = trio.open_nursery()
         (await manager.__aenter__()).start_soon(self._run)
         # without the exception that closes the stack, which it would wrap in a group
@@ -201,6 +196,8 @@ class PackageProcess:
         if self._is_asked and not self._has_detail:  # it was cancelled
             with trio.CancelScope(shield=True):
                 self._context.interrupted(await blocking(self._put_detail))
+        with suppress(OSError):  # the next one is started when it is needed
+            WORKERS.prepare(program.environment(self._context))
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode or 0
@@ -214,4 +211,4 @@ class PackageProcess:
             self._process.returncode or 0, self._kept(), stderr=b"", duration_ms=ms
         )
         with self._context.store.batch() as batch:
-            return program.put_detail(batch, [*ARGV, self._name], printed).hash
+            return program.put_detail(batch, [*WORKER, self._name], printed).hash

@@ -126,6 +126,17 @@ class Confinement:
         program itself."""
         # A missing program would else be an exit code of the shell or the launcher, which do start.
         _find(argv[0], env, cwd)
+        spec, group = self.spec()
+        # A shell is ready in a tenth of the time of the launcher, but enters groups only.
+        if spec.keys() == {"join"}:
+            script = _shell_script(spec["join"], argv[0], env)
+            if script:
+                return [SHELL, "-c", script, SHELL, *argv], group
+        return launched(spec, argv), group
+
+    def spec(self) -> tuple[dict[str, Any], Path | None]:
+        """Returns what holds for one more process (`engine.processes.launcher`), and its group.
+        Raises OSError."""
         machine = support()
         process_limits = self._process_limits()
         spec: dict[str, Any] = {"limits": process_limits} if process_limits else {}
@@ -147,12 +158,7 @@ class Confinement:
             joined = {group, *self._groups.values()} - {main_group}
             spec["join"] = [str(joined_group / cgroups.PROCS) for joined_group in joined]
         self.was_used = True
-        # A shell is ready in a tenth of the time of the launcher, but enters groups only.
-        if spec.keys() == {"join"}:
-            script = _shell_script(spec["join"], argv[0], env)
-            if script:
-                return [SHELL, "-c", script, SHELL, *argv], group
-        return launched(spec, argv), group
+        return spec, group
 
     def _make_groups(self) -> None:
         machine = support()

@@ -24,6 +24,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
@@ -47,20 +48,30 @@ def main() -> None:
     spec = eval(sys.argv[1], {})
     argv = sys.argv[2:]
     try:
-        for file in spec.get("join", ()):
-            with open(file, "w") as procs:
-                procs.write("0")
-        if spec.get("keyring"):
-            _join_keyring()
-        if spec.get("offline"):
-            _leave_network()
-        for kind, value in spec.get("limits", ()):
-            _lower(kind, value)
+        contain(spec)
     except OSError as error:
         sys.exit(f"casfs: cannot contain {argv[0]}: {error}")
+    stay(spec)
+    _become(argv)
+
+
+def contain(spec: Mapping[str, Any]) -> None:
+    """Has all of a spec hold for this process, but for `keep`. Raises OSError."""
+    for file in spec.get("join", ()):
+        with open(file, "w") as procs:
+            procs.write("0")
+    if spec.get("keyring"):
+        _join_keyring()
+    if spec.get("offline"):
+        _leave_network()
+    for kind, value in spec.get("limits", ()):
+        _lower(kind, value)
+
+
+def stay(spec: Mapping[str, Any]) -> None:
+    """With `keep` the rest of this process is done by a subprocess of it."""
     if spec.get("keep"):
         _stay(spec["keep"])
-    _become(argv)
 
 
 def _become(argv: list[str]) -> None:

@@ -28,6 +28,7 @@ from casfs.system import daemon_socket, reserve
 from casfs.system.files import closing_fd
 from casfs.system.log import Log, silent
 from casfs.threads import live_output
+from engine.agents.worker_processes import WORKERS
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.processes import containment
 from engine.runtime import overlay_workspace
@@ -208,9 +209,12 @@ def serve(root: Path, path: Path, settings: DaemonSettings, ready: Callable[[], 
             reserve.allocate(root)
             ready()
 
+        WORKERS.is_daemon = True
         try:
             trio.run(daemon.serve, path, announce)
         finally:
+            WORKERS.is_daemon = False
+            WORKERS.close()
             overlay_workspace.unmount_all(root)
             settings.workspaces.release()
         (root / "daemon.json").unlink(missing_ok=True)

@@ -32,10 +32,14 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import RestoreOptions, restore
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import policy, walker, working_tree
-from casfs.trees.snapshot.file_reader import ReadContent
 from casfs.trees.snapshot.git_classes import ThreadRules
 from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import BY_PATTERN, SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.report import (
+    BY_PATTERN,
+    ReadContent,
+    SnapshotOptions,
+    SnapshotReport,
+)
 from casfs.trees.snapshot.stat_cache import StatCache
 from casfs.trees.snapshot.tracked_rules import TrackedRules
 from casfs.workspaces import ignored_files

@@ -9,6 +9,7 @@ import mmap
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -114,6 +115,20 @@ def test_every_file_is_as_in_a_restore(clone: Cli, top: Path, source: Path) -> N
     assert mounted(clone.root) == []
     assert mounts.mounted_below(clone.root.resolve()) == []
     assert [start_time(pid) for pid in (state.supervisor, state.worker)] == [None, None]
+
+
+def test_a_walk_in_a_mount_fetches_no_image(clone: Cli, source: Path, tmp_path: Path) -> None:
+    """The files of an image are read when it is made: of a lazy clone that would be all of them."""
+    clone("mount", tmp_path / "mnt", "--native", "auto")
+    top = (tmp_path / "mnt/trees/t/latest").resolve()
+    names = {path.name: sorted(os.listdir(path)) for path in top.iterdir() if path.is_dir()}
+    assert names["big"] == ["large", "other"]
+    time.sleep(2)  # seconds in which it would have been mounted
+    assert mounts.mounted_below(tmp_path / "mnt") == []
+    assert not is_file(clone, LARGE)
+    assert not (clone.root / "images").exists()
+    assert read_tree(top) == read_tree(source)
+    clone("umount", tmp_path / "mnt")
 
 
 def test_a_killed_server_leaves_what_is_local(clone: Cli, source: Path, tmp_path: Path) -> None:

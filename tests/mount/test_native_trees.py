@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from casfs.digest import Digest
+from casfs.digest import Digest, TreeHash
 from casfs.errors import Refused
 from casfs.maintenance import gc, purge
-from casfs.mount import mounter, native_mounts
+from casfs.mount import mounter, mounter_process, native_mounts
 from casfs.mount.mount_points import unmount
 from casfs.mount.supervisor import replace_program
 from casfs.store import removals
 from casfs.store.store import Store
 from casfs.store.tombstones import Tombstone
-from casfs.system import mounts
+from casfs.system import locks, mounts
 from casfs.system.clock import now_ms
 from casfs.system.processes import start_time
+from casfs.trees.dated import DatedTree
 from tests.support.engine import until
 from tests.support.helpers import put_tree, read_tree, write_tree
 from tests.support.lasting import object_of, opened, record
@@ -56,7 +60,9 @@ def tree(native_mount: Mount, tmp_path: Path) -> Path:
 
 
 def native_points(mount: Mount) -> list[Path]:
-    return [native.point for native in native_mounts.mounted_below(mount.path)]
+    fuse = mounts.mounted_at(mount.path)
+    assert fuse is not None
+    return [native.point for native in native_mounts.mounted_over(fuse)]
 
 
 def children(mount: Mount) -> set[int]:
@@ -88,7 +94,7 @@ def test_a_walked_tree_is_the_same_natively(
         other = plain.path / tree.relative_to(native_mount.path)
         before = described(other), read_tree(other)
         shown_natively(tree)
-        assert not native_mounts.mounted_below(plain.path)
+        assert not native_points(plain)
     assert (described(tree), read_tree(tree)) == before
     requests = native_mount.requests()
     assert read_tree(tree) == before[1]
@@ -138,14 +144,69 @@ def test_the_oldest_that_is_not_in_use_goes_first(native_mount: Mount) -> None:
     assert [(top / "d/number").read_text() for top in tops] == [str(n) for n in range(len(tops))]
 
 
-def test_what_was_open_goes_on(native_mount: Mount, tree: Path) -> None:
+SLOW_WALK = """
+import os, sys, time
+top = sys.argv[1]
+os.chdir(top)
+above = []
+for level in range(10):
+    above.append(os.stat("."))
+    os.listdir(".")
+    os.chdir("d")
+time.sleep(2)
+while above:
+    os.chdir("..")
+    here, before = os.stat("."), above.pop()
+    assert (here.st_dev, here.st_ino) == (before.st_dev, before.st_ino), len(above)
+"""
+
+
+def test_a_walk_ends_in_the_mount_in_which_it_began(native_mount: Mount) -> None:
+    """It goes down by names and up again by `..`, as find does in deep trees."""
+    deep: dict[str, object] = {}
+    for _ in range(12):
+        deep = {"d": deep, "f": b"x"}
+    top = native_mount.path / "trees" / put_tree(native_mount.store, deep)
+    subprocess.run([sys.executable, "-c", SLOW_WALK, top], check=True)
+    until(lambda: native_points(native_mount) == [top])
+    subprocess.run([sys.executable, "-c", SLOW_WALK, top], check=True)
+
+
+def test_a_tree_that_a_shell_sits_in_is_not_mounted(native_mount: Mount, tree: Path) -> None:
     with opened(tree / "d/e") as fd:
-        shown_natively(tree)
-        listed = subprocess.run(
-            ["cat", "small"], preexec_fn=lambda: os.fchdir(fd), capture_output=True, check=True
-        )
-        assert listed.stdout == b"x"
+        read_tree(tree)
+        root = put_tree(native_mount.store, {"d": {"later": b"1"}})
+        shown_natively(native_mount.path / "trees" / root)
+        assert tree not in native_points(native_mount)
         assert sorted(os.listdir(fd)) == ["large", "small"]
+    until(lambda: tree in native_points(native_mount))
+
+
+def test_unmounting_does_not_wait_for_an_image(native_mount: Mount, tree: Path) -> None:
+    (head,) = (head for _, head in native_mount.store.heads.list("checkpoints/"))
+    root = DatedTree(TreeHash(head.record["root"]), head.record.get("times"))
+    name = f"images-{root.name}-{os.geteuid()}.{os.getegid()}.v1.erofs"
+    with locks.held(native_mount.store.root, name, lambda: None):
+        read_tree(tree)
+        time.sleep(1.5)  # the mounter waits for the lock
+        unmount(native_mount.path)
+    assert native_mount.supervisor.wait(20) == 0
+
+
+def test_a_new_mount_has_nothing_of_an_old_one(
+    disk_store: Store, tmp_path: Path, tree: Path, native_mount: Mount
+) -> None:
+    """Both have the same inode numbers."""
+    where = native_mount.path
+    with opened(tree) as fd:
+        unmount(where, lazy=True)
+        with serving(disk_store, where, native="off"):
+            walk = ["sh", "-c", "ls d d/e && sleep 0.2"]
+            for _ in range(10):
+                subprocess.run(walk, preexec_fn=lambda: os.fchdir(fd), check=True)
+            assert read_tree(tree)[b"top"] == TOP
+            assert not [mount for mount in mounts.mounts() if mount.point == tree]
+        where.mkdir(exist_ok=True)
 
 
 def test_unmounting_ends_all(native_mount: Mount, tree: Path) -> None:
@@ -201,6 +262,27 @@ def test_a_killed_mounter_has_a_successor(native_mount: Mount, tree: Path) -> No
     assert read_tree(tree)[b"top"] == TOP
     root = put_tree(native_mount.store, {"d": {"later": b"1"}})
     shown_natively(native_mount.path / "trees" / root)
+
+
+def test_a_mounter_that_is_killed_again_and_again_is_given_up(
+    native_mount: Mount, tree: Path
+) -> None:
+    log = native_mount.store.root / "log/mount.jsonl"
+
+    def goes_on(killed: int) -> bool:
+        return bool(children(native_mount) - {killed, native_mount.state().worker})
+
+    for _ in range(mounter_process.RESTARTS):
+        killed = mounter_pid(native_mount)
+        kill(killed)
+        until(partial(lambda pid: goes_on(pid) or _given_up(log), killed))
+    assert _given_up(log)
+    assert read_tree(tree)[b"top"] == TOP
+    assert native_mount.state().serves
+
+
+def _given_up(log: Path) -> bool:
+    return "mounter given up" in log.read_text()
 
 
 def test_where_the_supervisor_is_killed_all_ends_with_the_worker(
@@ -270,11 +352,12 @@ def test_a_tree_that_nothing_keeps_is_kept_while_it_is_mounted(native_mount: Mou
     top = native_mount.path / "trees" / root
     before = read_tree(top)
     shown_natively(top)
-    gc.collect(store, grace=3600)
+    time.sleep(1.1)  # its blobs were put a second ago
+    gc.collect(store, grace=0)
     assert read_tree(top) == before
     assert native_points(native_mount) == [top]
-    until(lambda: gc.collect(store, grace=0).freed.blobs)
-    until(lambda: not native_points(native_mount))
+    mounts.unmount(top)
+    assert gc.collect(store, grace=0).freed.blobs
 
 
 def test_a_damaged_tree_stays_with_fuse(native_mount: Mount, tree: Path) -> None:

@@ -155,7 +155,7 @@ def shown_natively(top: Path) -> None:
         for path in (top, *top.iterdir()):
             if path.is_dir() and not path.is_symlink():
                 os.listdir(path)
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def ensure_image(store: Store, root: TreeHash, **options: Any) -> Path:

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from casfs.cli.checkpoint.by_daemon import record_by_daemon
+from casfs.cli.checkpoint.options import DEFAULT_MAX_BYTES, RecordOptions
 from casfs.cli.checkpoint.recorded import Recorded
 from casfs.cli.common import force_option, message_option, options_as, store_root
 from casfs.cli.output import json_option
 from casfs.cli.sizes import SizeOption
 from casfs.cli.snapshot_options import allow_secret_option, snapshot_options
 from casfs.system.home import refuse_home_or_root
-
-DEFAULT_MAX_BYTES = 20 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class RecordOptions:
-    defaults: bool
-    patterns: tuple[str, ...]
-    dry_run: bool
-    preserve: str
-    max_size: int
-    skip_if_unchanged: bool
-    with_derived: bool
-    allow_secret: bool
-    allowed: tuple[str, ...]
-    force: bool
-
-    def is_plain(self) -> bool:
-        """Returns whether a daemon records what it watches in the same way."""
-        is_more = self.patterns or self.preserve or self.with_derived or self.allow_secret
-        is_other = self.dry_run or self.allowed or self.max_size != DEFAULT_MAX_BYTES
-        return self.defaults and not is_more and not is_other
 
 
 @click.command()

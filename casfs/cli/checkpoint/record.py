@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.create import CreateOptions, create
 from casfs.cli.checkpoint.list import recorded_size
+from casfs.cli.checkpoint.options import RecordOptions
 from casfs.cli.checkpoint.recorded import Recorded
 from casfs.cli.common import open_store, read_input, step_secrets
 from casfs.cli.json_values import record
@@ -18,9 +18,6 @@ from casfs.errors import Usage
 from casfs.store import tombstones
 from casfs.store.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
-
-if TYPE_CHECKING:
-    from casfs.cli.checkpoint.create import RecordOptions
 
 
 def record_here(path: Path, name: str, message: str, options: RecordOptions) -> Recorded | None:

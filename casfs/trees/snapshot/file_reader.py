@@ -54,13 +54,6 @@ class SourceUnreadable(Exception):
         self.reason = reason
 
 
-class ReadContent(NamedTuple):
-    """The content of a file that was read."""
-
-    digest: Digest
-    hits: Hits = ()
-
-
 def hits(findings: Iterable[Finding]) -> Hits:
     """Returns what is remembered of findings: never the secret, nor where in its line it is."""
     return tuple(dict.fromkeys(Hit(finding.kind, finding.line) for finding in findings))

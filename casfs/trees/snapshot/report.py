@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from casfs.errors import Failed
 from casfs.system.paths import printable
 
 # A report of a daemon's snapshot is printed by a command that imports nothing to make one.
 if TYPE_CHECKING:
+    from casfs.digest import Digest
     from casfs.scanner import Scanner
-    from casfs.trees.snapshot.file_reader import ReadContent
 
 RelativePath = bytes
 HostPath = bytes
-KnownFiles: TypeAlias = "dict[bytes, ReadContent]"
 Progress = Callable[[int, int], None]  # files seen and bytes read so far
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 KINDS = {  # of what has no place in a tree
@@ -51,6 +49,16 @@ class Hit(NamedTuple):
 Hits = tuple[Hit, ...]
 
 
+class ReadContent(NamedTuple):
+    """The content of a file that was read."""
+
+    digest: Digest
+    hits: Hits = ()
+
+
+KnownFiles = dict[bytes, ReadContent]
+
+
 class Excluded(NamedTuple):
     """An entry that was left out, with all below it; `path` is relative to the directory."""
 
@@ -61,7 +69,7 @@ class Excluded(NamedTuple):
 @dataclass(slots=True)
 class SnapshotReport:
     """`bytes`: the sum of the file sizes; `read`: the number of files that were read; `not_kept`:
-    counts by kind; `known`: what `read_once` found, by stat.
+    counts by kind; `known`: what `stat_cache.read_once` has read, by stat.
 
     By path, candidates for the local tree (`casfs.trees.snapshot.classes`): `private`: for its
     name, with the reason; `derived`: kept directories, with the reason; `findings`: what the
@@ -89,22 +97,6 @@ class SnapshotReport:
     git_files: dict[RelativePath, None] = field(default_factory=dict)
     not_kept: Counter[str] = field(default_factory=Counter)
     known: KnownFiles | None = None
-
-    def read_once(self, seen: os.stat_result, read: Callable[[], ReadContent]) -> ReadContent:
-        """Reads a file, unless one with this stat is `known`."""
-        from casfs.trees.snapshot import stat_cache
-
-        fingerprint = stat_cache.fingerprint(seen, time.time_ns() - stat_cache.RACY_WINDOW_NS)
-        # The layers of an overlay have inode numbers of their own.
-        stamp = b"%d %b" % (seen.st_dev, fingerprint)
-        if self.known is not None and stamp in self.known:
-            return self.known[stamp]
-        content = read()
-        self.read += 1
-        self.read_bytes += content.digest.size_bytes
-        if self.known is not None and fingerprint != stat_cache.RACY:
-            self.known[stamp] = content
-        return content
 
     def add(self, other: SnapshotReport) -> None:
         self.files += other.files

@@ -19,7 +19,8 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ from casfs.system.paths import real_path
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import Hit, Hits
+from casfs.trees.snapshot.report import Hit, Hits, ReadContent, SnapshotReport
 
 RACY_WINDOW_NS = 2_000_000_000  # as coarse as the coarsest mtime in use
 STAT = struct.Struct("<qqqQI")
@@ -241,6 +242,23 @@ def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
         return RACY
     packed = pack_stat(seen)
     return RACY if packed == NEVER_EQUAL else packed
+
+
+def read_once(
+    report: SnapshotReport, seen: os.stat_result, read: Callable[[], ReadContent]
+) -> ReadContent:
+    """Reads a file and counts it, unless one with this stat is `known`."""
+    printed = fingerprint(seen, time.time_ns() - RACY_WINDOW_NS)
+    # The layers of an overlay have inode numbers of their own.
+    stamp = b"%d %b" % (seen.st_dev, printed)
+    if report.known is not None and stamp in report.known:
+        return report.known[stamp]
+    content = read()
+    report.read += 1
+    report.read_bytes += content.digest.size_bytes
+    if report.known is not None and printed != RACY:
+        report.known[stamp] = content
+    return content
 
 
 def pack_stat(seen: os.stat_result | Stat) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from casfs.threads import threads
 from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.agents import loader, worker_client
+from engine.agents.worker_processes import WORKERS
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.engine.agents.test_loader import install
-from tests.support.engine import ONE, alive, carry_on, kill, loop, pids, says, steps, until
+from tests.support import engine
+from tests.support.engine import ONE, alive, kill, loop, pids, says, steps, until
 from tests.support.helpers import put_tree
 
 CODE = Path(__file__).resolve().parents[2] / "fixtures" / "odd_party" / "casfs_odd.py"
@@ -36,6 +39,19 @@ def install_odd(folder: Path) -> Path:
     folder.mkdir()
     install(folder, "odd", "casfs_odd", code=CODE.read_text())
     return folder
+
+
+@pytest.fixture(params=["started", "prepared"], autouse=True)
+def is_prepared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """As in a daemon, where the process of an attempt has been started before."""
+    monkeypatch.setattr(WORKERS, "is_daemon", request.param == "prepared")
+    yield WORKERS.is_daemon
+    WORKERS.close()
+
+
+async def carry_on(store: Store, thread: Thread, **more: Any) -> Thread:
+    WORKERS.prepare(os.environ)
+    return await engine.carry_on(store, thread, **more)
 
 
 @pytest.fixture(autouse=True)

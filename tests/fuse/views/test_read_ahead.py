@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from casfs.digest import Digest
-from casfs.errors import CorruptBlob
+from casfs.errors import Corrupt, CorruptBlob
 from casfs.fuse.views import read_ahead
 from casfs.fuse.views.read_ahead import ReadAhead
 
@@ -19,14 +19,18 @@ class Files:
         self.contents = {Digest.of(b"%d" % n).hash: b"%d" % n * size for n in range(count)}
         self.digest = "directory"
         self.damaged = self.long = ""
+        self.stated = {hash: len(content) for hash, content in self.contents.items()}
         self.batches: list[list[str]] = []
+        self.yielded: list[int] = []  # of each batch
 
     def small_files(self) -> dict[str, int]:
-        return {hash: len(content) for hash, content in self.contents.items()}
+        return dict(self.stated)
 
     def read_many(self, hashes: Sequence[str]) -> Iterator[bytes | None]:
         self.batches.append(list(hashes))
+        self.yielded.append(0)
         for hash in hashes:
+            self.yielded[-1] += 1
             if hash == self.damaged:
                 raise CorruptBlob(hash)
             yield None if hash == self.long else self.contents[hash]
@@ -43,11 +47,41 @@ def test_batches_grow_and_nothing_is_read_twice() -> None:
 def test_any_order() -> None:
     files = Files(100)
     ahead = ReadAhead(files.read_many)
-    for hash in sorted(files.contents):
-        assert ahead.read(hash, files) in (files.contents[hash], None)
-    read = [hash for batch in files.batches for hash in batch]
-    assert len(read) == len(set(read))
-    assert len(files.batches) < 20
+    contents = {hash: ahead.read(hash, files) for hash in sorted(files.contents)}
+    read = {hash: content for hash, content in contents.items() if content is not None}
+    assert len(read) > 80
+    assert read.items() <= files.contents.items()
+    hashes = [hash for batch in files.batches for hash in batch]
+    assert len(hashes) == len(set(hashes))
+    assert len(files.batches) < 40
+
+
+def test_a_few_files_of_many_read_few_others() -> None:
+    files = Files(4000)
+    ahead = ReadAhead(files.read_many)
+    for hash in list(files.contents)[::400]:
+        ahead.read(hash, files)
+    assert sum(map(len, files.batches)) <= 4 + 2 * 9
+
+
+def test_a_directory_that_is_gone_has_nothing_to_read_ahead() -> None:
+    """A file has one inode in all trees that have it, and the directory of the first of them."""
+
+    class Gone(Files):
+        def small_files(self) -> dict[str, int]:
+            raise Corrupt("its node was collected")
+
+    gone = Gone(4)
+    assert ReadAhead(gone.read_many).read(next(iter(gone.contents)), gone) is None
+
+
+def test_files_that_are_longer_than_the_tree_says() -> None:
+    files = Files(60, size=read_ahead.MAX_BATCH_BYTES // 2)
+    files.stated = dict.fromkeys(files.contents, 1)
+    ahead = ReadAhead(files.read_many)
+    for hash in files.contents:
+        ahead.read(hash, files)
+    assert max(files.yielded) <= 4
 
 
 def test_a_batch_is_bounded_in_bytes() -> None:
