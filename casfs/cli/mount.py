@@ -136,9 +136,10 @@ def _mount_options(root: Path, point: Path, flags: Flags, mounted: bool) -> Moun
     if not mounted:
         check_store(root)
         point = mount_points.check(root, point)
-    values = {value.setting.name: value for value in config.load(root, os.environ)}
-    transport = flags.transport or _chosen(values["mount.transport"], TRANSPORTS)
-    native = flags.native or _chosen(values["mount.native"], NATIVE)
+    transport = flags.transport or _setting(root, "mount.transport", TRANSPORTS)
+    # Only root may mount, only FUSE answers user.blake3, only the built-in transport sees walks.
+    may_be_native = os.geteuid() == 0 and transport == "builtin" and not flags.xattr
+    native = may_be_native and (flags.native or _setting(root, "mount.native", NATIVE)) == "auto"
     return MountOptions(
         root,
         point,
@@ -147,18 +148,18 @@ def _mount_options(root: Path, point: Path, flags: Flags, mounted: bool) -> Moun
         allow_other=flags.allow_other,
         xattr=flags.xattr,
         with_local=flags.with_local,
-        # Only the view of FUSE answers user.blake3, and only the built-in transport sees walks.
-        native=native == "auto" and transport == "builtin" and not flags.xattr,
+        native=native,
     )
 
 
-def _chosen(value: config.Value, known: tuple[str, ...]) -> str:
+def _setting(root: Path, name: str, known: tuple[str, ...]) -> str:
     """Returns the value of a setting, one of `known`. Raises Invalid."""
+    (value,) = (value for value in config.load(root, os.environ) if value.setting.name == name)
     chosen = str(value.value)
     if known is TRANSPORTS:
         chosen = TRANSPORT_ALIASES.get(chosen, chosen)
     if chosen not in known:
-        what = value.setting.name.removeprefix("mount.")
+        what = name.removeprefix("mount.")
         raise Invalid(f"{value.origin}: no {what} {chosen!r}; there are {', '.join(known)}")
     return chosen
 

@@ -112,7 +112,7 @@ class Supervisor:
     def run(self, open_state_file: Callable[[], MountStateFile | None]) -> None:
         with Signals([*END_SIGNALS, REPLACE_SIGNAL, signal.SIGCHLD]) as self._signals:
             self._state_file = open_state_file()
-            if self._options.native and os.geteuid() == 0:
+            if self._options.native:
                 self._mounter = MounterProcess(
                     self._options.store, self._signals, self._close_in_mounter, self._log
                 )
