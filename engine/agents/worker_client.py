@@ -97,6 +97,9 @@ class PackageProcess:
         secrets = messages.from_secrets(agent_context.secrets)
         extra_fields = {"path": path, "root": root, "secrets": secrets, "context": context}
         await self._peer.notify("start", {**message, **extra_fields})
+        # For the next attempt, while this one plays; it is started then where that fails now.
+        with suppress(OSError):
+            WORKERS.prepare(program.environment(agent_context))
 
     async def ask(self, context: AgentContext) -> AgentResult:
         """Asks the agent. Raises what it raises, AgentFailed where its process ends."""
@@ -196,8 +199,6 @@ class PackageProcess:
         if self._is_asked and not self._has_detail:  # it was cancelled
             with trio.CancelScope(shield=True):
                 self._context.interrupted(await blocking(self._put_detail))
-        with suppress(OSError):  # the next one is started when it is needed
-            WORKERS.prepare(program.environment(self._context))
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode or 0

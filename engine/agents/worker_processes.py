@@ -1,7 +1,7 @@
 """Starts the processes of agent packages; in a daemon one is always started ahead.
 
-Most of the time that such a process takes until it plays is that of its imports. So a daemon that
-has started one starts another one when that has ended, which waits for the next attempt
+Most of the time that such a process takes until it plays is that of its imports. So while one
+plays, a daemon starts another one, which waits for the next attempt
 (`engine.agents.prepared_worker`). It is used where the next attempt's environment is the same in
 what counts while Python starts.
 """
