@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TRANSPORTS = ("builtin", "libfuse")
 NATIVE = ("auto", "off")
+NO_ALIASES: Mapping[str, str] = {}
 TRANSPORT_ALIASES = {"auto": "builtin", "kernel": "builtin", "pyfuse3": "libfuse"}  # not shown
 
 
@@ -136,7 +137,9 @@ def _mount_options(root: Path, point: Path, flags: Flags, mounted: bool) -> Moun
     if not mounted:
         check_store(root)
         point = mount_points.check(root, point)
-    transport = flags.transport or _setting(root, "mount.transport", TRANSPORTS)
+    transport = flags.transport or _setting(
+        root, "mount.transport", TRANSPORTS, aliases=TRANSPORT_ALIASES
+    )
     # Only root may mount, only FUSE answers user.blake3, only the built-in transport sees walks.
     may_be_native = os.geteuid() == 0 and transport == "builtin" and not flags.xattr
     native = may_be_native and (flags.native or _setting(root, "mount.native", NATIVE)) == "auto"
@@ -152,12 +155,12 @@ def _mount_options(root: Path, point: Path, flags: Flags, mounted: bool) -> Moun
     )
 
 
-def _setting(root: Path, name: str, known: tuple[str, ...]) -> str:
+def _setting(
+    root: Path, name: str, known: tuple[str, ...], aliases: Mapping[str, str] = NO_ALIASES
+) -> str:
     """Returns the value of a setting, one of `known`. Raises Invalid."""
     (value,) = (value for value in config.load(root, os.environ) if value.setting.name == name)
-    chosen = str(value.value)
-    if known is TRANSPORTS:
-        chosen = TRANSPORT_ALIASES.get(chosen, chosen)
+    chosen = aliases.get(value.value, str(value.value))
     if chosen not in known:
         what = name.removeprefix("mount.")
         raise Invalid(f"{value.origin}: no {what} {chosen!r}; there are {', '.join(known)}")

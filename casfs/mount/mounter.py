@@ -1,12 +1,13 @@
 """Native mounts over the trees of a FUSE mount that are walked, made by a process of their own.
 
-    worker     a tree is walked: a line (`casfs.mount.walked_trees`) into a pipe, nobody waits
+    worker     a tree is walked: writes a line (`casfs.mount.walked_trees`) to a pipe that does not
+               block
     mounter    makes the tree's image (`casfs.native.images`), and mounts it over the tree's
                directory: from then on the kernel answers, and no request reaches the worker
 
 A tree is walked where a directory below its root is listed (`casfs.fuse.session`). It is mounted
-when nobody is in it any more: a program that goes up again by `..` would come out in the mount, and
-find that the directory is not the one that it went down from.
+when it is not in use any more: a walk that goes up by `..` would cross into the mount, where the
+device and inode numbers are others, and fts(3) ends a walk for that.
 
 The kernel drops a mount with the directory that it is over: when the name is removed, when a
 content was purged, and when the FUSE mount is unmounted lazily. The mounter unmounts what the store
@@ -17,7 +18,8 @@ mount lazily takes along what is mounted over it.
 At most MAX_MOUNTED are mounted: the oldest that is not in use goes first, but one that was used
 since room was needed last gets a second chance (umount2(2), MNT_EXPIRE).
 
-gc keeps what is mounted (`casfs.native.mounted_trees`).
+gc keeps what is mounted (`casfs.native.mounted_trees`), and what was touched since it began, as a
+tree is before it is mounted.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import OverlayLayers
 
 MAX_MOUNTED = 32
-MAX_WAITING = 4  # walks that are remembered
-WAIT_S = 60.0  # for nobody to be in a tree; then it waits for its next walk
+MAX_WAITING = 4  # trees
+WAIT_S = 60.0  # until a tree that stays in use is dropped; its next walk reports it again
 MAX_FAILED = 1024  # trees that are remembered as such
 RETRY_S = 60.0  # until a tree that could not be mounted is tried again
 CHECK_INTERVAL_S = 0.5
@@ -54,9 +56,8 @@ CHECK_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class NativeTree:
-    """A tree that is mounted, and its image; `is_new`: the image was made for that."""
+    """The image of a tree that is mounted; `is_new`: it was made for that."""
 
-    root: DatedTree
     image: Path
     is_new: bool
 
@@ -87,11 +88,11 @@ class Mounter:
         self._purged = store.purged.replaced()
 
     def run(self, pipe: int) -> None:
-        """Mounts what is told by a pipe that does not block, until its other end is closed."""
+        """Mounts what a pipe that does not block reports, until its other end is closed."""
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
         while self._receive(pipe):
-            self._drop_ended()
+            self._check_mounted()
             walk = self._next()
             if walk is not None:
                 self._mount(walk)
@@ -100,7 +101,7 @@ class Mounter:
                 poll.poll(None if is_idle else CHECK_INTERVAL_S * 1000)
 
     def _receive(self, pipe: int) -> bool:
-        """Reads what has been told; returns False at the end."""
+        """Reads what the pipe has; returns False at its end."""
         try:
             while data := os.read(pipe, 1 << 16):
                 *lines, self._rest = (self._rest + data).split(b"\n")
@@ -114,19 +115,17 @@ class Mounter:
         return False
 
     def _next(self) -> WalkedTree | None:
-        """Returns the walk told last whose tree nobody is in."""
+        """Returns the newest walk of a tree that is not in use."""
         oldest = time.monotonic() - WAIT_S
         self._waiting = {
-            path: (walk, told_at)
-            for path, (walk, told_at) in self._waiting.items()
-            if told_at > oldest and not self._has_failed(walk.root)
+            path: (walk, reported_at)
+            for path, (walk, reported_at) in self._waiting.items()
+            if reported_at > oldest and not self._has_failed(walk.root)
         }
         paths = {self._point(walk): walk for walk, _ in self._waiting.values()}
-        free = paths.keys() - users.inside(paths, self._fuse.device) if paths else ()
-        for point in reversed(paths):
-            if point in free:
-                return self._waiting.pop(paths[point].path)[0]
-        return None
+        used = users.trees_in_use(paths, self._fuse.device) if paths else set()
+        newest = next((point for point in reversed(paths) if point not in used), None)
+        return None if newest is None else self._waiting.pop(paths[newest].path)[0]
 
     def _point(self, walk: WalkedTree) -> Path:
         return self._fuse.point / walk.path
@@ -145,23 +144,34 @@ class Mounter:
             # mount from being unmounted, and making an image may take long.
             if not self._is_there(walk):
                 return
-            native = self._native_tree(walk) if self._has_room() else None
+            native = self._native_tree(walk.root) if self._make_room() else None
             if native is None:
                 self._note_failure(walk.root)
-            elif not users.inside([self._point(walk)], self._fuse.device):
+            elif not self._is_in_use(walk):
                 self._mount_over(walk, native)
         except (CasfsError, OSError) as error:
             self._note_failure(walk.root)
             self._log("not mounted natively", path=self._point(walk), error=str(error))
 
-    def _native_tree(self, walk: WalkedTree) -> NativeTree | None:
-        """Returns the tree with its image; None where files of it are in a remote only, which
-        making the image would fetch. Raises CasfsError."""
+    def _is_in_use(self, walk: WalkedTree) -> bool:
+        return bool(users.trees_in_use([self._point(walk)], self._fuse.device))
+
+    def _native_tree(self, root: DatedTree) -> NativeTree | None:
+        """Returns the image of a tree; None where files are in a remote only, which making it would
+        fetch. Raises CasfsError."""
         if next(iter(in_remote(self._store.blobs)), None) is not None:
             return None
-        before = images.of_tree(self._store, walk.root)
-        image = image_mount.image(self._store, walk.root, recheck=True)
-        return None if images.needs_remote(image) else NativeTree(walk.root, image, before != image)
+        self._touch(root)
+        before = images.of_tree(self._store, root)
+        image = image_mount.image(self._store, root, recheck=True)
+        return None if images.needs_remote(image) else NativeTree(image, is_new=before != image)
+
+    def _touch(self, root: DatedTree) -> None:
+        """Has a gc that runs keep the tree, though it has looked at the mounts already. Raises
+        NotFound."""
+        hashes = {hash for hash in root if hash is not None}
+        local = self._store.blobs.local_among(hashes)
+        self._store.backend.publish([], require=hashes, local=local)
 
     def _is_there(self, walk: WalkedTree) -> bool:
         with closing_fd(self._open(walk)) as fd:
@@ -174,7 +184,7 @@ class Mounter:
         """Returns False where the name is another tree by now, the tree is mounted already, or
         another FUSE mount is there."""
         info = os.fstat(fd)
-        device = f"{os.major(info.st_dev)}:{os.minor(info.st_dev)}"
+        device = mounts.device_name(info.st_dev)
         return (info.st_ino, device) == (walk.ino, self._fuse.device)
 
     def _mount_over(self, walk: WalkedTree, native: NativeTree) -> None:
@@ -195,11 +205,11 @@ class Mounter:
                 )
             )
         self._mounted[point] = native
-        # Somebody who came after the last look and before the mount.
-        if users.inside([point], self._fuse.device):
+        # A process may have entered it between the last look and the mount.
+        if self._is_in_use(walk):
             self._unmount(point)
 
-    def _has_room(self) -> bool:
+    def _make_room(self) -> bool:
         """Unmounts one where MAX_MOUNTED are mounted; returns False where all are in use."""
         mounted = native_mounts.mounted_over(self._fuse)
         if len(mounted) < MAX_MOUNTED:
@@ -219,7 +229,7 @@ class Mounter:
         with suppress(OSError):
             mounts.unmount(point, lazy=True)
 
-    def _drop_ended(self) -> None:
+    def _check_mounted(self) -> None:
         """Unmounts what the store may not show any more; forgets what others have unmounted."""
         points = {mount.point for mount in native_mounts.mounted_over(self._fuse)}
         try:

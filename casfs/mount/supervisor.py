@@ -28,19 +28,17 @@ import gc
 import json
 import os
 import signal
-import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from casfs.errors import CasfsError, Failed, Refused
-from casfs.mount import attach, mounter_process, registry
+from casfs.mount import attach, registry
+from casfs.mount.child_process import ENDED_FROM_OUTSIDE, UNMOUNTED, ChildProcess, RestartLimit
 from casfs.mount.mounter_process import MounterProcess
 from casfs.mount.registry import MountState, MountStateFile
 from casfs.mount.transports import TRANSPORTS, MountTransport
 from casfs.mount.worker import MountOptions
-from casfs.mount.worker_handle import ENDED_FROM_OUTSIDE, UNMOUNTED, WorkerProcess
 from casfs.store.store import Store
 from casfs.system.log import Log, silent
 from casfs.system.processes import start_time
@@ -50,8 +48,6 @@ from casfs.version import VERSION
 END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 REPLACE_SIGNAL = signal.SIGUSR1
 EARLY_EXIT_S = 1.0  # a worker that lived longer has served
-RESTARTS = 5
-RESTART_WINDOW_S = 60.0
 
 
 def _no_op() -> None:
@@ -97,16 +93,17 @@ class Supervisor:
         self._log = log
         self._pid = os.getpid()
         self._transport = _transport(options, None if inherited is None else inherited["fds"])
-        self._worker = None if inherited is None else WorkerProcess(inherited["server"])
+        self._worker = None if inherited is None else ChildProcess(inherited["server"])
         self._mounter: MounterProcess | None = None
         # One that an older version has left there was not started.
-        self._old_mounter = 0 if inherited is None else inherited.get("mounter", 0)
+        old_mounter = 0 if inherited is None else inherited.get("mounter", 0)
+        self._old_mounter = ChildProcess(old_mounter) if old_mounter else None
         self._starts = 0 if inherited is None else inherited["starts"]
         self._generation = 0 if inherited is None else inherited["generation"] + 1
         self._ready = inherited is not None  # hooks.ready was called
         self._serves = False  # the state file says that this worker serves
         self._replacing = False  # execute the program anew, as soon as a worker serves
-        self._failures: deque[float] = deque(maxlen=RESTARTS)
+        self._failures = RestartLimit()
         self._state_file: MountStateFile | None = None
 
     def run(self, open_state_file: Callable[[], MountStateFile | None]) -> None:
@@ -167,7 +164,7 @@ class Supervisor:
     def _start_worker(self) -> None:
         self._starts += 1
         self._serves = False
-        self._worker = WorkerProcess.fork(self._signals, self._serve, self._finish)
+        self._worker = ChildProcess.fork(self._signals, self._serve, self._finish)
         self._write_state()
 
     def _serve(self, on_ready: Callable[[], None]) -> bool:
@@ -195,15 +192,15 @@ class Supervisor:
 
     def _start_mounter(self) -> None:
         """Not before a worker serves: the last mounter unmounts by paths through the mount."""
-        if self._old_mounter:
-            mounter_process.end(self._old_mounter)
-            self._old_mounter = 0
+        if self._old_mounter is not None:
+            self._old_mounter.stop(self._signals)
+            self._old_mounter = None
         if self._mounter is not None and not self._mounter.is_started:
             self._mounter.start(self._transport.device())
 
     def _close_in_mounter(self) -> None:
         """Runs in the mounter. The mount ends with the last process that has /dev/fuse open, and
-        is not served any more when nobody holds the lock of the state file."""
+        its state is stale as soon as the lock of the state file is free."""
         self._hooks.forked()
         descriptors = [*self._transport.inheritable_fds().values()]
         if self._state_file is not None:
@@ -227,7 +224,7 @@ class Supervisor:
                 version=VERSION,
             )
 
-    def _restart_after(self, worker: WorkerProcess) -> bool:
+    def _restart_after(self, worker: ChildProcess) -> bool:
         """Starts the successor of a worker that has ended; False if the mount has ended.
         Raises Failed."""
         code = worker.exit_code
@@ -243,12 +240,10 @@ class Supervisor:
         self._start_worker()
         return True
 
-    def _count_failure(self, worker: WorkerProcess) -> None:
-        now_s = time.monotonic()
-        if len(self._failures) == RESTARTS and now_s - self._failures[0] < RESTART_WINDOW_S:
+    def _count_failure(self, worker: ChildProcess) -> None:
+        if self._failures.is_reached():
             reason = worker.error or f"exit code {worker.exit_code}"
             raise Failed(f"{self._options.point}: workers keep failing at once: {reason}")
-        self._failures.append(now_s)
 
     # -- replacing the program ----------------------------------------------------------------
 

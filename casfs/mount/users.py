@@ -1,7 +1,7 @@
 """The processes that keep a mount busy: their cwd, root or program is in it, or they have a
 file of it open or mapped.
 
-Read from /proc alone: its links are text, and reading them sends no request to the mount.
+Read from /proc: its links are text, and reading them sends no request to the mount.
 A process in another mount namespace names its files by other paths; it is found by the
 device of its mappings. Processes of other users are visible to root only.
 """
@@ -36,42 +36,45 @@ def find(mount: mounts.Mounted) -> list[MountUser]:
     return [MountUser(pid, _command(pid)) for pid in pids if _uses(PROC / str(pid), mount)]
 
 
-def inside(tops: Iterable[Path], device: str) -> set[Path]:
-    """Returns those of some directories of a mount in which a process works, or has a file or
-    directory open; `device`: of the mount, not of what is mounted over such a directory. Only of
-    processes that see them by these paths."""
-    prefixes = {f"{top}/": top for top in tops}
+def trees_in_use(tops: Iterable[Path], device: str) -> set[Path]:
+    """Returns those of some directories in which a process works, or has a file or directory open;
+    `device`: of the mount that they are in, not of what is mounted over them. Only of processes
+    that see them by these paths. Asks the mount for attributes, where there is such a process."""
     used = set()
     for name in filter(str.isdigit, os.listdir(PROC)):
-        with suppress(OSError):  # exited, or another user's
-            process = PROC / name
-            links = [process / "cwd", process / "root"]
-            links += [process / "fd" / fd for fd in os.listdir(process / "fd")]
-            for link in links:
-                with suppress(OSError):
-                    path = f"{os.readlink(link)}/"
-                    for prefix, top in prefixes.items():
-                        if path.startswith(prefix) and _device(link) == device:
-                            used.add(top)
+        for link, path in _links(PROC / name, with_open_files=True):
+            for top in tops:
+                if _is_below(path, top) and _device(link) == device:
+                    used.add(top)
     return used
 
 
-def _device(path: Path) -> str:
-    number = os.stat(path).st_dev
-    return f"{os.major(number)}:{os.minor(number)}"
+def _device(link: Path) -> str | None:
+    try:
+        return mounts.device_name(os.stat(link).st_dev)
+    except OSError:  # the process has exited, or closed it
+        return None
+
+
+def _is_below(path: str, top: Path) -> bool:
+    return path == os.fspath(top) or path.startswith(f"{top}/")
 
 
 def _uses(process: Path, mount: mounts.Mounted) -> bool:
-    top = os.fspath(mount.point)
-    if any(path == top or path.startswith(f"{top}/") for path in _links(process)):
+    if any(_is_below(path, mount.point) for _, path in _links(process)):
         return True
     return any(_open_files_in(process, mount)) or _maps(process, mount.device)
 
 
-def _links(process: Path) -> Iterator[str]:
-    for name in ("cwd", "root", "exe"):
+def _links(process: Path, *, with_open_files: bool = False) -> Iterator[tuple[Path, str]]:
+    """Yields the links of a process to what it uses, with the path of that."""
+    links = [process / name for name in ("cwd", "root", "exe")]
+    if with_open_files:
+        with suppress(OSError):  # exited, or another user's
+            links += [process / "fd" / name for name in os.listdir(process / "fd")]
+    for link in links:
         with suppress(OSError):
-            yield os.readlink(process / name).removesuffix(DELETED_SUFFIX)
+            yield link, os.readlink(link).removesuffix(DELETED_SUFFIX)
 
 
 def _open_files_in(process: Path, mount: mounts.Mounted) -> Iterator[bool]:

@@ -1,4 +1,4 @@
-"""What a worker tells the mounter (`casfs.mount.mounter`): that a tree is walked."""
+"""What a worker reports to the mounter (`casfs.mount.mounter`): that a tree is walked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WalkedTree(NamedTuple):
     root: DatedTree
 
     def send(self, pipe: int) -> None:
-        """Writes it to a pipe that does not block; not where that is full, or nobody reads."""
+        """Writes it to a pipe that does not block; dropped where that is full or has no reader."""
         line = json.dumps(self).encode() + b"\n"
         if len(line) <= MAX_LINE_BYTES:
             with suppress(BlockingIOError, BrokenPipeError):

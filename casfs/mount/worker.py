@@ -149,12 +149,12 @@ def _session(
             handles=options.transport == LIBFUSE,
             invalidates=options.transport == BUILTIN,
             table=table,
-            on_walk=partial(_tell_walk, walks) if walks >= 0 else None,
+            on_walk=partial(_report_walk, walks) if walks >= 0 else None,
         )
         yield session, invalidated
 
 
-def _tell_walk(walks: int, path: str, ino: int, root: DatedTree) -> None:
+def _report_walk(walks: int, path: str, ino: int, root: DatedTree) -> None:
     WalkedTree(path, ino, root).send(walks)
 
 

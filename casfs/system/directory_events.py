@@ -112,7 +112,7 @@ class Fanotify(EventSource):
     def add(self, fd: int) -> Key:
         device = os.fstat(fd).st_dev
         if device not in self._devices:
-            number = f"{os.major(device)}:{os.minor(device)}"
+            number = mounts.device_name(device)
             if not any(
                 mounted.device == number and mounted.type in SUPPORTED
                 for mounted in mounts.mounts()

@@ -145,6 +145,11 @@ def _parsed(table: bytes) -> tuple[Mounted, ...]:
     return tuple(mount_list)
 
 
+def device_name(device: int) -> str:
+    """Returns a device number, as of stat(2), as the mount table has it."""
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
 def mounted_at(point: Path) -> Mounted | None:
     """Returns the mount that is visible at this absolute path: the last one there."""
     return next((mounted for mounted in reversed(mounts()) if mounted.point == point), None)

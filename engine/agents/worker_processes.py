@@ -113,7 +113,11 @@ async def _assign(
     """Makes a prepared process that of an attempt. Returns False where it cannot be, and ends it:
     one that is started for the attempt says why. Raises OSError."""
     confinement = containment.of_run(token)
-    spec, process.group = confinement.spec()
+    try:
+        spec, process.group = confinement.spec()
+    except OSError:
+        process.kill()
+        raise
     process.confinement = confinement
     answer = b""
     with trio.move_on_after(ANSWER_TIMEOUT_S), suppress(trio.BrokenResourceError):

@@ -19,10 +19,10 @@ from tests.mount.test_containers import (
 )
 from tests.support.containers import Container, Crun, Podman, a_system, ready
 from tests.support.helpers import put_tree, read_tree, write_tree
-from tests.support.native import not_mountable
+from tests.support.native import needs_native
 from tests.support.served import unmounted_after
 
-pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+pytestmark = needs_native
 
 
 @pytest.fixture(params=[Podman, Crun])

@@ -30,9 +30,9 @@ from casfs.trees import tree
 from engine.workflow import registry as workflows
 from tests.support.engine import Cli, daemon, loop, says, steps
 from tests.support.helpers import Program, read_tree, write_tree
-from tests.support.native import ensure_image, not_mountable
+from tests.support.native import ensure_image, needs_native
 
-pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+pytestmark = needs_native
 LARGE, OTHER = random.Random(2).randbytes(3 << 20), random.Random(3).randbytes(2 << 20)
 TREE = {
     "d": {f"f{n}": f"line {n}\n".encode() * (n * 40 + 1) for n in range(60)},

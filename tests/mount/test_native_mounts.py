@@ -21,10 +21,10 @@ from casfs.workspaces.registry import Workspace
 from tests.support.helpers import LARGE, Program, Tree, put_tree, read_tree
 from tests.support.lasting import drop_caches
 from tests.support.maintenance import age
-from tests.support.native import ensure_image, not_mountable
+from tests.support.native import ensure_image, needs_native
 from tests.support.programs import needs
 
-pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+pytestmark = needs_native
 NATIVE = strategies.STRATEGIES[strategies.NATIVE]
 TREE: Tree = {"a": {"large": LARGE, "small": b"small"}, "run": Program(b"#!")}
 EXPECTED = {b"a": {b"large": LARGE, b"small": b"small"}, b"run": Program(b"#!")}

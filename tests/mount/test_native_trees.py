@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from casfs.digest import Digest, TreeHash
 from casfs.errors import Refused
 from casfs.maintenance import gc, purge
-from casfs.mount import mounter, mounter_process, native_mounts
+from casfs.mount import child_process, mounter, native_mounts
 from casfs.mount.mount_points import unmount
 from casfs.mount.supervisor import replace_program
 from casfs.store import removals
@@ -272,7 +273,7 @@ def test_a_mounter_that_is_killed_again_and_again_is_given_up(
     def goes_on(killed: int) -> bool:
         return bool(children(native_mount) - {killed, native_mount.state().worker})
 
-    for _ in range(mounter_process.RESTARTS):
+    for _ in range(child_process.RESTARTS):
         killed = mounter_pid(native_mount)
         kill(killed)
         until(partial(lambda pid: goes_on(pid) or _given_up(log), killed))
@@ -358,6 +359,19 @@ def test_a_tree_that_nothing_keeps_is_kept_while_it_is_mounted(native_mount: Mou
     assert native_points(native_mount) == [top]
     mounts.unmount(top)
     assert gc.collect(store, grace=0).freed.blobs
+
+
+def test_a_gc_that_has_looked_at_the_mounts_already_keeps_a_tree(native_mount: Mount) -> None:
+    """It keeps what was touched since it began, as a tree is before it is mounted."""
+    store = native_mount.store
+    top = native_mount.path / "trees" / put_tree(store, CONTENT)
+    with closing(sqlite3.connect(store.root / "store.db")) as db, db:
+        db.execute("UPDATE blobs SET touched = touched - 7200")
+    shown_natively(top)
+    before = read_tree(top)
+    mounts.unmount(top)
+    gc.collect(store, grace=3600)
+    assert read_tree(top) == before
 
 
 def test_a_damaged_tree_stays_with_fuse(native_mount: Mount, tree: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +12,10 @@ from casfs.store.nodes import directory
 from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
-from tests.support.native import Seen, ensure_image, fsck, look, mounted, not_mountable, overlaid
+from tests.support.native import Seen, ensure_image, fsck, look, mounted, needs_native, overlaid
 from tests.support.served import Mount
 
-pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+pytestmark = needs_native
 
 NAMES = st.binary(min_size=1, max_size=10) | st.integers(1, 255).map(lambda size: b"n" * size)
 GOOD = NAMES.filter(lambda name: name not in (b".", b"..") and not set(name) & {0, 0x2F})

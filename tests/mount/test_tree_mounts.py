@@ -20,9 +20,9 @@ from casfs.workspaces import lifecycle, registry, strategies
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE, Program, put_tree, read_tree, write_tree
 from tests.support.maintenance import age
-from tests.support.native import not_mountable
+from tests.support.native import needs_native
 
-pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+pytestmark = needs_native
 SAMPLE = {"a": {"f": b"one", "g": LARGE}, "run": Program(b"#!"), "empty": {}}
 SCRIPT = "echo ready; read x; cat m/a/g"
 OTHER = {"other": LARGE[1:]}

@@ -32,9 +32,7 @@ from tests.support.erofs import (
     made,
     redirected,
 )
-from tests.support.native import fsck, look, mounted, not_mountable
-
-needs_kernel = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+from tests.support.native import fsck, look, mounted, needs_native
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ def folders(below: st.SearchStrategy[Node]) -> st.SearchStrategy[Directory]:
 TREES = folders(st.recursive(LEAVES, folders, max_leaves=40))
 
 
-@needs_kernel
+@needs_native
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(root=TREES)
 def test_the_kernel_shows_what_was_put_in(work: Path, root: Directory) -> None:
@@ -127,12 +125,12 @@ def test_equal_trees_give_equal_bytes(root: Directory, seed: int) -> None:
 # -- what is at its limit -----------------------------------------------------------------
 
 
-@needs_kernel
+@needs_native
 def test_an_empty_tree(work: Path) -> None:
     compare(folder({}), work)
 
 
-@needs_kernel
+@needs_native
 def test_data_of_every_size_around_a_block(work: Path) -> None:
     sizes = [*range(BLOCK - 70, BLOCK + 3), 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1]
     entries: dict[bytes, Node] = {}
@@ -143,14 +141,14 @@ def test_data_of_every_size_around_a_block(work: Path) -> None:
     compare(folder(entries), work)
 
 
-@needs_kernel
+@needs_native
 @pytest.mark.parametrize("length", [3936, 3937, 4000, 4095])
 def test_an_empty_file_behind_a_long_link(work: Path, length: int) -> None:
     for link, attr in product((LINK, ODD), (PLAIN, ODD)):
         compare(folder({b"a": Symlink(link, b"t" * length), b"b": file(b"", attr)}), work)
 
 
-@needs_kernel
+@needs_native
 def test_directories_of_every_size_around_a_block(work: Path) -> None:
     """15 names of 255 bytes, the dots, and one more: it has its place in blocks, and is to be
     found again behind another that is not full."""
@@ -169,7 +167,7 @@ def test_directories_of_every_size_around_a_block(work: Path) -> None:
         assert {(lower / f"{size}").stat().st_size - size for size in sizes if size <= BLOCK} == {0}
 
 
-@needs_kernel
+@needs_native
 def test_attributes_where_the_form_of_an_inode_changes(work: Path) -> None:
     attributes = [
         *(Attr(0o644, owner, 0, EPOCH) for owner in (65_535, 65_536)),
@@ -181,7 +179,7 @@ def test_attributes_where_the_form_of_an_inode_changes(work: Path) -> None:
     compare(folder({b"%d" % number: file(b"", one) for number, one in enumerate(attributes)}), work)
 
 
-@needs_kernel
+@needs_native
 def test_names_before_the_dots_and_long_ones(work: Path) -> None:
     names = [
         b"\x01",
@@ -198,7 +196,7 @@ def test_names_before_the_dots_and_long_ones(work: Path) -> None:
     compare(folder({name: file(name) for name in names}), work)
 
 
-@needs_kernel
+@needs_native
 def test_a_directory_of_65000(work: Path) -> None:
     names = [b"%05d-%s" % (number, b"x" * (number % 40)) for number in range(65_000)]
     random.Random(1).shuffle(names)
@@ -218,7 +216,7 @@ def test_a_directory_of_65000(work: Path) -> None:
         assert (lower / "many/30000-folder/../..").samefile(lower)
 
 
-@needs_kernel
+@needs_native
 def test_70000_subdirectories_are_counted(work: Path) -> None:
     image = work / "image"
     image.write_bytes(made(folder({b"%d" % number: folder({}) for number in range(70_000)})))
@@ -227,7 +225,7 @@ def test_70000_subdirectories_are_counted(work: Path) -> None:
         assert (lower / "69999/..").samefile(lower)
 
 
-@needs_kernel
+@needs_native
 def test_a_tree_that_is_200_deep(work: Path) -> None:
     root = folder({b"bottom": file(b"here"), b"far": redirected(b"/ab/1500")})
     for number in range(200):
@@ -242,7 +240,7 @@ def test_depth_has_no_limit() -> None:
     assert len(made(root)) > 5000 * 64
 
 
-@needs_kernel
+@needs_native
 @pytest.mark.parametrize(
     "size", [1, BLOCK, BLOCK + 1, (1 << 32) - 1, 1 << 32, (1 << 43) + 1, (1 << 63) - 1]
 )
@@ -259,7 +257,7 @@ def test_a_file_without_data_of_any_size(work: Path, size: int) -> None:
         assert (lower / "next").read_bytes() == b"to it"
 
 
-@needs_kernel
+@needs_native
 def test_many_extended_attributes(work: Path) -> None:
     shared = [(b"user.s%d" % number, b"v" * number) for number in range(255)]
     mine = tuple((b"user.own%d" % number, bytes(number)) for number in range(300))
@@ -270,7 +268,7 @@ def test_many_extended_attributes(work: Path) -> None:
         assert look(lower) == expected(root, whole=False)
 
 
-@needs_kernel
+@needs_native
 def test_as_many_names_of_attributes_as_can_be_listed(work: Path) -> None:
     """One byte more, and the kernel would show the file but never list them."""
     names = [b"user.%03d" % number + b"n" * 247 for number in range(255)]
@@ -287,7 +285,7 @@ def test_as_many_names_of_attributes_as_can_be_listed(work: Path) -> None:
             made(folder({b"f": File(PLAIN, 0, b"", xattrs)}), shared=shared)
 
 
-@needs_kernel
+@needs_native
 def test_contents_that_are_fetched(work: Path) -> None:
     sizes = {"small": 10, "again": 10, "large": 10_000, "larger": 100_000, "none": 0}
     asked: list[str] = []

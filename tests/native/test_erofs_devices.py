@@ -31,10 +31,9 @@ from tests.support.erofs import (
     packed,
     redirected,
 )
-from tests.support.native import fsck, mounted, not_mountable
+from tests.support.native import fsck, mounted, needs_native
 from tests.support.programs import needs
 
-needs_kernel = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 FIRST, SECOND = list(DEVICES)[:2]
 AT_TABLE = 1152
 
@@ -146,7 +145,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@needs_kernel
+@needs_native
 def test_sizes_around_every_block(work: Path) -> None:
     entries: dict[bytes, Node] = {}
     for blocks in (1, 2, 3, 16):
@@ -159,7 +158,7 @@ def test_sizes_around_every_block(work: Path) -> None:
     compare(folder(entries), work)
 
 
-@needs_kernel
+@needs_native
 def test_what_is_mapped_ends_with_zeros(work: Path) -> None:
     """Behind the end of a file its last page is what the device has there."""
     pack, image = work / "pack", work / "image"
@@ -229,7 +228,7 @@ def hashed(number: int, blocks: int = 1) -> Device:
     return Device(f"{number:064x}", blocks)
 
 
-@needs_kernel
+@needs_native
 def test_more_packs_than_the_options_of_a_mount_can_name(tmp_path: Path) -> None:
     """And in a folder whose name has what would need escaping."""
     work = tmp_path / "a,b:c\\d"
@@ -248,7 +247,7 @@ def test_more_packs_than_the_options_of_a_mount_can_name(tmp_path: Path) -> None
     assert not list(work.glob("lower*"))
 
 
-@needs_kernel
+@needs_native
 def test_a_pack_that_is_gone_asks_for_another_image(tmp_path: Path) -> None:
     found = layers(tmp_path, folder({b"f": packed(hashed(1), 0, 10)}), {})
     with pytest.raises(NotFound, match="has been removed"):
@@ -259,7 +258,7 @@ def test_a_pack_that_is_gone_asks_for_another_image(tmp_path: Path) -> None:
     assert mounts.mounted_below(tmp_path) == []
 
 
-@needs_kernel
+@needs_native
 @pytest.mark.parametrize("wrong", ["short", "writable", "link", "another user's", "folder"])
 def test_a_pack_that_others_could_write_is_refused(tmp_path: Path, wrong: str) -> None:
     device = hashed(1, 2)

@@ -37,7 +37,7 @@ from tests.support.native import (
     fsck,
     look,
     mounted,
-    not_mountable,
+    needs_native,
     overlaid,
     write_layer,
 )
@@ -52,7 +52,6 @@ TREE: Tree = {
     "nothing": {},
     "deep": {"er": {b"\xff\xfe": b"bytes", "same": LARGE}},
 }
-needs_kernel = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 
 
 def folder(store: Store) -> Path:
@@ -82,7 +81,7 @@ def shown(store: Store, root: str, work: Path) -> dict[bytes, object]:
 # -- what is in it ------------------------------------------------------------------------
 
 
-@needs_kernel
+@needs_native
 def test_over_the_objects_it_is_the_tree(disk_store: Store, tmp_path: Path) -> None:
     root = put_tree(disk_store, TREE)
     assert shown(disk_store, root, tmp_path) == read_tree_of(TREE)
@@ -95,7 +94,7 @@ def read_tree_of(tree: Tree) -> dict[bytes, object]:
     }
 
 
-@needs_kernel
+@needs_native
 def test_attributes_are_those_of_the_mount_unless_preserved(
     disk_store: Store, tmp_path: Path
 ) -> None:
@@ -128,7 +127,7 @@ def test_attributes_are_those_of_the_mount_unless_preserved(
     }
 
 
-@needs_kernel
+@needs_native
 def test_what_is_a_row_is_in_the_image_and_what_is_a_file_is_not(
     disk_store: Store, tmp_path: Path
 ) -> None:
@@ -150,7 +149,7 @@ def test_what_is_a_row_is_in_the_image_and_what_is_a_file_is_not(
     assert found[b"small"].content == b"s" * INLINE_MAX_BYTES
 
 
-@needs_kernel
+@needs_native
 @pytest.mark.parametrize("first_a_blob", [False, True])
 def test_a_file_that_is_a_node(disk_store: Store, tmp_path: Path, first_a_blob: bool) -> None:
     """It is a row of any length, or a file, if it was stored as plain bytes before."""
@@ -372,7 +371,7 @@ CHANGED: Tree = {
 }
 
 
-@needs_kernel
+@needs_native
 @pytest.mark.parametrize("swapped", [False, True])
 def test_changes_above_an_image_are_the_other_tree(
     disk_store: Store, tmp_path: Path, swapped: bool

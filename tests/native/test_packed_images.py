@@ -26,10 +26,10 @@ from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support.helpers import Link, Tree, put_tree, read_tree
 from tests.support.maintenance import age, put_checkpoint, sql
-from tests.support.native import ensure_image, fsck, not_mountable, write_layer
+from tests.support.native import ensure_image, fsck, needs_native, write_layer
 from tests.support.new_store import init_store
 
-pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+pytestmark = needs_native
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tests.support.engine import Cli, begin, loop, shell, steps, until
 from tests.support.helpers import Program, read_tree, write_tree
 from tests.support.lasting import drop_caches
 from tests.support.machines import machines
-from tests.support.native import not_mountable
+from tests.support.native import needs_native
 from tests.support.postgres_server import PostgresServer
 from tests.support.restores import restore_tree
 from tests.support.s3_servers import S3Server
@@ -37,7 +37,6 @@ TREE = {
     "empty": b"",
     "none": {},
 }
-needs_native = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 
 
 @pytest.fixture

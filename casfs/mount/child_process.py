@@ -1,10 +1,11 @@
-"""The supervisor's handle of a worker process: fork, status, stop.
+"""The supervisor's handle of a process that it has forked, the worker or the mounter: fork, status,
+stop, and how often one is started anew.
 
-A worker writes lines to a pipe: READY, or an error message. Its exit codes:
+It writes lines to a pipe: READY, or an error message. Its exit codes:
 
     UNMOUNTED   nothing is left to serve
     STOPPED     ended by SIGTERM
-    FAILED      any other error; a worker that was killed has a negative code
+    FAILED      any other error; one that was killed has a negative code
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,12 +26,14 @@ STOPPED = 10
 FAILED = 12
 ENDED_FROM_OUTSIDE = (STOPPED, -signal.SIGKILL, -signal.SIGTERM)
 STOP_TIMEOUT_S = 5.0  # from SIGTERM to SIGKILL
+RESTARTS = 5
+RESTART_WINDOW_S = 60.0
 IGNORED = {signal.SIGINT: signal.SIG_IGN, signal.SIGHUP: signal.SIG_IGN}  # for the supervisor
 
 Serve = Callable[[Callable[[], None]], bool]  # on_ready -> stopped by SIGTERM
 
 
-class WorkerProcess:
+class ChildProcess:
     def __init__(self, pid: int, pipe: int = -1) -> None:
         """A subprocess of this one; one that was forked before an exec has no pipe."""
         self.pid = pid
@@ -41,14 +45,14 @@ class WorkerProcess:
         self._output = b""
 
     @classmethod
-    def fork(cls, signals: Signals, serve: Serve, finish: Callable[[str], None]) -> WorkerProcess:
+    def fork(cls, signals: Signals, serve: Serve, finish: Callable[[str], None]) -> ChildProcess:
         """Calls `serve` in the subprocess, then `finish` with the error message, or ""."""
         ours, theirs = os.pipe()
         with blocked():
             pid = os.fork()
             if pid == 0:
                 os.close(ours)
-                _run_worker(signals, theirs, serve=serve, finish=finish)
+                _run_child(signals, theirs, serve=serve, finish=finish)
         os.close(theirs)
         os.set_blocking(ours, False)
         return cls(pid, ours)
@@ -89,7 +93,22 @@ class WorkerProcess:
         return time.monotonic() - self.started
 
 
-def _run_worker(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str], None]) -> None:
+class RestartLimit:
+    """At most RESTARTS within RESTART_WINDOW_S."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=RESTARTS)
+
+    def is_reached(self) -> bool:
+        """Returns whether there were as many; else counts one more."""
+        now_s = time.monotonic()
+        if len(self._times) == RESTARTS and now_s - self._times[0] < RESTART_WINDOW_S:
+            return True
+        self._times.append(now_s)
+        return False
+
+
+def _run_child(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str], None]) -> None:
     """The subprocess's main function; never returns."""
     code = FAILED
     message = ""
