@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
+from casfs.backend.block_maps import BlockMap
 from casfs.backend.protocols import (
     Backend,
     BlobInfo,
@@ -45,6 +46,18 @@ class StagingBytes(Protocol):
 
     def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
         """As `Blobs.stage`, for bytes whose digest is known. May be called from any thread."""
+
+
+@runtime_checkable
+class StagingChanges(Protocol):
+    """Blobs: a large one that was changed a little is stored as its differences."""
+
+    def stage_change(self, source: BinaryIO, size: int, base: str) -> Staged | None:
+        """As `Blobs.stage`, for a file of `size` bytes that has blocks of the blob `base`. Returns
+        None where it has few, or `base` cannot be read; `source` is anywhere then."""
+
+    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+        """Returns the maps of those that are stored as differences. Raises CorruptBlob."""
 
 
 @runtime_checkable

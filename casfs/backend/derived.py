@@ -25,6 +25,8 @@ from casfs.backend.protocols import (
 from casfs.digest import Digest
 from casfs.errors import Refused
 
+StageChange = Callable[[BinaryIO, int, str], Staged | None]
+
 
 def find_missing(blobs: Blobs, hashes: Collection[str]) -> list[str]:
     """Returns those of `hashes` that are not stored, in their order, each once."""
@@ -100,6 +102,12 @@ def stager(blobs: Blobs) -> Callable[[Digest, bytes], Staged]:
         return blobs.stage(source)
 
     return stage
+
+
+def change_stager(blobs: Blobs) -> StageChange | None:
+    """Returns the function that stages a large blob as its differences from another; None where
+    every blob is stored whole."""
+    return blobs.stage_change if isinstance(blobs, capabilities.StagingChanges) else None
 
 
 def staging_directory(blobs: Blobs) -> Path | None:

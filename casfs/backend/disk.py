@@ -5,7 +5,8 @@
                 packs(name, kind, size, remote), heads(name, hash, record),
                 moves(seq, name, hash, at): the journal of the heads' last moves
     packs/      the bytes of the rows that have a `pack` (`casfs.backend.pack_files`)
-    objects/    the bytes of the other rows whose `data` is NULL (`casfs.backend.objects`)
+    objects/    the bytes of the other rows whose `data` is NULL (`casfs.backend.objects`); a large
+                blob may have a block map in its row instead (`casfs.backend.block_maps`)
     tmp/        private files of running writers (`casfs.backend.staging`)
 
 A blob exists when its row exists; a file without a row is garbage. `objects/` and `packs/` change
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit, error_copy
+from casfs.backend.mapped_rows import sources_of, with_patches, without_purged
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
@@ -130,7 +132,7 @@ class DiskBackend:
             # where they are many.
             for publication in group:
                 staged = spill(self._objects, publication.staged, spilled)
-                ready.append(publication._replace(staged=staged))
+                ready.append(with_patches(publication._replace(staged=staged)))
             # Before the transaction: no row may be committed whose file the power could take, and
             # no other writer waits meanwhile.
             self._objects.sync([blob for publication in ready for blob in publication.staged])
@@ -147,10 +149,15 @@ class DiskBackend:
 
     def _publish(self, publication: Publication, db: Connection) -> set[str]:
         batch, swaps, require, local = publication
+        batch = without_purged(db, batch)
         now_s = int(time.time())
         at_ms = now_ms()
+        # Not of `require`: what is required loses the mark of a local blob, and a source of blocks
+        # may be private where the blob that has some of them is not.
+        sources = sources_of(db, batch)
+        needed = sources.union(require) if sources else require
         # Under the write lock, so nothing that is checked here can be collected before the commit.
-        stored = prepare(db, batch, moves=swaps, require=require, now_s=now_s)
+        stored = prepare(db, batch, moves=swaps, require=needed, now_s=now_s)
         stored_hashes = {key.hex() for key in stored}
         # Each once, in the order of the batch: a pack is placed whole, with its first member.
         private_packs: dict[str, None] = {}
@@ -177,11 +184,12 @@ class DiskBackend:
         self._objects.place(unplaced)
         # gc begins by a write transaction of its own: it is seen here, or sees what is written.
         if db.execute("SELECT 1 FROM collecting").fetchone():
-            touched = [*require, *(blob.digest.hash for blob in batch)]
+            touched = [*needed, *(blob.digest.hash for blob in batch)]
             record_touched(db, touched, swaps)
         for move in swaps:
             swap(db, move, at_ms)
-        return stored_hashes
+        # A patch is not the caller's.
+        return stored_hashes.difference(blob.patch.digest.hash for blob in batch if blob.patch)
 
     def _blank_purged(self, db: Connection, batch: Sequence[Staged]) -> None:
         """Erases purged blobs from private packs that are to be placed."""

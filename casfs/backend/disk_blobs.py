@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
+from casfs.backend.block_maps import (
+    IS_MAPPED,
+    MIN_BYTES,
+    BlockMap,
+    MappedBlob,
+    is_map,
+    stage_change,
+)
 from casfs.backend.capabilities import IN_REMOTE, PackPlace
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
+from casfs.backend.mapped_rows import MAPPED_AMONG, UNMAP
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, Place
 from casfs.backend.protocols import (
@@ -19,7 +29,7 @@ from casfs.backend.protocols import (
     Staged,
     discard,
 )
-from casfs.backend.purge_marks import verified
+from casfs.backend.purge_marks import is_purge_mark, verified
 from casfs.backend.purging import DiskPurging
 from casfs.backend.row_compression import RowCompression
 from casfs.backend.sqlite_connection import Connection, Database
@@ -31,13 +41,15 @@ from casfs.backend.sqlite_statements import (
     parse_hash,
     rows_in,
 )
-from casfs.digest import BlobHash, Digest, hash_bytes
+from casfs.digest import BlobHash, Digest, hash_bytes, hash_stream
 from casfs.errors import Corrupt, CorruptBlob, NotFound, Purged
 from casfs.packs.index import PackIndex
+from casfs.system import interruption
 
 BATCHED_ROW_MAX_BYTES = 1 << 16  # a longer row is read by itself, so that a batch stays small
 CONTENTS = (
     f"SELECT hash, CASE WHEN size <= {BATCHED_ROW_MAX_BYTES} THEN data END, {IS_FILE},"
+    f" {IS_MAPPED},"
     " type IS NOT NULL, size, pack, member FROM blobs WHERE hash IN"
 )
 PLAIN = "SELECT size, data, pack, member FROM blobs WHERE hash = ? AND type IS NULL"
@@ -49,9 +61,9 @@ THAW = "UPDATE blobs SET pack = NULL, member = NULL WHERE hash = ? AND pack = ? 
 ROW = "SELECT size, type, data, pack, member FROM blobs WHERE hash = ?"
 # `data` may be text in a damaged row.
 DAMAGED_ROW = "SELECT CAST(data AS BLOB), type, pack, member FROM blobs WHERE hash = ?"
-# Data (None where it is long), whether it is a file instead, size, place in a pack. A plain tuple:
-# one is made for each blob that is read.
-_Content = tuple[bytes | None, bool, int, Place | None]
+# Data (None where it is long), whether it is a file instead, or mapped, size, place in a pack. A
+# plain tuple: one is made for each blob that is read.
+_Content = tuple[bytes | None, bool, bool, int, Place | None]
 
 
 class _Row(NamedTuple):
@@ -61,6 +73,12 @@ class _Row(NamedTuple):
     type: int | None
     data: bytes | None
     location: Place | None
+
+    @property
+    def is_mapped(self) -> bool:
+        if self.data is None or self.type is not None or self.size < MIN_BYTES:
+            return False
+        return is_map(self.data)
 
 
 class DiskBlobs(DiskPurging):
@@ -85,6 +103,22 @@ class DiskBlobs(DiskPurging):
         if len(data) < FILE_MIN_BYTES:
             return Staged(digest, data)
         return self._objects.stage_bytes(digest, data)
+
+    def stage_change(self, source: BinaryIO, size: int, base: str) -> Staged | None:
+        with suppress(NotFound, CorruptBlob, Purged):
+            row = self._row(base)
+            # Of one that is elsewhere, or in a cold pack, the bytes would be brought for this.
+            is_here = row.location is None and (row.data is None or row.is_mapped)
+            if row.type is None and min(size, row.size) >= MIN_BYTES and is_here:
+                with self.open(base) as before:
+                    temp = self._objects.staging.new_name()
+                    return stage_change(source, size, base=base, before=before, temp=temp)
+        return None
+
+    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+        with self._db.read() as db:
+            rows = rows_in(db, MAPPED_AMONG, [key_of(hash) for hash in hashes])
+        return {key.hex(): BlockMap.decode(key.hex(), size, data) for key, size, data in rows}
 
     def staging_directory(self) -> Path:
         return self._objects.staging.directory()
@@ -111,6 +145,8 @@ class DiskBlobs(DiskPurging):
                 row = self._row(hash)
                 if row.location is not None:
                     self._take_from_pack(hash, row)
+        elif row.is_mapped:
+            return self._open_mapped(hash, row)
         # In the row, or a short one in a pack: read into memory.
         elif row.data is not None or row.location is not None:
             try:
@@ -127,6 +163,29 @@ class DiskBlobs(DiskPurging):
         except NotFound:
             self._check_moved(hash)
         return self.open(hash)
+
+    def _open_mapped(self, hash: str, row: _Row) -> BinaryIO:
+        assert row.data is not None
+        block_map = BlockMap.decode(hash, row.size, row.data)
+        try:
+            mapped = MappedBlob(hash, row.size, block_map, self._open_source)
+        except (NotFound, Purged) as error:
+            if self._row(hash) != row:  # it was unmapped meanwhile
+                return self.open(hash)
+            raise CorruptBlob(f"blob {hash}: some of its blocks are missing: {error}") from None
+        return cast(BinaryIO, mapped)
+
+    def _open_source(self, hash: str) -> BinaryIO:
+        # Not the substitute of one that was purged: it has other blocks.
+        if is_purge_mark(self._row(hash).data or b""):
+            raise Purged(f"blob {hash}: its content was purged")
+        return self.open(hash)
+
+    def unmap(self, hash: str) -> None:
+        row = self._row(hash)
+        if row.is_mapped:
+            with self._open_mapped(hash, row) as source:
+                self._make_file(hash, row.size, source, UNMAP, (key_of(hash),))
 
     def _check_moved(self, hash: str) -> None:
         """Raises NotFound where a missing file is still the place of a blob."""
@@ -151,6 +210,9 @@ class DiskBlobs(DiskPurging):
 
     def _content(self, hash: str, row: _Row, *, follow: bool = True) -> bytes:
         """`follow`: of a purged blob the bytes of its substitute. Raises Purged."""
+        if row.is_mapped:
+            with self._open_mapped(hash, row) as source:
+                return verified(hash, source.read())
         if row.data is not None:
             try:
                 return verified(hash, row.data)
@@ -201,20 +263,24 @@ class DiskBlobs(DiskPurging):
         # Of a remote's pack one process at a time: none fetches what another has just freed.
         with self._packs.moving(hash, location):
             if self._row(hash).location == location:  # else another process has
-                self._place_file(hash, row.size, location)
+                source = self._packs.stream(hash, location)
+                self._make_file(hash, row.size, source, THAW, (key_of(hash), *location))
 
-    def _place_file(self, hash: str, size: int, location: Place) -> None:
-        staged = self._objects.stage(self._packs.stream(hash, location))
+    def _make_file(
+        self, hash: str, size: int, source: BinaryIO, statement: str, values: tuple[Any, ...]
+    ) -> None:
+        """Makes a blob a file. `statement`, with its `values`: has its row name that."""
+        staged = self._objects.stage(source)
 
         def move(db: Connection) -> None:
             # Nothing where it was moved or deleted meanwhile: a file without a row is garbage.
-            if db.execute(THAW, (key_of(hash), *location)).rowcount:
+            if db.execute(statement, values).rowcount:
                 self._objects.place([staged])
 
         try:
-            # A stream of a pack is not verified.
+            # Neither the stream of a pack nor a block map is verified.
             if staged.digest != Digest(BlobHash(hash), size):
-                raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
+                raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
             self._objects.sync([staged])
             self._commits.run(move)
         finally:
@@ -242,9 +308,11 @@ class DiskBlobs(DiskPurging):
             for hash in batch:
                 if hash not in rows:
                     raise NotFound(f"no blob {hash} in this store")
-                data, is_file, size, location = rows[hash]
+                data, is_file, is_mapped, size, location = rows[hash]
                 if is_file:
                     yield self._file_content(hash)
+                elif is_mapped:
+                    yield None
                 elif location is not None:
                     yield self._packed(hash, location) if size <= FILE_MIN_BYTES else None
                 elif isinstance(data, bytes) and hash_bytes(data) == hash:
@@ -276,10 +344,10 @@ class DiskBlobs(DiskPurging):
         with self._db.read() as db:
             rows = rows_in(db, CONTENTS, keys)
         contents: dict[str, _Content] = {}
-        for key, data, is_file, is_node, size, pack, member in rows:
+        for key, data, is_file, is_mapped, is_node, size, pack, member in rows:
             decoded = self._decoded(data, is_node)
             location = None if pack is None else (pack, member)
-            contents[key.hex()] = decoded, bool(is_file), size, location
+            contents[key.hex()] = decoded, bool(is_file), bool(is_mapped), size, location
         return contents
 
     def _decoded(self, data: bytes | None, is_node: bool) -> bytes | None:
@@ -318,6 +386,11 @@ class DiskBlobs(DiskPurging):
                 if self._packs.is_remote(row.location[0]):
                     return
                 self._packs.verify(hash, row.size, row.location)
+            elif row.is_mapped:
+                self._verify_sources(hash)
+                with self._open_mapped(hash, row) as source:
+                    if hash_stream(source, interruption.check) != Digest(BlobHash(hash), row.size):
+                        raise CorruptBlob(f"blob {hash}: its blocks do not hash to its name")
             elif row.data is None:
                 self._objects.verify(hash, row.size)
             elif len(verified(hash, row.data)) != row.size:
@@ -330,6 +403,16 @@ class DiskBlobs(DiskPurging):
                 raise
             self.verify(hash)  # it was moved meanwhile
 
+    def _verify_sources(self, hash: str) -> None:
+        """Raises Corrupt, not CorruptBlob, for a damaged source of a mapped blob: the map itself is
+        right once that is replaced."""
+        for block_map in self.block_maps([hash]).values():
+            for source in block_map.sources:
+                try:
+                    self.verify(source)
+                except CorruptBlob as error:
+                    raise Corrupt(f"blob {hash} has blocks of another: {error}") from None
+
     def quarantine(self, hash: str) -> None:
         def move(db: Connection) -> None:
             key = key_of(hash)
@@ -338,6 +421,7 @@ class DiskBlobs(DiskPurging):
             if row is not None:
                 data, type, pack, member = row
                 if pack is None:
+                    # Of a mapped blob the map, whose sources stay.
                     content = self._decoded(data, type is not None)
                 else:
                     content = self._packs.salvage(hash, (pack, member))

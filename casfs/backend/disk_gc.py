@@ -2,11 +2,11 @@
 
 Marks cost a bit per row, so a million nodes need 125 KB. Rows that arrive during the run
 lie above the bitmap and are never considered. Nodes are deleted before their references:
-the newest first, then plain bytes. Write barrier: a row that is touched during the run (a
-dedup hit, a new node that refers to it, a head that moves to it) is recorded in `young` by
-the writer's own transaction; each deleting transaction first marks the closure of the
-recorded rows, so at its commit no live row refers to a deleted one, wherever a crash ends
-the run.
+the newest first, then mapped blobs, then other plain bytes. Write barrier: a row that is
+touched during the run (a dedup hit, a new node that refers to it, a head that moves to it)
+is recorded in `young` by the writer's own transaction; each deleting transaction first marks
+the closure of the recorded rows, so at its commit no live row refers to a deleted one,
+wherever a crash ends the run.
 
 A large blob is deleted in two transactions: its row, then, if it still has no row, its
 file. `objects/` is thus changed under the write lock only, and a blob that a writer put
@@ -21,16 +21,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from casfs.backend.block_maps import IS_MAPPED, STORED_BYTES, BlockMap
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, rows_in, type_of
-from casfs.errors import Conflict
+from casfs.errors import Conflict, CorruptBlob
 from casfs.system.files import os_errors
 from casfs.system.locks import lock_file
 
-Row = tuple[int, bytes, int, bytes | None, int]  # id, hash, size, type's hash, is a file
+# Id, hash, size as stored, type's hash, whether it is a file, size and block map of a mapped blob.
+Row = tuple[int, bytes, int, bytes | None, int, int, bytes | None]
+KINDS = (  # in the order of their deletion; `+`: scanned in the order of ids
+    "+b.type IS NOT NULL",
+    f"+b.type IS NULL AND {IS_MAPPED}",
+    f"+b.type IS NULL AND NOT {IS_MAPPED}",
+)
 
 
 class MarkSweep:
@@ -78,11 +85,18 @@ class MarkSweep:
         keys = [bytes.fromhex(hash) for hash in hashes]
         with self._db.read() as db:
             rows = rows_in(db, f"{SELECT} WHERE b.hash IN", keys)
-        return [row[1].hex() for row in rows if self._mark_row(row) and row[3] is not None]
+        marked = [row for row in rows if self._mark_row(row)]
+        nodes = [row[1].hex() for row in marked if row[3] is not None]
+        sources: set[str] = set()
+        for _, key, *_, size, block_map in marked:
+            if block_map is not None:
+                with suppress(CorruptBlob):  # fsck's business
+                    sources.update(BlockMap.decode(key.hex(), size, block_map).sources)
+        return nodes + (self.mark(sources) if sources else [])
 
     def _mark_row(self, row: Row) -> bool:
         """Marks a row; returns False where it needs no marking, or is marked."""
-        id, _, size, _, is_file = row
+        id, _, size, _, is_file, *_ = row
         if id > self._last or self._is_marked(id):
             return False  # a later row is never deleted, and its references are recorded
         self._bits[id >> 3] |= 1 << (id & 7)
@@ -129,12 +143,12 @@ class MarkSweep:
     def sweep(
         self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
     ) -> Iterator[tuple[str, BlobInfo]]:
-        for kind in ("NOT NULL", "NULL"):  # nodes, then plain bytes; `+`: scan in order of ids
-            for rows in self._rows(f"AND b.touched < ? AND +b.type IS {kind}", before):
+        for kind in KINDS:
+            for rows in self._rows(f"AND b.touched < ? AND {kind}", before):
                 doomed = [row for row in rows if not self._is_marked(row[0])]
                 if doomed and not dry_run:
                     doomed = self._delete(doomed, before, follow)
-                for _, key, size, type, _ in doomed:
+                for _, key, size, type, *_ in doomed:
                     yield key.hex(), BlobInfo(size, None if type is None else type_of(type))
         if not dry_run:
             self._remove_strays(before)
@@ -190,7 +204,8 @@ def _has_file(db: Connection, hash: str) -> bool:
 
 
 SELECT = (
-    f"SELECT b.id, b.hash, b.size, t.hash, {IS_FILE}"
+    f"SELECT b.id, b.hash, {STORED_BYTES}, t.hash, {IS_FILE}, b.size,"
+    f" CASE WHEN {IS_MAPPED} THEN data END"
     " FROM blobs b LEFT JOIN types t ON t.id = b.type"
 )
 OUTSIDE = f"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from casfs.backend.block_maps import STORED_BYTES
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.purge_marks import IS_AWAITED, IS_PURGED, substitute_of
 from casfs.backend.sqlite_connection import Database
@@ -116,7 +117,8 @@ class DiskMetadata:
     def total(self) -> Total:
         with self._db.read() as db:
             row = db.execute(
-                f"SELECT count(*), coalesce(sum(size), 0), coalesce(sum({IS_FILE}), 0) FROM blobs"
+                f"SELECT count(*), coalesce(sum({STORED_BYTES}), 0), coalesce(sum({IS_FILE}), 0)"
+                " FROM blobs"
             ).fetchone()
         return Total(*map(int, row))
 
@@ -135,7 +137,7 @@ class DiskMetadata:
     def room(self) -> dict[str | None, Total]:
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT t.hash, count(*), sum(size), sum({IS_FILE}) FROM blobs b"
+                f"SELECT t.hash, count(*), sum({STORED_BYTES}), sum({IS_FILE}) FROM blobs b"
                 " LEFT JOIN types t ON t.id = b.type GROUP BY b.type"
             ).fetchall()
         known = [(key if key is None else type_of(key) or "", total) for key, *total in rows]

@@ -80,13 +80,24 @@ class Blob(NamedTuple):
 
 class Staged(NamedTuple):
     """Bytes to be published: held in `data`, in the private file `temp`, or `member` of the
-    private pack `temp`, all of whose members are published at once."""
+    private pack `temp`, all of whose members are published at once. Or blocks of stored blobs and
+    of a `patch`, as a `block_map` says (`casfs.backend.block_maps`)."""
 
     digest: Digest
     data: bytes | None
     temp: str | None = None
     type: str | None = None
     member: int | None = None
+    block_map: bytes | None = None
+    patch: Staged | None = None
+
+    @property
+    def new_bytes(self) -> int:
+        """Returns how many bytes it adds to a store."""
+        if self.block_map is None:
+            return self.digest.size_bytes
+        patch_bytes = 0 if self.patch is None else self.patch.digest.size_bytes
+        return len(self.block_map) + patch_bytes
 
     @property
     def is_row(self) -> bool:
@@ -216,6 +227,8 @@ def discard(staged: Iterable[Staged], *, keep_packs: bool = False) -> None:
     """Drops staged blobs that will not be published. Idempotent, never fails. `keep_packs`: other
     members of their packs may be published yet."""
     for blob in staged:
+        if blob.patch is not None:
+            discard([blob.patch])
         is_kept = keep_packs and blob.member is not None
         if blob.temp is not None and not is_kept:
             # Members of a pack share its file, and a file that was published was renamed. A

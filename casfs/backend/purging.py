@@ -9,10 +9,18 @@ from typing import BinaryIO
 
 from casfs.backend.disk_metadata import DiskMetadata
 from casfs.backend.group_commit import GroupCommit
+from casfs.backend.mapped_rows import purged_with
 from casfs.backend.protocols import Purge, Swap
 from casfs.backend.purge_marks import AWAITED_MARK, IS_PURGED, purge_mark
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import key_of, record_touched, rows_in, swap, unmark_local
+from casfs.backend.sqlite_statements import (
+    key_of,
+    keys_of,
+    record_touched,
+    rows_in,
+    swap,
+    unmark_local,
+)
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.system.clock import now_ms
 
@@ -35,12 +43,25 @@ class DiskPurging(DiskMetadata):
         self.erase: Callable[..., None] = lambda **_: None
 
     def purge(self, purges: Collection[Purge], swaps: Sequence[Swap] = ()) -> bool:
-        with self._db.write(erasing=True) as db:
-            _purge(db, purges, swaps)
+        hashes = {purge.hash for purge in purges}
+        while True:
+            with self._db.write(erasing=True) as db:
+                patches, users = purged_with(db, hashes)
+                if not users:
+                    _purge(db, purges, swaps)
+                    db.executemany("DELETE FROM blobs WHERE hash = ?", list(zip(keys_of(patches))))
+                    break
+            # Blobs that have blocks of what goes: they get files of their own first.
+            for user in users:
+                self.unmap(user)
         if all(purge.is_new for purge in purges):
             return True  # there were no bytes
-        self.erase()
+        self.erase(gone=patches)
         return self._db.shrink()
+
+    def unmap(self, hash: str) -> None:
+        """Makes a mapped blob a file; does nothing where it is none. Raises CorruptBlob."""
+        raise NotImplementedError
 
     def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:
         self.erase(all_garbage=True)

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import BinaryIO, TypeVar
 
 from casfs.backend import capabilities, derived
+from casfs.backend.block_maps import BlockMap
 from casfs.backend.protocols import Blob, BlobInfo, Blobs, Staged, Total
 from casfs.backend.sqlite_statements import BATCH_ROWS
 from casfs.errors import NotFound
@@ -51,6 +52,11 @@ class ShownBlobs:
     def stage(self, source: BinaryIO) -> Staged:
         return self._blobs.stage(source)
 
+    def stage_change(self, source: BinaryIO, size: int, base: str) -> Staged | None:
+        if not isinstance(self._blobs, capabilities.StagingChanges) or not self._visible([base]):
+            return None
+        return self._blobs.stage_change(source, size, base)
+
     def get(self, hash: str) -> Blob:
         return self._read(hash, lambda: self._blobs.get(hash))
 
@@ -75,6 +81,11 @@ class ShownBlobs:
         if not isinstance(self._blobs, capabilities.Packed):
             return {}
         return self._blobs.places(self._visible(hashes))
+
+    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+        if not isinstance(self._blobs, capabilities.StagingChanges):
+            return {}
+        return self._blobs.block_maps(self._visible(hashes))
 
     # -- metadata -------------------------------------------------------------------------
 

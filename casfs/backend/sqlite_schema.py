@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from casfs.backend.block_maps import IS_MAPPED
 from casfs.backend.sqlite_connection import Database
 
-SCHEMA = """
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS blobs (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   hash BLOB NOT NULL UNIQUE,
@@ -45,6 +46,7 @@ CREATE TABLE IF NOT EXISTS moves (
   at INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs(pack, member) WHERE pack IS NOT NULL;
+CREATE INDEX IF NOT EXISTS mapped_blobs ON blobs(id) WHERE {IS_MAPPED};
 """
 
 

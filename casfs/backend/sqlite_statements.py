@@ -209,7 +209,7 @@ def insert(
     rows: list[tuple[bytes, int, int | None, int, bytes | None, int | None, int | None]] = []
     for staged_blob in batch:
         key = bytes.fromhex(staged_blob.digest.hash)
-        data = staged_blob.data
+        data = staged_blob.data if staged_blob.block_map is None else staged_blob.block_map
         id = None if staged_blob.type is None else ids[staged_blob.type]
         known = stored.get(key)
         if id is not None and known is not None and known.type is None:

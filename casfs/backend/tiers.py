@@ -180,13 +180,20 @@ class Tiers:
     # -- garbage ---------------------------------------------------------------------------
 
     def tidy(
-        self, *, purged_only: bool = False, all_garbage: bool = False, attempts: int = 5
+        self,
+        *,
+        purged_only: bool = False,
+        all_garbage: bool = False,
+        gone: Collection[str] = (),
+        attempts: int = 5,
     ) -> None:
         """Frees the room of members that have no row, and removes the packs without any other
-        member; erases what is left of purged blobs. `purged_only`: nothing but that;
-        `all_garbage`: also of every other member without a row."""
+        member; erases what is left of purged blobs, and of those in `gone`, which have no row.
+        `purged_only`: nothing but that; `all_garbage`: also of every other member without a
+        row."""
         with self._db.read() as db:
             purged = [key for (key,) in db.execute(f"SELECT hash FROM blobs WHERE {IS_PURGED}")]
+            purged += [bytes.fromhex(hash) for hash in gone]
             packs = db.execute(LOCAL_PACKS).fetchall()
         if purged:
             self._erase_outside_packs(purged)
@@ -218,7 +225,9 @@ class Tiers:
         if purged_only and left.intersection([*doomed[HOT], *doomed[COLD]]):
             if attempts > 1:  # another process may just move the same blobs
                 time.sleep(RETRY_S)
-                self.tidy(purged_only=True, all_garbage=all_garbage, attempts=attempts - 1)
+                self.tidy(
+                    purged_only=True, all_garbage=all_garbage, gone=gone, attempts=attempts - 1
+                )
                 return
             raise Corrupt(
                 "what was purged is still in a pack that has damaged blobs: repair them by"

@@ -2,7 +2,8 @@
 differences from another.
 
 A file that has a file in `objects/` is a size with the two attributes that make overlayfs
-take its data from there; one in a hot pack is an extent of that pack; one in a remote has the
+take its data from there; one in a hot pack is an extent of that pack, a mapped one has extents of
+packs and objects; one in a remote has the
 attributes, too, and its data in a layer below the objects; the others have their content inline.
 overlayfs looks for such a path, `/ab/cdef…`, in the images before it looks at the objects. So a
 tree that has such a path itself, with another content than its name says, cannot be an image.
@@ -17,13 +18,24 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TypeAlias
 
-from casfs.backend.capabilities import IN_REMOTE, Following, Packed, PackPlace
+from casfs.backend.block_maps import BLOCK_BYTES, MIN_BYTES, BlockMap
+from casfs.backend.capabilities import IN_REMOTE, Following, Packed, PackPlace, StagingChanges
 from casfs.backend.protocols import INLINE_MAX_BYTES, BlobInfo
 from casfs.digest import Digest, TreeHash, hash_bytes, is_hash
 from casfs.errors import Corrupt, Invalid, NotFound, Refused
 from casfs.native import object_protection
 from casfs.native.erofs import devices
-from casfs.native.erofs.model import Attr, Directory, Extent, File, Node, Symlink, Whiteout
+from casfs.native.erofs.model import (
+    BLOCK,
+    Attr,
+    Chunks,
+    Directory,
+    Extent,
+    File,
+    Node,
+    Symlink,
+    Whiteout,
+)
 from casfs.store.nodes import directory
 from casfs.store.nodes.directory import NANOS_PER_S, Entry, Properties, Subdirectory
 from casfs.store.store import Store
@@ -36,7 +48,7 @@ METACOPY = (b"trusted.overlay.metacopy", b"")
 REDIRECT = b"trusted.overlay.redirect"
 EMPTY = hash_bytes(b"")
 MAX_LOCATED = 100_000
-Content: TypeAlias = bytes | str | Extent | None  # as in `casfs.native.erofs.model.File`
+Content: TypeAlias = bytes | str | Extent | Chunks | None  # as in `casfs.native.erofs.model.File`
 
 
 class Cold(Refused):
@@ -194,6 +206,7 @@ class ImageTree:
     def _locate_objects(self, files: dict[str, int]) -> None:
         """Notes files that have one in `objects/`; a node is inline. Raises as `_locate`."""
         infos = self._infos or self._store.blobs.info(files)
+        block_maps = self._block_maps([hash for hash, size in files.items() if size >= MIN_BYTES])
         for hash, size in files.items():
             info = infos.get(hash)
             if info is None:
@@ -203,11 +216,47 @@ class ImageTree:
                 continue
             if info.size != size:
                 raise _wrong_size(hash, info.size, size)
+            if hash in block_maps:
+                self._located[hash] = size, self._mapped(hash, size, block_maps[hash])
+                continue
             self._protector.protect(hash, size)
             self.remote |= self._is_cached  # it may be evicted
             if self._content:
                 self._store.blobs.open(hash).close()
             self._located[hash] = size, None
+
+    def _block_maps(self, hashes: list[str]) -> dict[str, BlockMap]:
+        blobs = self._store.blobs
+        if not hashes or not isinstance(blobs, StagingChanges):
+            return {}
+        return blobs.block_maps(hashes)
+
+    def _mapped(self, hash: str, size: int, block_map: BlockMap) -> Content:
+        """Returns where the blocks of a mapped file are. Raises as `_locate`."""
+        if self._content:
+            self._store.blobs.open(hash).close()
+        sources = [self._source(source) for source in block_map.sources]
+        blocks = BLOCK_BYTES // BLOCK
+        chunks = []
+        for run in block_map.runs:
+            device, block = sources[run.source]
+            for number in range(run.first, run.first + run.blocks):
+                chunks.append(Extent(device, block + number * blocks))
+        return Chunks(blocks, tuple(chunks))
+
+    def _source(self, hash: str) -> Extent:
+        blobs = self._store.whole.blobs  # a patch is hidden
+        assert isinstance(blobs, Packed)
+        location = blobs.places([hash]).get(hash)
+        if location is not None:
+            content = self._packed(hash, location)
+            assert isinstance(content, Extent)  # neither a node nor in a remote
+            return content
+        info = blobs.info([hash]).get(hash)
+        if info is None:
+            raise NotFound(f"blob {hash}: a file has blocks of it, and it is missing")
+        self._protector.protect(hash, info.size)
+        return devices.extent(hash, info.size, 0)
 
     def _attr(self, base: Attr, own: Properties | None, modified_ns: int | None) -> Attr:
         """Returns the attributes of an entry: what was preserved of it, else the time that was

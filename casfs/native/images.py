@@ -5,9 +5,9 @@
 An image shows a tree as the mount does: the same modes and times, each file and link its own
 inode. It holds names, attributes, links, and the blobs that are rows (all up to INLINE_MAX_BYTES,
 and nodes). A file in a hot pack is an extent of that, which is mounted with it as a device; what is
-in a cold one is made hot first. Every other file is a size with two extended
-attributes that make overlayfs take its data from `objects/` (`ab/cdef…`), where the image's mount
-is the lower layer and `objects/` the data-only one below it:
+in a cold one is made hot first. A mapped file has its blocks in such packs or in objects. Every
+other file is a size with two extended attributes that make overlayfs take its data from `objects/`
+(`ab/cdef…`), where the image's mount is the lower layer and `objects/` the data-only one below it:
 
     -o metacopy=on,redirect_dir=on,lowerdir=MOUNT::OBJECTS
 
@@ -46,7 +46,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
-from casfs.backend.capabilities import Following, Packed, Tiered
+from casfs.backend.capabilities import Following, Packed, StagingChanges, Tiered
 from casfs.backend.protocols import Total
 from casfs.digest import Hasher, TreeHash, is_hash
 from casfs.errors import Corrupt, Failed, NotFound
@@ -54,7 +54,7 @@ from casfs.native.erofs import devices
 from casfs.native.erofs.model import Directory
 from casfs.native.erofs.writer import write
 from casfs.native.image_tree import METACOPY, YEAR_2000, Cold, ImageTree
-from casfs.native.object_protection import PACK_SUFFIX
+from casfs.native.object_protection import device_path
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.system import locks
@@ -159,11 +159,6 @@ def objects(image: Path) -> Path:
     return image.parent.with_name("objects")
 
 
-def packs(image: Path) -> Path:
-    """Returns the directory of the packs that an image may name as its devices."""
-    return image.parent.with_name("packs")
-
-
 def evict(
     store: Store,
     exceeded: Callable[[Total], bool],
@@ -229,7 +224,7 @@ def _is_usable(path: Path) -> bool:
         os.utime(path)
         with path.open("rb") as image:
             for device in devices.read(image):
-                (packs(path) / f"{device.name}{PACK_SUFFIX}").stat()
+                device_path(path.parent.parent, device.name).stat()
     except (FileNotFoundError, Corrupt):
         return False
     except OSError as error:
@@ -245,10 +240,13 @@ def _hot(store: Store, root: DatedTree, action: Callable[[], Made]) -> Made:
         if isinstance(store.backend, Tiered):
             files = [entry for _, entry in tree.walk(store, root.tree) if isinstance(entry, File)]
             assert isinstance(store.blobs, Packed)
-            places = store.blobs.places({file.digest.hash for file in files})
-            store.backend.tiers.warm(
-                {hash for hash, location in places.items() if location.offset is None}
-            )
+            hashes: set[str] = {file.digest.hash for file in files}
+            if isinstance(store.blobs, StagingChanges):
+                for block_map in store.blobs.block_maps(hashes).values():
+                    hashes.update(block_map.sources)
+            places = store.blobs.places(hashes)
+            cold = {hash for hash, location in places.items() if location.offset is None}
+            store.backend.tiers.warm(cold)
     return action()
 
 

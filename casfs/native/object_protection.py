@@ -9,8 +9,9 @@ where that succeeded; it is enabled for good. Size and kind of each
 object are looked at when an image is made. Without fs-verity, `casfs fsck` reads every object and
 finds the damaged ones.
 
-Packs that are devices of an image are protected by permissions alone (`check_packs`), since with
-fs-verity gc could free nothing in them.
+Packs that are devices of an image are protected by permissions alone (`check_devices`), since with
+fs-verity gc could free nothing in them. A device may also be an object: a source of the blocks of
+a mapped file.
 """
 
 from __future__ import annotations
@@ -56,18 +57,25 @@ def _check_folder(folder: Path, info: os.stat_result) -> None:
         )
 
 
-def check_packs(folder: Path, fd: int, devices: Iterable[Device]) -> Iterator[str]:
-    """Yields the names of the packs' files in `folder`, open as `fd`. Raises FileNotFoundError for
-    one that is gone, Failed where another user could write to it, or its length is another."""
-    _check_folder(folder, os.fstat(fd))
+def device_path(root: Path, name: str) -> Path:
+    """Returns the file of the store `root` that an image names: a pack, else an object."""
+    pack = root / "packs" / f"{name}{PACK_SUFFIX}"
+    return pack if pack.exists() else root / "objects" / name[:2] / name[2:]
+
+
+def check_devices(root: Path, devices: Iterable[Device]) -> Iterator[Path]:
+    """Yields the files of the store `root` that are those devices. Raises FileNotFoundError for one
+    that is gone, Failed where another user could write to it, or its length is another."""
     for device in devices:
-        name = f"{device.name}{PACK_SUFFIX}"
-        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        path = device_path(root, device.name)
+        for folder in (root, path.parent):
+            _check_folder(folder, folder.lstat())
+        info = path.lstat()
         mine = info.st_uid == os.geteuid() and not info.st_mode & ANY_WRITE
         whole = -(-info.st_size // BLOCK) == device.blocks
         if not (stat.S_ISREG(info.st_mode) and mine and whole and is_hash(device.name)):
-            raise Failed(f"{folder / name} is not a read-only pack of this user; run `casfs fsck`")
-        yield name
+            raise Failed(f"{path} is not a read-only file of this user; run `casfs fsck`")
+        yield path
 
 
 class ObjectProtector:

@@ -435,7 +435,7 @@ class Batch:
         discard(left_out)
         # `_add` counted all as new.
         stored.update(self._staged.keys() - new.keys())
-        self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
+        self.new_bytes -= sum(self._staged[hash].new_bytes for hash in stored)
         self._registry.cache(
             {
                 hash: BlobInfo(staged.digest.size_bytes, staged.type)
@@ -480,7 +480,7 @@ class Batch:
             # published in its order, and a node must come after its references.
             discard([self._staged.pop(hash)], keep_packs=True)
         else:
-            self.new_bytes += staged.digest.size_bytes
+            self.new_bytes += staged.new_bytes
         self._staged[hash] = staged
         self._known_types[hash] = staged.type
         self._sizes[hash] = staged.digest.size_bytes

@@ -87,7 +87,7 @@ def mount(layers: OverlayLayers) -> None:
     """Mount an overlay whose `lower` is the tree's image. Raises NotFound (no such image), Failed:
     also where other users can write to the objects."""
     objects = images.objects(layers.lower)
-    folder = images.packs(layers.lower)
+    folder = layers.lower.parent.parent
     object_protection.check_owner(objects)
     if layers.unrecorded is not None:
         _check_unrecorded(layers.unrecorded)
@@ -132,7 +132,7 @@ def _check_unrecorded(layer: Path) -> None:
 @contextmanager
 def _mounted_image(image: Path, point: Path, folder: Path) -> Iterator[Path]:
     """Yields a path to the image's root that stays valid after any unmount.
-    `folder`: of the packs."""
+    `folder`: of the store."""
     try:
         point.mkdir(exist_ok=True)
         fd = _mount_image(image, point, folder)
@@ -160,8 +160,9 @@ def _mount_image(image: Path, point: Path, folder: Path) -> int:
         if needed := devices.read(source):
             folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             opened.callback(os.close, folder_fd)
-            for name in object_protection.check_packs(folder, folder_fd, needed):
-                parameters.append((b"device", b"/proc/self/fd/%d/%s" % (folder_fd, name.encode())))
+            for path in object_protection.check_devices(folder, needed):
+                name = os.fsencode(path.relative_to(folder))
+                parameters.append((b"device", b"/proc/self/fd/%d/%s" % (folder_fd, name)))
         return mounts.mount_with(
             TYPE, point, attributes=FLAGS | mounts.MS_RDONLY, parameters=parameters
         )

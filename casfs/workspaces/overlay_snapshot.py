@@ -21,6 +21,7 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 
+from casfs.backend.derived import change_stager
 from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound, Refused
 from casfs.scanner import Scanner
@@ -37,7 +38,7 @@ from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.file_reader import hits_at, scanned_stream
+from casfs.trees.snapshot.file_reader import hits_at, staged_stream
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules, check_size
 from casfs.trees.snapshot.listing import BY_NAME, keeps
 from casfs.trees.snapshot.properties import preserved_names, properties
@@ -365,7 +366,9 @@ class _Merge:
                 if self.limit is not None and self._report.bytes + file_stat.st_size > self.limit:
                     raise Refused(f"{self._show(path)}: more than {self.limit} bytes were written")
                 interruption.check()
-                read = partial(self._read, source)
+                lower = self._lower(below, name, self._marker(opened, "redirect"))
+                base = lower.digest.hash if isinstance(lower, File) else None
+                read = partial(self._read, source, base)
                 if is_metacopy:
                     read = partial(self._read_in_view, path)
                 content = stat_cache.read_once(self._report, file_stat, read)
@@ -386,9 +389,13 @@ class _Merge:
             properties=properties(file_stat, self._preserve),
         )
 
-    def _read(self, source: FileIO) -> ReadContent:
-        hits, digest = scanned_stream(source, self.scanner, self._batch.put_stream)
-        return ReadContent(digest, hits)
+    def _read(self, source: FileIO, base: str | None = None) -> ReadContent:
+        """`base`: what the tree has there."""
+        blobs = self._batch.blobs
+        hits, staged = staged_stream(
+            source, self.scanner, stage=blobs.stage, stage_change=change_stager(blobs), base=base
+        )
+        return ReadContent(self._batch.put_staged(staged), hits)
 
     def _read_in_view(self, path: bytes) -> ReadContent:
         """Reads a file of the layer below the tree, of which the upper has the attributes alone."""

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from casfs.backend.block_maps import BLOCK_BYTES
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints import create as recording
 from casfs.checkpoints.checkpoint import HEADS
 from casfs.checkpoints.create import MAX_CHANGED_PATHS
+from casfs.digest import Digest
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.store.store import Store
+from tests.support.block_maps import FIRST, changed, is_mapped
 from tests.support.helpers import LARGE, Link, Program, blobs, put_tree, read_tree, write_tree
 from tests.support.new_store import init_store
 from tests.support.restores import restore_tree
@@ -59,6 +62,37 @@ def test_a_checkpoint_records_the_tree(store: Store, work: Path) -> None:
         "changed_files": ["a", "d/b", "d/big", "e"],
     }
     assert checkpoint.listing(store) == [found]
+
+
+def test_a_large_file_that_changed_a_little_is_stored_as_its_differences(
+    disk_store: Store, work: Path, tmp_path: Path
+) -> None:
+    (work / "large").write_bytes(FIRST)
+    (work / "text").write_bytes(b"a line of text\n" * 1_000_000)
+    create(disk_store, work)
+    versions = [FIRST]
+    for number in range(3):
+        versions.append(changed(versions[-1], 7 * number, seed=number))
+        (work / "large").write_bytes(versions[-1])
+        with (work / "text").open("r+b") as file:
+            file.write(b"%d more" % number)
+        made = create(disk_store, work)
+        assert made.new_bytes < 4 * BLOCK_BYTES
+        assert is_mapped(disk_store, Digest.of(versions[-1]).hash)
+        assert is_mapped(disk_store, Digest.of((work / "text").read_bytes()).hash)
+    restore_tree(disk_store, made.checkpoint.root, tmp_path / "out")
+    assert (tmp_path / "out/large").read_bytes() == versions[-1]
+    assert (tmp_path / "out/text").read_bytes() == (work / "text").read_bytes()
+    # A secret in a text is seen in a change, too.
+    with (work / "text").open("r+b") as file:
+        file.seek(9_000_000)
+        file.write(b"\nAKIAQ3EGRPLXZ7VOTN5B and more\n")
+    assert b"text" in create(disk_store, work).report.findings
+    # What became another file altogether is kept whole.
+    (work / "large").write_bytes(FIRST[::-1])
+    create(disk_store, work)
+    assert not is_mapped(disk_store, Digest.of(FIRST[::-1]).hash)
+    assert disk_store.get(Digest.of(FIRST[::-1]).hash) == FIRST[::-1]
 
 
 def test_an_id_is_utc_time_and_the_hash(store: Store, work: Path) -> None:

@@ -2,11 +2,12 @@
 
     python tests/harness/pack_damage.py --reads 100000 [--seed N]
 
-A store has its blobs in hot and cold packs, a large one among them. Again and again some bytes of a
-pack are changed (in a frame, between frames, in the index, in the trailer), zeroed as a hole is,
-or cut off; then blobs are read in every way, by the process that has the pack open and by a new
-backend. Each read must give the right bytes or an error. Then the pack is as it was. Exit 1 on any
-wrong byte.
+A store has its blobs in hot and cold packs, a large one among them, and a larger one of which a
+second version is stored as its differences. Again and again some bytes of a pack, or of a file
+that others have blocks of, are changed (in a frame, between frames, in the index, in the trailer),
+zeroed as a hole is, or cut off. Then blobs are read in every way, by the process that has the pack
+open and by a new backend. Each read must give the right bytes or an error. Then the file is as it
+was. Exit 1 on any wrong byte.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from casfs.backend.disk import DiskBackend
 from casfs.errors import CasfsError
 from casfs.store.store import Store
-from tests.support.packs import contents, freeze, packs, put_all
+from tests.support.block_maps import FIRST, changed, put_change
+from tests.support.packs import contents, files, freeze, packs, put_all
 
 READS_OF_A_DAMAGE = 100
 LARGE_BYTES = 2_500_000
+LARGE_SHARE = 0.03  # of the reads, of the four largest blobs
 
 
 class Harness:
@@ -44,6 +47,9 @@ class Harness:
         blobs += (hot := contents(300, 3000, seed=2))
         put_all(self.store, hot, "held/2")
         assert len(packs(self.store, "hot")) == len(packs(self.store, "cold")) == 1
+        base = self.store.put(FIRST).hash
+        for number in range(2):
+            base = put_change(self.store, changed(self.store.get(base), 3, 40 + number), base)
         names = [hash for _, hash, info in self.store.blobs.iterate() if info.type is None]
         self.content = {hash: self.store.get(hash) for hash in names}
         self.names = sorted(names, key=lambda hash: len(self.content[hash]))
@@ -61,7 +67,7 @@ class Harness:
 
     def run(self, reads: int) -> None:
         while self.right + self.refused + self.wrong < reads:
-            path = self.random.choice(packs(self.store))
+            path = self.random.choice([*packs(self.store), *files(self.store)])
             whole = path.read_bytes()
             self._damage(path, whole)
             backend = self.store.backend
@@ -92,6 +98,8 @@ class Harness:
     def _read(self, backend: DiskBackend) -> None:
         blobs = backend.blobs
         hash = self.names[int(self.random.triangular(0, len(self.names), 0))]
+        if self.random.random() < LARGE_SHARE:
+            hash = self.random.choice(self.names[-4:])
         size = len(self.content[hash])
 
         def opened() -> bytes:
@@ -103,7 +111,7 @@ class Harness:
             lambda: blobs.get_sized(hash, size),
             lambda: next(blobs.get_many([hash])),
         ]
-        if size < LARGE_BYTES:  # else it would be a file again
+        if size != LARGE_BYTES:  # else it would be a file again
             ways.append(opened)
         try:
             data = self.random.choice(ways)()

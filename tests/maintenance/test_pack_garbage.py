@@ -274,7 +274,7 @@ def test_gc_ends_a_purge_that_was_killed(
     disk_store: Store, kind: str, blobs: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = blobs[COUNT // 2]
-    monkeypatch.setattr(backend(disk_store).blobs, "erase", lambda: None)
+    monkeypatch.setattr(backend(disk_store).blobs, "erase", lambda **_: None)
     purge.purge(disk_store, Digest.of(secret).hash)
     gc.collect(disk_store)
     (path,) = packs(disk_store)

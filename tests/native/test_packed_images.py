@@ -19,15 +19,18 @@ from casfs.errors import CorruptBlob, NotFound
 from casfs.maintenance.gc import collect
 from casfs.native import images
 from casfs.native.erofs import devices
+from casfs.native.object_protection import device_path
 from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import OverlayLayers
+from tests.support.block_maps import FIRST, changed, put_change
 from tests.support.helpers import Link, Tree, put_tree, read_tree
 from tests.support.maintenance import age, put_checkpoint, sql
 from tests.support.native import ensure_image, fsck, needs_native, write_layer
 from tests.support.new_store import init_store
+from tests.support.packs import freeze
 
 pytestmark = needs_native
 
@@ -152,6 +155,31 @@ def test_the_same_packs_give_the_same_image(disk_store: Store, tmp_path: Path) -
     with init_store(tmp_path / "other") as other:
         assert put_tree(other, PACKED) == root
         assert ensure_image(other, root).read_bytes() == whole
+
+
+def test_a_mapped_file_has_the_blocks_of_its_sources(disk_store: Store, tmp_path: Path) -> None:
+    first = disk_store.put(FIRST).hash
+    versions = [changed(FIRST + b"tail", 1, 9), changed(FIRST + b"tail", 1, 9, 20, seed=5)]
+    second = put_change(disk_store, versions[0], first)
+    put_change(disk_store, versions[1], second)
+    tree: Tree = {"first": FIRST, "second": versions[0], "third": versions[1]}
+    root = put_tree(disk_store, tree)
+    for number in range(2):
+        image = ensure_image(disk_store, root)
+        paths = [device_path(disk_store.root, name) for name in packs_of(image)]
+        assert len(paths) == 3 - number  # both patches are in one pack by then
+        fsck(image, paths)
+        with shown(image, tmp_path / f"at{number}") as top:
+            assert read_tree(top) == plain(tree)
+        images.check(disk_store, DatedTree(root), content=True)
+        # Sources in cold packs are brought back.
+        put_checkpoint(disk_store, tree)
+        image.unlink()
+        freeze(disk_store)
+    assert not list((disk_store.root / "images").glob("*"))
+    (disk_store.root / "packs").rename(disk_store.root / "lost")
+    with pytest.raises((NotFound, CorruptBlob)):
+        ensure_image(disk_store, root)
 
 
 # -- or not at all ------------------------------------------------------------------------

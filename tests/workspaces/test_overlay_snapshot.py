@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.digest import Digest
 from casfs.errors import Corrupt, Failed, NotFound
 from casfs.store.nodes import directory
 from casfs.store.nodes.directory import File, Properties
@@ -18,6 +19,8 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import overlay_snapshot
 from casfs.workspaces.overlay_markers import FUSE, TRUSTED, USER, MarkerFormat
+from tests.support.block_maps import FIRST, is_mapped
+from tests.support.block_maps import changed as changed_blob
 from tests.support.helpers import LARGE, Link, Program, put_tree, read_tree, take, write_tree
 
 BASE = {
@@ -115,6 +118,17 @@ def test_plain_files_and_links(commit: Commit, upper: Path) -> None:
     wanted = changed("file", b"")
     wanted[b"a"] |= {b"f": b"new", b"run": Program(b"x"), b"l": Link(b"..")}  # type: ignore[operator]
     assert commit() == wanted
+
+
+def test_a_large_file_that_changed_a_little_is_stored_as_its_differences(
+    disk_store: Store, upper: Path
+) -> None:
+    base = DatedTree(put_tree(disk_store, {"large": FIRST}))
+    (upper / "large").write_bytes(changed_blob(FIRST, 3))
+    with disk_store.batch() as batch:
+        root = overlay_snapshot.snapshot(disk_store, batch, base, upper).tree
+    assert literal(disk_store, root) == {b"large": changed_blob(FIRST, 3)}
+    assert is_mapped(disk_store, Digest.of(changed_blob(FIRST, 3)).hash)
 
 
 def test_a_file_becomes_a_directory_and_back(commit: Commit, upper: Path) -> None:

@@ -17,6 +17,7 @@ import os
 from io import BytesIO
 from typing import BinaryIO
 
+from casfs.backend.block_maps import MappedBlob
 from casfs.backend.derived import sized_reader
 from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.fuse.views.errors import Denied
@@ -61,12 +62,15 @@ class BlobReader:
         """Opens and verifies a blob."""
         generation = self.open_blobs.generation
         try:
-            with self._store_open(hash) as source:
-                blob = OpenBlob(source)
+            source = self._store_open(hash)
         except NotFound as error:
             raise Corrupt(f"{hash} is referred to, but {error}") from None
-        weight = DESCRIPTOR_BYTES if blob.fd >= 0 else max(blob.size, MIN_WEIGHT)
-        self.open_blobs.put(hash, blob, weight, generation)
+        if isinstance(source, MappedBlob):
+            blob = OpenBlob(source)
+        else:
+            with source:
+                blob = OpenBlob(source)
+        self.open_blobs.put(hash, blob, blob.weight, generation)
         return blob
 
     def verified(self, hash: str, total: int) -> OpenBlob:
@@ -81,38 +85,67 @@ class BlobReader:
 
 
 class OpenBlob:
-    """A verified blob; its descriptor is open as long as this object is referenced. A blob
-    without a file of its own is held in memory, with `fd` -1."""
+    """A verified blob; its descriptors are open as long as this object is referenced. One without a
+    file of its own is held in memory, or mapped to blocks of others. `weight`: what it costs the
+    cache."""
 
-    __slots__ = ("_data", "_times", "fd", "size")
+    __slots__ = ("_data", "_fd", "_mapped", "_times", "size", "weight")
 
     def __init__(self, source: BinaryIO) -> None:
-        self.fd = -1
+        """Takes a mapped `source` over."""
+        self._mapped: MappedBlob | None = None
+        self._fd = -1
         self._data = b""
         self._times = (0, 0)
         if isinstance(source, BytesIO):
             self._data = source.getvalue()
             self.size = len(self._data)
+            self.weight = max(self.size, MIN_WEIGHT)
+        elif isinstance(source, MappedBlob):
+            self._mapped = source
+            self.size = source.size
+            self.weight = DESCRIPTOR_BYTES * len(source.block_map.sources)
         else:
-            self.fd = os.dup(source.fileno())
-            self.size = os.fstat(self.fd).st_size
+            self._fd = os.dup(source.fileno())
+            self.size = os.fstat(self._fd).st_size
+            self.weight = DESCRIPTOR_BYTES
             self._times = self._stat_times()
 
     def _stat_times(self) -> tuple[int, int]:
-        stat = os.fstat(self.fd)
+        stat = os.fstat(self._fd)
         return stat.st_mtime_ns, stat.st_ctime_ns
 
     def changed(self) -> bool:
-        return self.fd >= 0 and self._stat_times() != self._times
+        if self._mapped is not None:
+            return self._mapped.changed()
+        return self._fd >= 0 and self._stat_times() != self._times
 
     def pread(self, count: int, offset: int) -> bytes:
-        if self.fd < 0:
+        if self._mapped is not None:
+            return self._mapped.pread(count, offset)
+        if self._fd < 0:
             return self._data[offset : offset + count]
-        return os.pread(self.fd, count, offset)
+        return os.pread(self._fd, count, offset)
+
+    def extent(self, offset: int, count: int) -> Extent | None:
+        """Returns where `count` bytes are in a file; None where they are not in one, in a row."""
+        if self._fd >= 0:
+            return Extent(self._fd, offset, size=count, owner=self)
+        if self._mapped is not None:
+            fd, inside, length = self._mapped.extent(offset, count)
+            if length == count and fd >= 0:
+                return Extent(fd, inside, size=count, owner=self)
+        return None
+
+    def seek(self, offset: int, whence: int) -> int:
+        """As lseek(2) with SEEK_DATA or SEEK_HOLE; what is in no file of its own has no holes."""
+        if self._fd >= 0:
+            return os.lseek(self._fd, offset, whence)
+        return offset if whence == os.SEEK_DATA else self.size
 
     def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class BlobFile(File):
@@ -167,13 +200,11 @@ class BlobFile(File):
     def extent(self, offset: int, size: int) -> Extent | None:
         blob = self._reader.verified(self._hash, self._size)
         wanted = min(size, self._size - offset)
-        return Extent(blob.fd, offset, size=wanted, owner=blob) if blob.fd >= 0 < wanted else None
+        return blob.extent(offset, wanted) if wanted > 0 else None
 
     def seek(self, offset: int, whence: int, size: int) -> int:
         blob = self._reader.verified(self._hash, size)
-        if blob.fd < 0:
-            return offset if whence == os.SEEK_DATA else size
         try:
-            return os.lseek(blob.fd, offset, whence)
+            return blob.seek(offset, whence)
         except OSError as error:
             raise Denied(error.errno or errno.EIO) from None

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from casfs.errors import Corrupt, Invalid
 from casfs.native.erofs import layout
 from casfs.native.erofs.layout import AT_SUPER, AT_TABLE, DEVICE_SLOT
-from casfs.native.erofs.model import BLOCK, Device, Extent
+from casfs.native.erofs.model import BLOCK, Chunks, Device, Extent
 
 MAX_DEVICES = 0xFFFF
 MAX_NAME = 64  # bytes
@@ -26,10 +26,20 @@ class Table:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def map(self, extent: Extent | None, size: int) -> tuple[int, bytes]:
+    def map(self, content: Extent | Chunks | None, size: int) -> tuple[int, bytes]:
         """Returns the chunk format and map of a file; None: it has no data. Raises Invalid."""
-        if extent is None:
+        if content is None:
             return layout.chunk_map(size)
+        if isinstance(content, Extent):
+            return layout.chunk_map(size, self._number(content, size), content.block)
+        blocks, extents = content
+        if len(extents) != -(-size // (blocks * BLOCK)):
+            raise Invalid(f"{size} bytes are not in {len(extents)} chunks of {blocks} blocks")
+        places = [(self._number(extent, blocks * BLOCK), extent.block) for extent in extents]
+        return layout.chunk_index(blocks, places)
+
+    def _number(self, extent: Extent, size: int) -> int:
+        """Returns the number of a device that has `size` bytes there. Raises Invalid."""
         device, block = extent
         if not 0 <= block <= device.blocks - -(-size // BLOCK) <= layout.MAX_BLOCKS:
             raise Invalid(f"{size} bytes at block {block} are not within {device}")
@@ -38,7 +48,7 @@ class Table:
             number = self._numbers[device] = len(self) + 1
             if number > MAX_DEVICES or not 0 < len(device.name.encode()) <= MAX_NAME:
                 raise Invalid(f"{device} cannot be the device {number} of an image")
-        return layout.chunk_map(size, number, block)
+        return number
 
     def blocks(self) -> bytearray:
         """Returns what precedes the inode area, with the superblock's room; b"" without devices."""

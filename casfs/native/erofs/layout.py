@@ -5,6 +5,7 @@ All numbers are little endian.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -105,6 +106,12 @@ def chunk_map(size: int, device: int = 0, block: int = 0) -> tuple[int, bytes]:
         return bits, HOLE * count
     chunks = (INDEX.pack(0, device, block + (number << bits)) for number in range(count))
     return bits | INDEXED, b"".join(chunks)
+
+
+def chunk_index(blocks: int, places: Iterable[tuple[int, int]]) -> tuple[int, bytes]:
+    """Returns the chunk format and map of a file in chunks of `blocks`, each at (device, block)."""
+    index = b"".join(INDEX.pack(0, device, block) for device, block in places)
+    return (blocks.bit_length() - 1) | INDEXED, index
 
 
 def crc32c(data: bytes | bytearray, crc: int = 0xFFFF_FFFF) -> int:

@@ -21,6 +21,7 @@ all of it fits into one block, in which it lies. The data of a file are inline o
 never both; a directory has its last, partial block inline. A `File` with `content` None is a
 chunk map without addresses, which reads as zeros. One with an `Extent` has its data in another
 file (a device), from a block of it on: one index of 8 bytes, since its chunk is as large as it is.
+One with `Chunks` has an index for each.
 
 Only parts of the format are used that Linux 5.15 knows, or 5.16 with devices, which must be given
 in the table's order when the image is mounted.
@@ -63,13 +64,20 @@ class Extent(NamedTuple):
     block: int
 
 
+class Chunks(NamedTuple):
+    """A content in pieces of `blocks` blocks (a power of two), each in a device."""
+
+    blocks: int
+    extents: tuple[Extent, ...]
+
+
 class File(NamedTuple):
     """`content`: the bytes, or the key by which the writer fetches them, or where it is; None for a
     file that reads as zeros."""
 
     attr: Attr
     size: int
-    content: bytes | str | Extent | None
+    content: bytes | str | Extent | Chunks | None
     xattrs: Xattrs = ()
 
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from casfs.backend.block_maps import MappedBlob
 from casfs.backend.derived import open_stream
 from casfs.digest import CHUNK
 from casfs.errors import CorruptBlob
@@ -250,6 +251,8 @@ def utime_ns(mtime: tuple[int, int]) -> tuple[int, int]:
 def _copy(source: BinaryIO, out: int, hash: str) -> int:
     """Clones the extents where the file system can, else copies in the kernel, holes kept. Raises
     CorruptBlob where the file of the blob `hash` has become shorter."""
+    if isinstance(source, MappedBlob):
+        return _copy_mapped(source, out)
     try:
         fd = source.fileno()
     except OSError:  # in memory, or in a pack
@@ -257,14 +260,37 @@ def _copy(source: BinaryIO, out: int, hash: str) -> int:
     size = os.fstat(fd).st_size
     if _clone(fd, out):
         return size
-    for offset, end in data_extents(fd, 0, size):
-        while offset < end and (copied := _copy_range(fd, out, offset=offset, count=end - offset)):
-            offset += copied
+    _copy_extents(fd, out, size, start=0, to=0)
     # Nothing is copied from behind the end, and what is missing there seems to be a hole.
     if os.fstat(fd).st_size < size:
         raise CorruptBlob(f"blob {hash}: its file is not {size} bytes long any more")
     os.ftruncate(out, size)
     return size
+
+
+def _copy_mapped(source: MappedBlob, out: int) -> int:
+    """Copies the blocks of a mapped blob from the files that they are in."""
+    offset = 0
+    while offset < source.size:
+        fd, start, count = source.extent(offset, source.size - offset)
+        if fd >= 0:
+            _copy_extents(fd, out, count, start=start, to=offset)
+        else:
+            os.pwrite(out, source.pread(count, offset), offset)
+        offset += count
+    if source.changed():
+        raise CorruptBlob("a file that a restored one has blocks of was changed meanwhile")
+    os.ftruncate(out, source.size)
+    return source.size
+
+
+def _copy_extents(source: int, out: int, size: int, *, start: int, to: int) -> None:
+    """Copies `size` bytes from `start` on to `to`, without the holes among them."""
+    for offset, end in data_extents(source, start, start + size):
+        while offset < end and (
+            copied := _copy_range(source, out, offset, to=offset - start + to, count=end - offset)
+        ):
+            offset += copied
 
 
 def _copy_pieces(source: BinaryIO, out: int) -> int:
@@ -289,13 +315,13 @@ def _clone(source: int, out: int) -> bool:
     return True
 
 
-def _copy_range(source: int, out: int, offset: int, count: int) -> int:
+def _copy_range(source: int, out: int, offset: int, *, to: int, count: int) -> int:
     """Returns the bytes copied. sendfile crosses file systems that copy_file_range refuses to."""
     count = min(count, 1 << 30)
     try:
-        return os.copy_file_range(source, out, count, offset, offset)
+        return os.copy_file_range(source, out, count, offset, to)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP):
             raise
-    os.lseek(out, offset, os.SEEK_SET)
+    os.lseek(out, to, os.SEEK_SET)
     return os.sendfile(out, source, offset, count)

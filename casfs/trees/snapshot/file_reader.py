@@ -8,13 +8,13 @@ Runs in the process that makes the snapshot, or in a worker (`casfs.trees.snapsh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from typing import BinaryIO, NamedTuple, TypeVar, cast
 
-from casfs.backend import protocols
-from casfs.backend.derived import stager
+from casfs.backend import block_maps, protocols
+from casfs.backend.derived import StageChange, change_stager, stager
 from casfs.backend.hot_packs import HotPacks
 from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, BlobInfo, Blobs, Staged
 from casfs.digest import Digest
@@ -30,6 +30,7 @@ STAGE_BATCH_BYTES = 4 << 20  # content held until the store is asked for it
 FIRST_BYTES_OF_GIT = (b"P", b"#", b"x")
 PROBE_BYTES = 128  # of a file of git
 NO_DIGEST = Digest.of(b"")  # of what was not read
+NO_BASES: Mapping[bytes, str] = {}
 T = TypeVar("T")
 
 
@@ -102,18 +103,21 @@ class FileReader:
         self._scanner = scanner
         self._packs = packs
         self._stage_bytes = stager(blobs)
+        self._stage_change = change_stager(blobs)
         self._is_known = is_known
 
-    def read(self, fd: int, names: Iterable[bytes]) -> list[ReadFile]:
-        """Reads files of the directory `fd`; omits those that have vanished. Raises OSError where
-        the store cannot be written."""
+    def read(
+        self, fd: int, names: Iterable[bytes], bases: Mapping[bytes, str] = NO_BASES
+    ) -> list[ReadFile]:
+        """Reads files of the directory `fd`; omits those that have vanished. `bases`: what some had
+        before. Raises OSError where the store cannot be written."""
         done: list[ReadFile] = []
         held: list[tuple[ReadFile, bytes]] = []
         size = 0
         try:
             for name in names:
                 try:
-                    read_file, data = self._file(fd, name)
+                    read_file, data = self._file(fd, name, bases.get(name))
                 except FileNotFoundError:
                     continue
                 except SourceUnreadable as error:
@@ -133,7 +137,7 @@ class FileReader:
             raise
         return done
 
-    def _file(self, fd: int, name: bytes) -> tuple[ReadFile, bytes | None]:
+    def _file(self, fd: int, name: bytes, base: str | None) -> tuple[ReadFile, bytes | None]:
         """Returns the file and its content, or None for a large file, which is staged here."""
         try:
             file = os.open(name, FILE_FLAGS, dir_fd=fd)
@@ -146,7 +150,7 @@ class FileReader:
             size = os.fstat(file).st_size
             marked = has_xattrs(file)
             if size > STREAM_MIN_BYTES:
-                return self._stream(file, name, marked), None
+                return self._stream(file, name, marked, base=base), None
             data = _read_whole(file, size)
             read = ReadFile(name, Digest.of(data), stat=Stat.of(os.fstat(file)), has_xattrs=marked)
             if self._scanner is not None:
@@ -157,11 +161,17 @@ class FileReader:
         finally:
             os.close(file)
 
-    def _stream(self, file: int, name: bytes, marked: bool) -> ReadFile:
+    def _stream(self, file: int, name: bytes, marked: bool, *, base: str | None) -> ReadFile:
         """Stages a large file, which is scanned as it is read."""
         with open(file, "rb", buffering=0, closefd=False) as source:
             try:
-                file_hits, staged = scanned_stream(source, self._scanner, self._blobs.stage)
+                file_hits, staged = staged_stream(
+                    source,
+                    self._scanner,
+                    stage=self._blobs.stage,
+                    stage_change=self._stage_change,
+                    base=base,
+                )
             except OSError:  # of the source or of the store: the kernel copies, and does not say
                 _check_readable(source)
                 raise
@@ -203,6 +213,27 @@ class FileReader:
                     read_file.hot = self._packs.add(read_file.digest, data)
                 else:
                     read_file.staged = self._stage_bytes(read_file.digest, data)
+
+
+def staged_stream(
+    source: FileIO,
+    scanner: Scanner | None,
+    *,
+    stage: Callable[[BinaryIO], Staged],
+    stage_change: StageChange | None,
+    base: str | None,
+) -> tuple[Hits, Staged]:
+    """Stages a file, which is scanned meanwhile, as its differences from `base` where these are
+    few."""
+    size = os.fstat(source.fileno()).st_size
+    if base is not None and stage_change is not None and size >= block_maps.MIN_BYTES:
+        hits_of_change, change = scanned_stream(
+            source, scanner, lambda stream: stage_change(stream, size, base)
+        )
+        if change is not None:
+            return hits_of_change, change
+        source.seek(0)
+    return scanned_stream(source, scanner, stage)
 
 
 def scanned_stream(

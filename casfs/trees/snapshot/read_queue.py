@@ -5,6 +5,7 @@ Results of the pool are adopted as they come, at the latest by `collect(0)`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from casfs.backend.derived import staging_directory
@@ -46,9 +47,16 @@ class ReadQueue:
         self._asked: list[tuple[ScannedDirectory, bytes, list[bytes]]] = []
         self._asked_files = 0
 
-    def read(self, scanned: ScannedDirectory, fd: int, names: list[bytes]) -> None:
-        """Reads files of a directory, open as `fd`. Raises Failed for one that cannot be read,
-        where the options do not leave it out; OSError where the store cannot be written."""
+    def read(
+        self, scanned: ScannedDirectory, fd: int, names: list[bytes], bases: Mapping[bytes, str]
+    ) -> None:
+        """Reads files of a directory, open as `fd`. `bases`: what large ones of them had before.
+        Raises Failed for one that cannot be read, where the options do not leave it out; OSError
+        where the store cannot be written."""
+        if bases:
+            # Compared with what they had, which takes less than the start of a worker process.
+            self._adopt(scanned, self._reader.read(fd, list(bases), bases))
+            names = [name for name in names if name not in bases]
         if self._pool is None:
             self._start_pool(scanned, names)
         if self._pool is None:

@@ -24,6 +24,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from casfs.backend import block_maps
 from casfs.errors import Failed, Invalid, Refused
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -289,6 +290,7 @@ class Snapshot:
         known = {} if scanned.cached is None else scanned.cached.entries()
         known_hits = {} if scanned.cached is None else scanned.cached.split_hits()
         unread: list[bytes] = []
+        bases: dict[bytes, str] = {}
         below: Subdirectories = []
         for name, entry in entries.items():
             scanned_entry = self._scan_entry(fd, scanned.path + b"/" + name, name=name, entry=entry)
@@ -311,11 +313,14 @@ class Snapshot:
                         self._report.findings[path[1:]] = scanned_entry.hits
                 else:
                     unread.append(name)
+                    size = min(scanned_entry.stat.st_size, before[1].size_bytes if before else 0)
+                    if before and size >= block_maps.MIN_BYTES:
+                        bases[name] = before[1].hash
         if GIT_NAME in scanned.entries:
             self._report.git_files[(scanned.path + b"/" + GIT_NAME)[1:]] = None
         # All of a directory at once, while it is open: names need no path, and workers get batches.
         if self._reads:
-            self._queue.read(scanned, fd, unread)
+            self._queue.read(scanned, fd, unread, bases)
         return below
 
     def _scan_entry(

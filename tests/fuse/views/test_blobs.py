@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from casfs.backend.block_maps import BLOCK_BYTES
 from casfs.digest import Digest
 from casfs.errors import Corrupt
 from casfs.fuse.views.root import root
@@ -14,6 +16,7 @@ from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Y2000_NS, Directory, File
 from casfs.store.store import Store
+from tests.support.block_maps import FIRST, changed, put_change
 from tests.support.fuse import (
     at,
     content,
@@ -42,6 +45,33 @@ def test_a_blob_put_later_is_found(store: Store) -> None:
     assert blobs.lookup(hash.encode()) is None
     store.put(b"later")
     assert blobs.lookup(hash.encode()) is not None
+
+
+def test_a_mapped_blob_is_read_from_its_sources(disk_store: Store) -> None:
+    first = disk_store.put(FIRST).hash
+    data = changed(FIRST, 2) + b"tail"
+    file = at(disk_store, f"blobs/{put_change(disk_store, data, first)}")
+    assert isinstance(file, File)
+    assert not file.ready
+    file.prepare()
+    assert file.ready
+    for offset in (0, 2 * BLOCK_BYTES - 10, 2 * BLOCK_BYTES, len(data) - 9):
+        assert file.read(offset, 100_000) == data[offset : offset + 100_000]
+    # Where they are in a row, the kernel copies them.
+    extent = file.extent(5 * BLOCK_BYTES + 1, 100_000)
+    assert extent is not None
+    assert os.pread(extent.fd, extent.size, extent.offset) == data[5 * BLOCK_BYTES + 1 :][:100_000]
+    assert file.extent(2 * BLOCK_BYTES - 10, 100) is None
+    assert file.seek(7, os.SEEK_HOLE, len(data)) == len(data)
+    path = disk_store.root / "objects" / first[:2] / first[2:]
+    path.chmod(0o644)
+    with path.open("r+b") as damaged:
+        damaged.seek(9 * BLOCK_BYTES)
+        damaged.write(b"damage")
+    with pytest.raises(Corrupt):
+        file.read(0, 10)
+    with pytest.raises(Corrupt):
+        file.extent(0, 10)
 
 
 def test_large_blobs_are_verified_once_and_again_when_they_changed(disk_store: Store) -> None:

@@ -89,9 +89,9 @@ def test_only_what_was_touched_is_read(
     read: list[bytes] = []
     original = FileReader._file
 
-    def noting(self: FileReader, fd: int, name: bytes) -> Any:
+    def noting(self: FileReader, fd: int, name: bytes, base: str | None) -> Any:
         read.append(name)
-        return original(self, fd, name)
+        return original(self, fd, name, base)
 
     monkeypatch.setattr(FileReader, "_file", noting)
     assert restore_tree(disk_store, root, place).files == 0

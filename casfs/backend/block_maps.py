@@ -1,0 +1,365 @@
+"""Block maps: a large blob that was changed a little is blocks of other blobs.
+
+Its row has a map in place of the bytes:
+
+    MAGIC       16 bytes
+    counts      of sources and of runs, and whether the last source is the blob's own patch
+    sources     32 bytes each: the hash of a blob
+    runs        a source, its first block, and how many blocks follow there
+    check       16 bytes: BLAKE3 of the blob's hash and of all that is before
+
+Block n of a blob is its bytes from n * BLOCK_BYTES on. A *patch* is a blob of the blocks that no
+source had, whole ones, the last filled up with zeros. Its trailer names the blob that it was made
+for, so no file is equal to it by chance: it goes with its blob when that is purged.
+
+A source is a file or a patch, never mapped itself, so a read looks at one map. Nothing refers to a
+patch but maps. The file of a source need not be that of a blob which something else still refers
+to: gc keeps sources as it keeps references.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, NamedTuple, Self
+
+from casfs.backend.protocols import Staged
+from casfs.digest import BlobHash, Digest, Hasher
+from casfs.errors import CorruptBlob
+from casfs.system import interruption
+from casfs.system.files import NEW_FILE, os_errors, read_up_to, write_all
+
+BLOCK_BYTES = 64 << 10
+MIN_BYTES = 8 << 20  # a smaller blob is kept whole
+MAX_SOURCES = 64  # each is opened, and verified, by who reads the blob
+PIECE_BYTES = 4 << 20  # is compared at once; whole blocks
+MAGIC = b"\0casfs blocks\0\xe1\x5b\x07"
+PATCH_MAGIC = b"\0casfs patch\0\x92\x4c\xd8\x33"
+COUNTS = struct.Struct("<IIB")
+RUN = struct.Struct("<III")
+HASH_BYTES = 32
+CHECK_BYTES = 16
+# Only large plain blobs: neither a node, whose row has its bytes, nor a mark of a purge.
+IS_MAPPED = (
+    f"(size >= {MIN_BYTES} AND type IS NULL AND data IS NOT NULL"
+    f" AND substr(data, 1, {len(MAGIC)}) = x'{MAGIC.hex()}')"
+)
+STORED_BYTES = f"(CASE WHEN {IS_MAPPED} THEN length(data) ELSE size END)"
+
+
+class Run(NamedTuple):
+    """`blocks` of the source of that number, from its block `first` on."""
+
+    source: int
+    first: int
+    blocks: int
+
+
+class BlockMap(NamedTuple):
+    """`sources`: hashes; `has_patch`: the last one was made for this blob."""
+
+    sources: list[str]
+    runs: list[Run]
+    has_patch: bool
+
+    @property
+    def patch(self) -> str | None:
+        return self.sources[-1] if self.has_patch else None
+
+    def encode(self, hash: str) -> bytes:
+        """`hash`: of the blob."""
+        counts = COUNTS.pack(len(self.sources), len(self.runs), self.has_patch)
+        sources = [bytes.fromhex(source) for source in self.sources]
+        runs = [RUN.pack(*run) for run in self.runs]
+        body = b"".join((MAGIC, counts, *sources, *runs))
+        return body + _check(hash, body)
+
+    @classmethod
+    def decode(cls, hash: str, size: int, data: bytes) -> Self:
+        """Raises CorruptBlob where it is damaged, or is of another blob."""
+        body = data[:-CHECK_BYTES]
+        if not is_map(data) or data[-CHECK_BYTES:] != _check(hash, body):
+            raise CorruptBlob(f"blob {hash}: its block map is damaged")
+        source_count, run_count, has_patch = COUNTS.unpack_from(body, len(MAGIC))
+        start = len(MAGIC) + COUNTS.size
+        ends = range(start + HASH_BYTES, start + HASH_BYTES * (source_count + 1), HASH_BYTES)
+        sources = [body[end - HASH_BYTES : end].hex() for end in ends]
+        runs = [Run(*run) for run in RUN.iter_unpack(body[start + HASH_BYTES * source_count :])]
+        blocks = sum(run.blocks for run in runs)
+        is_whole = len(runs) == run_count and blocks == -(-size // BLOCK_BYTES)
+        if not is_whole or any(run.source >= source_count for run in runs):
+            raise CorruptBlob(f"blob {hash}: its block map is of another size")
+        return cls(sources, runs, bool(has_patch))
+
+    def cut(self, first: int, count: int) -> Iterator[tuple[str, int, int]]:
+        """Yields (source, its first block, blocks) of `count` blocks from the block `first` on."""
+        begin = 0  # of the run
+        for run in self.runs:
+            start = max(first, begin)
+            end = min(first + count, begin + run.blocks)
+            if start < end:
+                yield self.sources[run.source], run.first + start - begin, end - start
+            begin += run.blocks
+
+
+def is_map(data: bytes) -> bool:
+    """Whether what is in the row of a large plain blob is a map."""
+    return data.startswith(MAGIC)
+
+
+def _check(hash: str, body: bytes) -> bytes:
+    return Hasher(bytes.fromhex(hash) + body).digest(length=CHECK_BYTES)
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+class MappedBlob(io.RawIOBase):
+    """A blob as a stream that can be sought in. Its sources are open, and verified, so what is read
+    of them is right as long as they have not `changed`. `pread` may be called from any thread."""
+
+    def __init__(
+        self, hash: str, size: int, block_map: BlockMap, open_source: Callable[[str], BinaryIO]
+    ) -> None:
+        """Raises what `open_source` raises."""
+        self.size = size
+        self.block_map = block_map
+        self._hash = hash
+        self._position = 0
+        self._starts: list[int] = []  # the first block of each run
+        self._sources: list[_Source] = []
+        blocks = 0
+        for run in block_map.runs:
+            self._starts.append(blocks)
+            blocks += run.blocks
+        try:
+            for hash in block_map.sources:
+                with open_source(hash) as source:
+                    self._sources.append(_Source.of(source))
+        except BaseException:
+            self.close()
+            raise
+        self._times = self._source_times()
+
+    def extent(self, offset: int, size: int) -> tuple[int, int, int]:
+        """Returns the descriptor of the file that has the bytes from `offset` on (-1: it is in
+        memory), where there, and how many of `size` it has in a row."""
+        source, inside, count = self._extent(offset, size)
+        return source.fd, inside, count
+
+    def _extent(self, offset: int, size: int) -> tuple[_Source, int, int]:
+        number = bisect_right(self._starts, offset // BLOCK_BYTES) - 1
+        run = self.block_map.runs[number]
+        inside = offset - self._starts[number] * BLOCK_BYTES
+        count = min(size, run.blocks * BLOCK_BYTES - inside, self.size - offset)
+        return self._sources[run.source], run.first * BLOCK_BYTES + inside, count
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """Returns the bytes there, fewer at the end only. Raises CorruptBlob."""
+        pieces = []
+        end = min(offset + count, self.size)
+        while offset < end:
+            source, inside, length = self._extent(offset, end - offset)
+            piece = source.pread(length, inside)
+            if len(piece) != length:
+                raise CorruptBlob(f"blob {self._hash}: a source of its blocks is cut")
+            pieces.append(piece)
+            offset += length
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def changed(self) -> bool:
+        """Whether a source was written to since it was verified."""
+        return self._source_times() != self._times
+
+    def _source_times(self) -> list[tuple[int, int]]:
+        stats = [os.fstat(source.fd) for source in self._sources if source.fd >= 0]
+        return [(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self.size - self._position)
+        data = self.pread(left if size is None or size < 0 else size, self._position)
+        self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.pread(len(buffer), self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        for source in self._sources:
+            if source.fd >= 0:
+                os.close(source.fd)
+        self._sources = []
+        super().close()
+
+
+class _Source(NamedTuple):
+    """A descriptor of its own, or the bytes with `fd` -1. No stream: one that is collected together
+    with its owner warns that it was not closed."""
+
+    fd: int
+    data: bytes
+
+    @classmethod
+    def of(cls, source: BinaryIO) -> Self:
+        if isinstance(source, io.BytesIO):
+            return cls(-1, source.getvalue())
+        return cls(os.dup(source.fileno()), b"")
+
+    def pread(self, count: int, offset: int) -> bytes:
+        if self.fd < 0:
+            return self.data[offset : offset + count]
+        return os.pread(self.fd, count, offset)
+
+
+# -- making -----------------------------------------------------------------------------------
+
+
+class _TooDifferent(Exception):
+    """More than half of the blocks have changed."""
+
+
+@dataclass(slots=True)
+class _Patch:
+    """Blocks of a blob that its base has not. `temp`: the private file that they go to, made with
+    the first; `max_blocks`: more are not worth a map."""
+
+    temp: str
+    max_blocks: int
+    blocks: int = 0
+    _fd: int = -1
+    _hasher: Any = field(default_factory=Hasher)
+
+    def add(self, block: bytes | bytearray) -> None:
+        """Raises _TooDifferent, Failed."""
+        if self.blocks == self.max_blocks:
+            raise _TooDifferent
+        self.blocks += 1
+        self._write(bytes(block).ljust(BLOCK_BYTES, b"\0"))
+
+    def _write(self, data: bytes) -> None:
+        with os_errors(f"cannot write {self.temp}"):
+            if self._fd < 0:
+                self._fd = os.open(self.temp, NEW_FILE, 0o600)
+            write_all(self._fd, data)
+        self._hasher.update(data)
+
+    def finish(self, hash: str) -> Staged:
+        """Returns the patch of the blob of that hash."""
+        trailer = PATCH_MAGIC + bytes.fromhex(hash)
+        self._write(trailer)
+        with os_errors(f"cannot write {self.temp}"):
+            os.fchmod(self._fd, 0o444)
+        size = self.blocks * BLOCK_BYTES + len(trailer)
+        return Staged(Digest(BlobHash(self._hasher.hexdigest()), size), data=None, temp=self.temp)
+
+    def close(self, *, is_kept: bool) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            if not is_kept:
+                with suppress(OSError):
+                    os.unlink(self.temp)
+
+
+def stage_change(
+    source: BinaryIO, size: int, base: str, before: BinaryIO, temp: str
+) -> Staged | None:
+    """Hashes `source`, of `size` bytes or so, and stages what it has other than `base`; None where
+    a map is not worth it. `before`: the blob `base`, open at its start; `temp`: the name of a
+    private file. What `source` raises is passed on."""
+    patch = _Patch(temp, max_blocks=size // BLOCK_BYTES // 2)
+    staged = None
+    try:
+        digest, runs = _compare(source, before, patch)
+        inner = before.block_map if isinstance(before, MappedBlob) else None
+        own = patch.finish(digest.hash) if patch.blocks else None
+        block_map = _composed(base, inner, own=own and own.digest.hash, runs=runs)
+        if digest.size_bytes >= MIN_BYTES and len(block_map.sources) <= MAX_SOURCES:
+            encoded = block_map.encode(digest.hash)
+            staged = Staged(digest, data=None, block_map=encoded, patch=own)
+    except _TooDifferent:
+        pass
+    finally:
+        patch.close(is_kept=staged is not None)
+    return staged
+
+
+def _compare(
+    source: BinaryIO, before: BinaryIO, patch: _Patch
+) -> tuple[Digest, list[tuple[bool, int, int]]]:
+    """Returns the digest of `source`, and its runs: (in the base, first block, blocks)."""
+    hasher = Hasher(max_threads=Hasher.AUTO)
+    size = 0
+    runs: list[tuple[bool, int, int]] = []
+    while piece := read_up_to(source, PIECE_BYTES):
+        interruption.check()
+        hasher.update(piece)
+        old = read_up_to(before, len(piece))
+        first = size // BLOCK_BYTES
+        size += len(piece)
+        # Nearly all pieces are equal, and one comparison of a piece is cheaper than 64 of blocks.
+        if piece == old and len(piece) % BLOCK_BYTES == 0:
+            _extend(runs, (True, first, len(piece) // BLOCK_BYTES))
+            continue
+        for start in range(0, len(piece), BLOCK_BYTES):
+            block = piece[start : start + BLOCK_BYTES]
+            # A last block that is cut is new, so that no map leads behind the end of a source.
+            if len(block) == BLOCK_BYTES and block == old[start : start + BLOCK_BYTES]:
+                _extend(runs, (True, first + start // BLOCK_BYTES, 1))
+            else:
+                _extend(runs, (False, patch.blocks, 1))
+                patch.add(block)
+    return Digest(BlobHash(hasher.hexdigest()), size), runs
+
+
+def _extend(runs: list[tuple[bool, int, int]], run: tuple[bool, int, int]) -> None:
+    in_base, first, count = run
+    if runs and runs[-1][0] == in_base and runs[-1][1] + runs[-1][2] == first:
+        runs[-1] = (in_base, runs[-1][1], runs[-1][2] + count)
+    else:
+        runs.append(run)
+
+
+def _composed(
+    base: str, inner: BlockMap | None, own: str | None, runs: list[tuple[bool, int, int]]
+) -> BlockMap:
+    """Returns the map of those runs. `inner`: the map of `base`, whose sources stand in for it;
+    `own`: the patch."""
+    pieces: list[tuple[str, int, int]] = []
+    for in_base, first, count in runs:
+        if not in_base:
+            assert own is not None  # it has this block
+            pieces.append((own, first, count))
+        elif inner is None:
+            pieces.append((base, first, count))
+        else:
+            pieces += inner.cut(first, count)
+    sources = [source for source in dict.fromkeys(piece[0] for piece in pieces) if source != own]
+    sources += [] if own is None else [own]
+    numbers = {source: number for number, source in enumerate(sources)}
+    return BlockMap(
+        sources,
+        [Run(numbers[source], first, count) for source, first, count in pieces],
+        own is not None,
+    )

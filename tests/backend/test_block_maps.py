@@ -1,0 +1,351 @@
+"""Large blobs that changed a little: stored as blocks of others, read, kept, purged."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from casfs.backend.block_maps import BLOCK_BYTES, MIN_BYTES, BlockMap, Run
+from casfs.backend.derived import total_stored
+from casfs.backend.disk import DiskBackend
+from casfs.backend.protocols import discard
+from casfs.digest import Digest
+from casfs.errors import CorruptBlob, NotFound, Purged
+from casfs.maintenance import fsck, gc
+from casfs.store import tombstones
+from casfs.store.store import Store
+from casfs.store.tombstones import Tombstone
+from tests.support.block_maps import FIRST, changed, put_change, stage_change
+from tests.support.helpers import private_files, set_head
+from tests.support.maintenance import age, sql
+from tests.support.new_store import init_store
+from tests.support.packs import backend, files, freeze
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with init_store(tmp_path / "store") as made:
+        yield made
+
+
+def hold(store: Store, name: str, *hashes: str) -> None:
+    """Has a head keep blobs."""
+    node = store.put_node("content", {"text": name, "artifacts": list(hashes)})
+    set_head(store, f"held/{name}", node.hash)
+
+
+def release(store: Store, name: str) -> None:
+    with store.batch() as batch:
+        batch.swap(f"held/{name}", batch.head(f"held/{name}"), None)  # type: ignore[arg-type]
+
+
+def check(store: Store, hash: str, data: bytes) -> None:
+    """Every way to read, in this process and in a new one."""
+    for opened in (backend(store), DiskBackend(store.root)):
+        blobs = opened.blobs
+        assert blobs.get(hash).data == data
+        assert blobs.get_sized(hash, len(data)) == data
+        assert blobs.info([hash])[hash].size == len(data)
+        assert list(blobs.get_many([hash])) == [None]
+        for stream in (blobs.open(hash), blobs.stream(hash)):
+            with stream as source:
+                assert source.read() == data
+                assert source.seek(BLOCK_BYTES - 3) == BLOCK_BYTES - 3
+                assert source.read(7) == data[BLOCK_BYTES - 3 : BLOCK_BYTES + 4]
+                assert source.seek(-5, os.SEEK_END) == len(data) - 5
+                assert source.read(99) == data[-5:]
+        blobs.verify(hash)
+        if opened is not store.backend:
+            opened.close()
+
+
+def sources(store: Store, hash: str) -> list[str]:
+    return backend(store).blobs.block_maps([hash])[hash].sources
+
+
+def is_on_disk(store: Store, data: bytes) -> bool:
+    return any(data in path.read_bytes() for path in store.root.rglob("*") if path.is_file())
+
+
+# -- what is stored -----------------------------------------------------------------------------
+
+
+def test_ten_versions_cost_their_differences(store: Store) -> None:
+    versions = [FIRST]
+    hashes = [store.put(FIRST).hash]
+    for number in range(10):
+        versions.append(changed(versions[-1], 3 * number, 50 + number, seed=number))
+        hashes.append(put_change(store, versions[-1], hashes[-1]))
+    for hash, data in zip(hashes, versions, strict=True):
+        if hash != hashes[0]:
+            check(store, hash, data)
+    assert total_stored(store.blobs).bytes < len(FIRST) + 21 * (BLOCK_BYTES + 1000)
+    assert len(sources(store, hashes[-1])) == 11
+    assert private_files(store.root) == []
+    assert fsck.check(store).faults == []
+
+
+def test_bytes_can_be_added_and_cut_off(store: Store) -> None:
+    first = store.put(FIRST).hash
+    for size in (len(FIRST) - 3 * BLOCK_BYTES, len(FIRST) - 1, MIN_BYTES):
+        check(store, put_change(store, FIRST[:size], first), FIRST[:size])
+    longer = FIRST + b"more"
+    second = put_change(store, longer, first)
+    check(store, second, longer)
+    check(store, put_change(store, longer + b"still more", second), longer + b"still more")
+    # The last block of each is cut, so it is new; a whole prefix is no patch at all.
+    assert backend(store).blobs.block_maps([Digest.of(FIRST[:MIN_BYTES]).hash]).popitem()[1] == (
+        BlockMap([first], [Run(0, 0, MIN_BYTES // BLOCK_BYTES)], False)
+    )
+
+
+def test_what_differs_too_much_or_is_short_is_kept_whole(store: Store) -> None:
+    first = store.put(FIRST).hash
+    half = changed(FIRST, *range(len(FIRST) // BLOCK_BYTES // 2 + 1))
+    assert stage_change(store, half, first) is None
+    assert stage_change(store, FIRST[: MIN_BYTES - 1], first) is None
+    assert stage_change(store, FIRST, store.put(b"short").hash) is None
+    assert stage_change(store, FIRST, Digest.of(b"absent").hash) is None
+    assert private_files(store.root) == []
+
+
+def test_a_map_of_too_many_sources_is_not_made(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("casfs.backend.block_maps.MAX_SOURCES", 2)
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    assert stage_change(store, changed(data, 2), second) is None
+    check(store, put_change(store, changed(data, 1, seed=3), second), changed(data, 1, seed=3))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(FIRST) - 1), st.binary(min_size=1, max_size=300)), max_size=8
+    ),
+    st.integers(MIN_BYTES, len(FIRST) + 3 * BLOCK_BYTES),
+    st.lists(st.tuples(st.integers(0, len(FIRST)), st.integers(0, 200_000)), max_size=8),
+)
+def test_any_change_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    edits: list[tuple[int, bytes]],
+    size: int,
+    reads: list[tuple[int, int]],
+) -> None:
+    with init_store(tmp_path_factory.mktemp("store") / "s") as store:
+        base = store.put(FIRST).hash
+        versions = [FIRST]
+        for part in (edits[::2], edits[1::2]):
+            data = bytearray(versions[-1][:size].ljust(size, b"+"))
+            for at, piece in part:
+                data[at : at + len(piece)] = piece
+            versions.append(bytes(data))
+            staged = stage_change(store, versions[-1], base)
+            assert staged is not None
+            backend(store).publish([staged])
+            base = staged.digest.hash
+        with store.blobs.open(base) as source:
+            for at, count in reads:
+                source.seek(at)
+                assert source.read(count) == versions[-1][at : at + count]
+        assert store.get(base) == versions[-1]
+
+
+def test_a_damaged_map_is_refused() -> None:
+    block_map = BlockMap(["ab" * 32, "cd" * 32], [Run(0, 0, 127), Run(1, 0, 1)], True)
+    hash = "ef" * 32
+    encoded = block_map.encode(hash)
+    assert BlockMap.decode(hash, MIN_BYTES, encoded) == block_map
+    assert block_map.patch == "cd" * 32
+    for bad in (encoded[:-1], encoded[:20] + b"\1" + encoded[21:], b"", encoded + b"\0"):
+        with pytest.raises(CorruptBlob):
+            BlockMap.decode(hash, MIN_BYTES, bad)
+    with pytest.raises(CorruptBlob):  # of another blob
+        BlockMap.decode("ee" * 32, MIN_BYTES, encoded)
+    with pytest.raises(CorruptBlob):
+        BlockMap.decode(hash, MIN_BYTES + 1, encoded)
+
+
+# -- a life -------------------------------------------------------------------------------------
+
+
+def test_sources_stay_as_long_as_a_blob_has_blocks_of_them(store: Store) -> None:
+    first = store.put(FIRST).hash
+    second = put_change(store, changed(FIRST, 1, 2), first)
+    third_data = changed(changed(FIRST, 1, 2), 2, seed=9)
+    third = put_change(store, third_data, second)
+    hold(store, "third", third)
+    age(store)
+    gc.collect(store)
+    assert store.blobs.info([first, second]).keys() == {first}
+    check(store, third, third_data)
+    release(store, "third")
+    age(store)
+    gc.collect(store)
+    assert files(store) == []
+    assert total_stored(store.blobs).files == 0
+
+
+def test_what_is_staged_needs_its_base_still(store: Store) -> None:
+    first = store.put(FIRST).hash
+    staged = stage_change(store, changed(FIRST, 1), first)
+    assert staged is not None
+    age(store)
+    gc.collect(store)
+    with pytest.raises(NotFound):
+        backend(store).publish([staged])
+    discard([staged])
+    assert private_files(store.root) == []
+
+
+def test_what_only_was_a_base_is_kept_by_a_publication_during_gc(store: Store) -> None:
+    first = store.put(FIRST).hash
+    staged = stage_change(store, changed(FIRST, 1), first)
+    assert staged is not None
+    age(store)
+    with backend(store).collection() as run:
+        backend(store).publish([staged])
+        swept = run.sweep(1 << 60, lambda hashes: [*map(run.mark, [hashes])], dry_run=False)
+        assert first not in [hash for hash, _ in swept]
+    check(store, staged.digest.hash, changed(FIRST, 1))
+
+
+def test_a_patch_is_hidden(store: Store) -> None:
+    first = store.put(FIRST).hash
+    second = put_change(store, changed(FIRST, 1), first)
+    patch = sources(store, second)[-1]
+    shown = store.shown()
+    assert shown.blobs.info([first, second, patch]).keys() == {first, second}
+    assert shown.get(second) == changed(FIRST, 1)
+
+
+def test_a_private_base_stays_private(store: Store) -> None:
+    staged = backend(store).blobs.stage(io.BytesIO(FIRST))
+    first = staged.digest.hash
+    backend(store).publish([staged], local=[first])
+    second = put_change(store, changed(FIRST, 1), first)
+    shown = store.shown()
+    assert shown.blobs.info([first, second]).keys() == {second}
+    assert shown.get(second) == changed(FIRST, 1)
+
+
+def test_cold_sources_are_read(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    hold(store, "both", first, second)
+    freeze(store)
+    assert files(store) == []
+    check(store, second, data)
+    assert store.get(first) == FIRST
+    assert stage_change(store, changed(data, 2), second) is not None
+
+
+# -- purges -------------------------------------------------------------------------------------
+
+
+def purge(store: Store, hash: str, size: int) -> None:
+    tombstones.add(store, [Tombstone(hash, size, 1)])
+
+
+def test_a_purged_base_takes_no_other_blob_with_it(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    purge(store, first, len(FIRST))
+    with pytest.raises(Purged):
+        store.get(first)
+    assert backend(store).blobs.block_maps([second]) == {}
+    assert store.get(second) == data
+    only_first = FIRST[BLOCK_BYTES : 2 * BLOCK_BYTES]
+    assert not is_on_disk(store, only_first)
+    assert fsck.check(store).faults == []
+
+
+def test_of_a_purged_change_nothing_is_left(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1, 5)
+    second = put_change(store, data, first)
+    later = changed(data, 5, seed=7)
+    third = put_change(store, later, second)
+    patch = sources(store, second)[-1]
+    assert patch in sources(store, third)
+    purge(store, second, len(data))
+    assert store.get(first) == FIRST
+    assert store.get(third) == later
+    assert store.blobs.info([patch]) == {}
+    assert not is_on_disk(store, data[5 * BLOCK_BYTES : 6 * BLOCK_BYTES])
+    assert fsck.check(store).faults == []
+
+
+def test_purged_bytes_that_come_as_a_change_are_not_stored(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    purge_hash = Digest.of(data).hash
+    purge(store, purge_hash, len(data))
+    staged = stage_change(store, data, first)
+    assert staged is not None
+    backend(store).publish([staged])
+    discard([staged])
+    with pytest.raises(Purged):
+        store.get(purge_hash)
+    assert not is_on_disk(store, data[BLOCK_BYTES : 2 * BLOCK_BYTES])
+
+
+def test_a_change_of_what_was_purged_meanwhile_is_refused(store: Store) -> None:
+    first = store.put(FIRST).hash
+    staged = stage_change(store, changed(FIRST, 1), first)
+    assert staged is not None
+    purge(store, first, len(FIRST))
+    with pytest.raises(NotFound, match="purged meanwhile"):
+        backend(store).publish([staged])
+    discard([staged])
+
+
+# -- damage -------------------------------------------------------------------------------------
+
+
+def test_a_damaged_source_is_never_served_and_can_be_replaced(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    hold(store, "both", first, second)
+    check(store, second, data)
+    path = store.root / "objects" / first[:2] / first[2:]
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(9 * BLOCK_BYTES)
+        file.write(b"damage")
+    path.chmod(0o444)
+    with pytest.raises(CorruptBlob):
+        store.get(second)
+    # The next version is not stored as blocks of it.
+    assert stage_change(store, changed(data, 3), second) is None
+    report = fsck.check(store)
+    assert {fault.hash for fault in report.faults} == {first, second}
+    assert report.quarantined == [first]
+    assert {(fault.kind, fault.hash) for fault in fsck.check(store).faults} == {("missing", first)}
+    with pytest.raises(CorruptBlob):
+        store.get(second)
+    store.put(FIRST)
+    check(store, second, data)
+    assert fsck.check(store).faults == []
+
+
+def test_a_damaged_row_is_refused(store: Store) -> None:
+    first = store.put(FIRST).hash
+    second = put_change(store, changed(FIRST, 1), first)
+    sql(store, "UPDATE blobs SET data = substr(data, 1, 50) WHERE hash = ?", bytes.fromhex(second))
+    with pytest.raises(CorruptBlob):
+        store.get(second)
+    assert {fault.hash for fault in fsck.check(store).faults} == {second}
+    age(store)
+    gc.collect(store)
