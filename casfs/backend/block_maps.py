@@ -31,10 +31,10 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from casfs.backend.protocols import Staged
 from casfs.digest import BlobHash, Digest, Hasher
 from casfs.errors import CorruptBlob
+from casfs.packs.layout import BLOCK_BYTES
 from casfs.system import interruption
 from casfs.system.files import NEW_FILE, os_errors, read_up_to, write_all
 
-BLOCK_BYTES = 64 << 10
 MIN_BYTES = 8 << 20  # a smaller blob is kept whole
 MAX_SOURCES = 64  # each is opened, and verified, by who reads the blob
 PIECE_BYTES = 4 << 20  # is compared at once; whole blocks

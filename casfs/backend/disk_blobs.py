@@ -20,7 +20,7 @@ from casfs.backend.block_maps import (
 from casfs.backend.capabilities import IN_REMOTE, PackPlace
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.mapped_rows import MAPPED_AMONG, UNMAP
+from casfs.backend.mapped_rows import MAPPED_AMONG, UNMAP, maps
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, Place
 from casfs.backend.protocols import (
@@ -115,8 +115,10 @@ class DiskBlobs(DiskPurging):
                     return stage_change(source, size, base=base, before=before, temp=temp)
         return None
 
-    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+    def block_maps(self, hashes: Collection[str] | None) -> dict[str, BlockMap]:
         with self._db.read() as db:
+            if hashes is None:
+                return dict(maps(db))
             rows = rows_in(db, MAPPED_AMONG, [key_of(hash) for hash in hashes])
         return {key.hex(): BlockMap.decode(key.hex(), size, data) for key, size, data in rows}
 

@@ -266,7 +266,11 @@ class LazyPack(PackReader):
     def __init__(self, remote: LazyRemote, name: str) -> None:
         """Raises Unreachable, Corrupt, Failed."""
         self._fetcher = FrameFetcher(remote, name)
-        super().__init__(self._fetcher.mirror.index, self._fetcher.read_at)
+        super().__init__(
+            self._fetcher.mirror.index,
+            self._fetcher.read_at,
+            open_other=lambda other: LazyPack(remote, other),
+        )
 
     def read(self, number: int) -> bytes:
         """Where a member is damaged, its frames are fetched again, once."""
@@ -308,5 +312,9 @@ class LazyPack(PackReader):
 
     def _drop(self, number: int) -> None:
         for frame in self.index.frames_of(number):
+            with suppress(CasfsError):  # a reference that leads nowhere
+                reader, ref = self.resolved(frame)
+                if isinstance(reader, LazyPack) and reader is not self:
+                    reader._fetcher.mirror.forget(ref.number)
             self._fetcher.mirror.forget(frame)
         self.forget()

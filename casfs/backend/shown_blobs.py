@@ -82,10 +82,12 @@ class ShownBlobs:
             return {}
         return self._blobs.places(self._visible(hashes))
 
-    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+    def block_maps(self, hashes: Collection[str] | None) -> dict[str, BlockMap]:
         if not isinstance(self._blobs, capabilities.StagingChanges):
             return {}
-        return self._blobs.block_maps(self._visible(hashes))
+        maps = self._blobs.block_maps(hashes)
+        visible = set(self._visible(maps))
+        return {hash: block_map for hash, block_map in maps.items() if hash in visible}
 
     # -- metadata -------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TypeAlias
 
-from casfs.backend.block_maps import BLOCK_BYTES, MIN_BYTES, BlockMap
+from casfs.backend.block_maps import MIN_BYTES, BlockMap
 from casfs.backend.capabilities import IN_REMOTE, Following, Packed, PackPlace, StagingChanges
 from casfs.backend.protocols import INLINE_MAX_BYTES, BlobInfo
 from casfs.digest import Digest, TreeHash, hash_bytes, is_hash
@@ -36,6 +36,7 @@ from casfs.native.erofs.model import (
     Symlink,
     Whiteout,
 )
+from casfs.packs.layout import BLOCK_BYTES
 from casfs.store.nodes import directory
 from casfs.store.nodes.directory import NANOS_PER_S, Entry, Properties, Subdirectory
 from casfs.store.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from casfs.digest import hash_bytes
+from casfs.digest import hash_bytes, is_hash
 from casfs.errors import Corrupt
 from casfs.packs.layout import (
     COUNTS,
@@ -18,6 +18,8 @@ from casfs.packs.layout import (
     MEMBER,
     META,
     RAW,
+    REFERENCE,
+    TARGET,
     TRAILER,
     ZSTD,
     Frame,
@@ -64,8 +66,9 @@ class PackIndex:
         frame = Frame(*FRAME.unpack_from(self.data, self._frames + number * FRAME.size))
         is_outside = self._end is not None and frame.offset + frame.stored > self._end
         is_raw = frame.codec == RAW and frame.stored == frame.size
+        is_reference = frame.codec == REFERENCE and frame.stored == TARGET.size
         is_long = max(frame.stored, frame.size) > MAX_FRAME_BYTES
-        if is_outside or is_long or not (is_raw or frame.codec == ZSTD):
+        if is_outside or is_long or not (is_raw or is_reference or frame.codec == ZSTD):
             raise self._corrupt(f"frame {number} cannot be one")
         return frame
 
@@ -78,6 +81,21 @@ class PackIndex:
         if type >= len(self._types):
             raise self._corrupt(f"member {number} has no type {type}")
         return Member(hash.hex(), size, frame=frame, offset=offset, type=self._types[type])
+
+    def referred(self, ordinal: int) -> str:
+        """Returns the name of the pack to which a reference leads. Raises Corrupt."""
+        name = self._types[ordinal] if 0 < ordinal < len(self._types) else None
+        if not is_hash(name):
+            raise self._corrupt(f"it names no pack {ordinal}")
+        return name
+
+    def referred_packs(self) -> set[str]:
+        """Returns the names of the other packs whose frames its references stand for."""
+        if len(self._types) == 1:
+            return set()
+        frames = (self.frame(number) for number in range(self.frames))
+        ordinals = {frame.dictionary for frame in frames if frame.codec == REFERENCE}
+        return {self.referred(ordinal) for ordinal in ordinals if ordinal}
 
     def offset(self, number: int) -> int:
         """Returns where the frame of a member begins, in a pack without compression its plain

@@ -22,24 +22,38 @@ HASH_BYTES = 32
 DICTIONARY = struct.Struct("<I")
 FRAME = struct.Struct("<QIIHH")
 MEMBER = struct.Struct("<32sQIII")
+TARGET = struct.Struct("<II")  # what a reference stands for: a frame, and an offset in that
 RAW = 0  # codecs of a frame
 ZSTD = 1
+REFERENCE = 2
 ALIGNMENT = 4096  # of the frames of an aligned pack
 FRAME_BYTES = 256 << 10  # of small members that share a frame, before compression
 MAX_FRAME_BYTES = 1 << 20  # of any frame, before compression
+BLOCK_BYTES = 64 << 10  # of what a reference stands for, or a multiple
 MAX_INDEX_BYTES = 256 << 20
 SALT_BYTES = 16  # of a random member, with which the name of a pack is used once
 META = "schema"  # the type of the meta-schema node; 32 zero bytes in a pack
 
 
 class Frame(NamedTuple):
-    """`stored` bytes at `offset`, `size` decompressed; `dictionary`: 0, or 1 + its place."""
+    """`stored` bytes at `offset`, `size` decompressed; `dictionary`: 0, or 1 + its place. Of a
+    reference: 0 for a frame of this pack, or 1 + the place of a pack's name among the types."""
 
     offset: int
     stored: int
     size: int
     codec: int
     dictionary: int
+
+
+class FrameRef(NamedTuple):
+    """`size` bytes from `offset` on of the content of a frame that is no reference. `pack`: its
+    name; None for the pack that is being written."""
+
+    pack: str | None
+    number: int
+    offset: int
+    size: int
 
 
 class Member(NamedTuple):

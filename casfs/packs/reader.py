@@ -10,7 +10,7 @@ from pathlib import Path
 from casfs.digest import Hasher
 from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound
 from casfs.packs.index import PackIndex, read_trailer
-from casfs.packs.layout import MAX_FRAME_BYTES, RAW, TRAILER, Frame
+from casfs.packs.layout import MAX_FRAME_BYTES, RAW, REFERENCE, TARGET, TRAILER, Frame, FrameRef
 from casfs.system.files import os_errors
 from casfs.system.lru_cache import LruCache
 from casfs.system.paths import FILE_FLAGS
@@ -21,12 +21,21 @@ ReadAt = Callable[[int, int], bytes]  # (offset, size) -> the bytes there; fewer
 
 
 class PackReader:
-    """Thread-safe. `fd`: the descriptor that `read_at` uses, closed with the last reference."""
+    """Thread-safe. `fd`: the descriptor that `read_at` uses, closed with the last reference.
+    `open_other`: opens another pack, by its name, to which frames of this one refer."""
 
-    def __init__(self, index: PackIndex, read_at: ReadAt, fd: int = -1) -> None:
+    def __init__(
+        self,
+        index: PackIndex,
+        read_at: ReadAt,
+        fd: int = -1,
+        open_other: Callable[[str], PackReader] | None = None,
+    ) -> None:
         self.index = index
         self._fd = fd
         self._read_at = read_at
+        self._open_other = open_other
+        self._others: dict[str, PackReader] = {}
         self._frames = LruCache(FRAME_CACHE_BYTES)
         self._plain = Dictionary()
         self._dictionaries: dict[int, Dictionary] = {}
@@ -66,12 +75,40 @@ class PackReader:
         return self._whole(number, self.index.frame(number))
 
     def _part(self, number: int, frame: Frame, offset: int, count: int) -> bytes:
+        if frame.codec == REFERENCE:
+            reader, ref = self.resolved(number)
+            target = reader.index.frame(ref.number)
+            return reader._part(ref.number, target, offset=ref.offset + offset, count=count)
         if frame.codec == RAW:
             return self._stored(number, frame.offset + offset, count)
         data = self._whole(number, frame)
         return data if count == frame.size else data[offset : offset + count]
 
+    def resolved(self, number: int) -> tuple[PackReader, FrameRef]:
+        """Returns what a frame stands for, itself if it is no reference, with the reader of its
+        pack. Raises Corrupt."""
+        frame = self.index.frame(number)
+        if frame.codec != REFERENCE:
+            return self, FrameRef(None, number, offset=0, size=frame.size)
+        target_number, offset = TARGET.unpack(self._stored(number, frame.offset, TARGET.size))
+        reader = self if frame.dictionary == 0 else self._other(frame.dictionary)
+        target = reader.index.frame(target_number)
+        if target.codec == REFERENCE or offset + frame.size > target.size:
+            raise Corrupt(f"frame {number} refers to what is not there")
+        return reader, FrameRef(reader.index.name, target_number, offset=offset, size=frame.size)
+
+    def _other(self, ordinal: int) -> PackReader:
+        name = self.index.referred(ordinal)
+        reader = self._others.get(name)
+        if reader is None:
+            if self._open_other is None:
+                raise Corrupt(f"it refers to the pack {name}, which is not here")
+            reader = self._others[name] = self._open_other(name)
+        return reader
+
     def _whole(self, number: int, frame: Frame) -> bytes:
+        if frame.codec == REFERENCE:
+            return self._part(number, frame, offset=0, count=frame.size)
         if frame.codec == RAW:
             return self._stored(number, frame.offset, frame.stored)
         key = str(number)
@@ -115,6 +152,7 @@ class PackReader:
 
     def forget(self) -> None:
         """Drops the cached frames, so that the next read sees what is stored now."""
+        self._others = {}
         self._frames = LruCache(FRAME_CACHE_BYTES)
 
     def __del__(self) -> None:

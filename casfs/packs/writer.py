@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import BinaryIO
 
 from casfs.digest import hash_bytes
@@ -19,9 +20,12 @@ from casfs.packs.layout import (
     MEMBER,
     META,
     RAW,
+    REFERENCE,
     SALT_BYTES,
+    TARGET,
     TRAILER,
     ZSTD,
+    FrameRef,
 )
 from casfs.system.files import read_up_to
 from casfs.system.zstd import LEVEL, Dictionary
@@ -89,6 +93,35 @@ class PackWriter:
         if left or source.read(1):
             raise Corrupt(f"blob {hash}: not {size} bytes long")
         return number
+
+    def add_pieces(self, hash: str, size: int, pieces: Iterable[bytes | FrameRef]) -> list[int]:
+        """Appends a blob of `size` bytes in a frame for each piece, which has at most
+        MAX_FRAME_BYTES, or is a reference to some that are in a pack. Returns the numbers of the
+        frames. Raises Corrupt where the pieces have another size."""
+        self._flush()
+        numbers = []
+        self._add_member(hash, size, type=None)
+        left = size
+        for piece in pieces:
+            numbers.append(len(self._frames))
+            if isinstance(piece, FrameRef):
+                self._add_reference(piece)
+                left -= piece.size
+                continue
+            left -= len(piece)
+            self._pending = [piece]
+            self._pending_bytes = len(piece)
+            self._flush()
+        if left:
+            raise Corrupt(f"blob {hash}: not {size} bytes long")
+        return numbers
+
+    def _add_reference(self, ref: FrameRef) -> None:
+        ordinal = 0
+        if ref.pack is not None:
+            ordinal = self._types.setdefault(ref.pack, len(self._types) + 1)
+        self._frames.append(FRAME.pack(self._at, TARGET.size, ref.size, REFERENCE, ordinal))
+        self._at += self._out.write(TARGET.pack(ref.number, ref.offset))
 
     def add_salt(self) -> None:
         """Appends a random member, so that no other pack has the name of this one."""

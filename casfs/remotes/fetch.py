@@ -13,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 from casfs.backend import derived
+from casfs.backend.block_maps import MIN_BYTES
+from casfs.backend.capabilities import StagingChanges
 from casfs.backend.frame_mirror import create_mirror, mirror_path, remove_mirror
 from casfs.backend.lazy_packs import LazyPack, LazyRemote
 from casfs.backend.pack_files import PieceStream
@@ -24,7 +26,7 @@ from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
-from casfs.packs.layout import Member
+from casfs.packs.layout import REFERENCE, Member
 from casfs.remotes import purged
 from casfs.remotes.log import NODES
 from casfs.remotes.remote import Remote
@@ -278,11 +280,63 @@ class Missing:
                 if size - committed >= COMMIT_BYTES:
                     batch.commit()
                     committed = size
+            for name, number in self._changes():
+                batch.commit()  # what it may be compared with
+                staged_change = self._stage_change(name, number)
+                batch.put_staged(staged_change)
+                count = count + 1
+                size = size + staged_change.digest.size_bytes
+                progress(count, size)
+
+    def _changes(self) -> list[tuple[str, int]]:
+        """Returns the members that have blocks of others, in the order of their arrival."""
+        return [
+            (name, number)
+            for name in self._packs
+            for number in sorted(self._blobs.get(name, ()))
+            if self._is_change(name, number)
+        ]
+
+    def _is_change(self, pack: str, number: int) -> bool:
+        index = self._index(pack)
+        if index.member(number).size < MIN_BYTES:
+            return False
+        return any(index.frame(frame).codec == REFERENCE for frame in index.frames_of(number))
+
+    def _stage_change(self, pack: str, number: int) -> Staged:
+        """Stages such a member as its differences from what is stored of those others."""
+        blobs = self._store.blobs
+        size = self._member(pack, number).size
+        base = self._base(pack, number)
+        if base is not None and isinstance(blobs, StagingChanges):
+            staged = blobs.stage_change(self._stream(pack, number), size, base)
+            if staged is not None:
+                return staged
+        return blobs.stage(self._stream(pack, number))
+
+    def _base(self, pack: str, number: int) -> str | None:
+        """Returns the version before: the large member before it, else one of the newest pack to
+        which its own refers."""
+        index = self._index(pack)
+        earlier = [index.member(other) for other in range(number)]
+        if not any(member.size >= MIN_BYTES for member in earlier):
+            referred = index.referred_packs()
+            newest = [name for name in self._packs if name in referred][-1:]
+            indexes = [self._index(name) for name in newest]
+            earlier = [index.member(n) for index in indexes for n in range(index.members)]
+        hashes = [member.hash for member in earlier if member.size >= MIN_BYTES]
+        stored = self._store.blobs.info(hashes)
+        return next((hash for hash in reversed(hashes) if hash in stored), None)
+
+    def _stream(self, pack: str, number: int) -> BinaryIO:
+        # Verified at its end: of damaged bytes the stream raises before they are staged.
+        pieces: Any = PieceStream(self._reader(pack).pieces(number))
+        return io.BufferedReader(pieces)
 
     def _groups(self) -> Iterator[Callable[[], list[Staged]]]:
         """Yields the calls that stage all blobs, some of one pack each."""
         for name, members in self._blobs.items():
-            numbers = sorted(members)
+            numbers = sorted(number for number in members if not self._is_change(name, number))
             for start in range(0, len(numbers), STAGED_AT_ONCE):
                 yield partial(self._stage, name, numbers[start : start + STAGED_AT_ONCE])
 
@@ -299,10 +353,7 @@ class Missing:
                     digest = Digest(BlobHash(member.hash), len(data))
                     staged.append(stage(digest, data))
                 else:
-                    # Verified at its end: of damaged bytes the stream raises before they are staged
-                    pieces: Any = PieceStream(reader.pieces(number))
-                    stream = io.BufferedReader(pieces)
-                    staged.append(self._store.blobs.stage(stream))
+                    staged.append(self._store.blobs.stage(self._stream(pack, number)))
         except BaseException:
             discard(staged)
             raise

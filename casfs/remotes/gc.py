@@ -83,6 +83,10 @@ def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) ->
     position = remote.state.position()
     packs = {pack.name: pack for pack in remote.state.packs(LIVE)}
     doomed = purged.packs_with(remote, blobs.purged)
+    referred = {name: blobs.index(name).referred_packs() for name in packs if name not in doomed}
+    # What refers to a frame of a pack that goes at once goes with it, and its rest is copied.
+    while broken := {name for name, names in referred.items() if names & doomed} - doomed:
+        doomed |= broken
     reached, kept = _mark(remote, store, blobs=blobs, packs=packs, doomed=doomed)
     done = Collected(len(packs), purged=sorted(doomed))
     done.copied = sorted(doomed & reached.keys())
@@ -92,7 +96,10 @@ def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) ->
             done.orphaned.append(name)
         if MAX_GARBAGE <= share < 1:
             done.copied.append(name)
-    done.live = sorted(reached.keys() - packs.keys() - doomed)
+    needed = _referred(blobs, packs.keys() - doomed - {*done.orphaned})
+    done.orphaned = [name for name in done.orphaned if name not in needed]
+    done.copied = [name for name in done.copied if name not in needed]
+    done.live = sorted((reached.keys() | needed) - packs.keys() - doomed)
     done.deleted = sorted({*_expired(remote, set(done.live)), *doomed})
     known = remote.state.packs(LIVE, ORPHANED, PENDING)
     done.bytes = sum(pack.size for pack in known if pack.name in done.deleted)
@@ -136,6 +143,18 @@ def _mark(
         for name in new:
             index = blobs.index(name)
             roots |= {index.member(number).hash for number in range(index.members)}
+
+
+def _referred(blobs: RemoteBlobs, live: set[str]) -> set[str]:
+    """Returns the packs that hold frames to which those of live packs refer, and so on: what stays
+    in a live pack can be read, garbage too."""
+    needed: set[str] = set()
+    waiting = [*live]
+    while waiting:
+        new = blobs.index(waiting.pop()).referred_packs() - needed
+        needed |= new
+        waiting += new
+    return needed
 
 
 def _garbage(blobs: RemoteBlobs, pack: str, reached: Reached) -> float:

@@ -22,13 +22,14 @@ from casfs.backend.protocols import Head, HeadName, targets
 from casfs.errors import Conflict
 from casfs.exchange import arrivals
 from casfs.object_storage.retrying import parallel
-from casfs.packs.layout import TRAILER
+from casfs.packs.layout import TRAILER, FrameRef
 from casfs.packs.reader import read_index
 from casfs.packs.writer import PackWriter
 from casfs.remotes import heads, purged, push_plan
 from casfs.remotes.log import BLOBS, NODES, Entry, Pack, pack_key
 from casfs.remotes.push_plan import Item, Plan
 from casfs.remotes.remote import Remote
+from casfs.remotes.shared_blocks import Block, SharedBlocks, is_large
 from casfs.remotes.state import LIVE
 from casfs.store import tombstones
 from casfs.store.nodes.registry import HEADS as SCHEMAS
@@ -187,23 +188,30 @@ def _is_known(head: Head, there: dict[str, Any]) -> bool:
 
 def packers(store: Store, remote: Remote, plan: Plan) -> Iterator[Callable[[], Any]]:
     """Yields functions that make and upload a pack each."""
-    for kind, items in ((NODES, plan.nodes), (BLOBS, plan.blobs)):
+    large = [item for item in plan.blobs if is_large(item)]
+    shared = SharedBlocks(store, remote, large, plan.purged_there)
+    for group in shared.groups(large):
+        yield partial(_pack, store, remote, BLOBS, group, shared)
+    small = [item for item in plan.blobs if not is_large(item)]
+    for kind, items in ((NODES, plan.nodes), (BLOBS, small)):
         part: list[Item] = []
         held = 0
         for member in items:
             if part and held + member.size > PLAIN_BYTES[kind]:
-                yield partial(_pack, store, remote, kind, part)
+                yield partial(_pack, store, remote, kind, part, shared)
                 part = []
                 held = 0
             part.append(member)
             held += member.size
         if part:
-            yield partial(_pack, store, remote, kind, part)
+            yield partial(_pack, store, remote, kind, part, shared)
 
 
-def _pack(store: Store, remote: Remote, kind: str, items: list[Item]) -> tuple[Pack, list[Item]]:
+def _pack(
+    store: Store, remote: Remote, kind: str, items: list[Item], shared: SharedBlocks
+) -> tuple[Pack, list[Item]]:
     with _private(store, sum(member.size for member in items)) as out:
-        _write(store, out, items)
+        _write(store, out, items, shared)
         size = out.seek(0, os.SEEK_END)
         index = read_index(partial(_read_at, out), size)
         offset = size - TRAILER.size - len(index.data)
@@ -225,11 +233,16 @@ def _private(store: Store, size: int) -> Any:
     return tempfile.NamedTemporaryFile(dir=derived.staging_directory(store.blobs))
 
 
-def _write(store: Store, out: BinaryIO, items: list[Item]) -> None:
+def _write(store: Store, out: BinaryIO, items: list[Item], shared: SharedBlocks) -> None:
     writer = PackWriter(out)
     writer.add_salt()
-    contents = store.blobs.get_many(member.hash for member in items)
-    for (hash, size, type), data in zip(items, contents, strict=True):
+    large = [item for item in items if is_large(item)]
+    own: dict[Block, FrameRef] = {}
+    for item in large:
+        shared.add(writer, item, own)
+    small = [item for item in items if not is_large(item)]
+    contents = store.blobs.get_many(member.hash for member in small)
+    for (hash, size, type), data in zip(small, contents, strict=True):
         if data is not None or type is not None:
             writer.add(hash, store.get(hash) if data is None else data, type)
         else:

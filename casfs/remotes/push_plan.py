@@ -150,9 +150,22 @@ def _reuse(remote: Remote, plan: Plan) -> None:
         if PackIndex(name, pack.data or b"", pack.offset).members == count + 1:  # the random one
             places |= {hash: location for hash, location in nodes.items() if location.pack == name}
     places = {hash: location for hash, location in places.items() if location.pack not in doomed}
-    plan.reused = {location.pack for location in places.values()}
+    plan.reused = _sound(remote, plan.live, {location.pack for location in places.values()})
+    places = {hash: where for hash, where in places.items() if where.pack in plan.reused}
     plan.nodes = [node for node in plan.nodes if node.hash not in places]
     plan.blobs = [blob for blob in plan.blobs if blob.hash not in places]
+
+
+def _sound(remote: Remote, live: set[str], names: set[str]) -> set[str]:
+    """Returns those packs whose frames refer to packs that are live, or among them."""
+    packs = [remote.state.pack(name) for name in names]
+    referred = {
+        pack.name: PackIndex(pack.name, pack.data or b"", pack.offset).referred_packs()
+        for pack in packs
+    }
+    while unsound := {name for name in names if not referred[name] <= live | names}:
+        names = names - unsound
+    return names
 
 
 def drop_lost_packs(remote: Remote) -> None:

@@ -15,6 +15,7 @@ from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.packs.index import PackIndex
 from casfs.packs.layout import (
     ALIGNMENT,
+    BLOCK_BYTES,
     COUNTS,
     DICTIONARY,
     FRAME,
@@ -26,6 +27,7 @@ from casfs.packs.layout import (
     RAW,
     TRAILER,
     ZSTD,
+    FrameRef,
 )
 from casfs.packs.reader import PackReader, open_pack, read_index, verify
 from casfs.packs.writer import PackWriter
@@ -46,6 +48,59 @@ def made(blobs: Blobs, **options: bool | int) -> bytes:
     writer.finish()
     assert writer.size == len(out.getvalue())
     return out.getvalue()
+
+
+def with_blocks(blobs: list[list[bytes | FrameRef]], whole: list[bytes]) -> bytes:
+    out = io.BytesIO()
+    writer = PackWriter(out)
+    for blocks, data in zip(blobs, whole, strict=True):
+        writer.add_pieces(hash_bytes(data), len(data), blocks)
+    writer.finish()
+    return out.getvalue()
+
+
+def reader_among(packs: dict[str, bytes], name: str) -> PackReader:
+    data = packs[name]
+
+    def read_at(offset: int, size: int) -> bytes:
+        return data[offset : offset + size]
+
+    index = read_index(read_at, len(data))
+    return PackReader(index, read_at, open_other=lambda other: reader_among(packs, other))
+
+
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_blocks_and_references_to_them(data: st.DataObject) -> None:
+    kinds = [bytes([n]) * BLOCK_BYTES for n in range(5)]
+    chosen = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=9))
+    first = [kinds[n] for n in chosen]
+    one = with_blocks([first], [b"".join(first)])
+    name = read_index(lambda offset, size: one[offset : offset + size], len(one)).name
+    # Another pack has these blocks again, in any order, and some of its own.
+    again: list[bytes | FrameRef] = [b"own" + bytes(BLOCK_BYTES - 3)]
+    whole = [again[0]]
+    for _ in range(data.draw(st.integers(1, 9))):
+        number = data.draw(st.integers(0, len(first)))
+        half = data.draw(st.booleans()) * BLOCK_BYTES // 2
+        is_own = number == len(first)
+        again.append(
+            FrameRef(None if is_own else name, 0 if is_own else number, half, BLOCK_BYTES - half)
+        )
+        whole.append((again[0] if is_own else first[number])[half:])  # type: ignore[index]
+    content = b"".join(whole)  # type: ignore[arg-type]
+    two = with_blocks([[*again, b"tail"]], [content + b"tail"])
+    other = read_index(lambda offset, size: two[offset : offset + size], len(two)).name
+    reader = reader_among({name: one, other: two}, other)
+    assert reader.read(0) == content + b"tail"
+    assert list(verify(reader)) == []
+    has_references = any(isinstance(block, FrameRef) and block.pack for block in again)
+    assert reader.index.referred_packs() == ({name} if has_references else set())
+    # Without the other pack it is damage.
+    alone = PackReader(reader.index, lambda offset, size: two[offset : offset + size])
+    if has_references:
+        with pytest.raises(CorruptBlob, match="not here"):
+            alone.read(0)
 
 
 def with_dictionary(trained: bytes, blobs: Blobs) -> bytes:
