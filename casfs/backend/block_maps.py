@@ -13,8 +13,8 @@ source had, whole ones, the last filled up with zeros. Its trailer names the blo
 for, so no file is equal to it by chance: it goes with its blob when that is purged.
 
 A source is a file or a patch, never mapped itself, so a read looks at one map. Nothing refers to a
-patch but maps. The file of a source need not be that of a blob which something else still refers
-to: gc keeps sources as it keeps references.
+patch but maps. gc keeps sources as it keeps references, whatever else refers to them. Before a
+source is purged or quarantined, the blobs that have blocks of it become files.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from casfs.backend.protocols import Staged
@@ -37,6 +38,7 @@ from casfs.system.files import NEW_FILE, os_errors, read_up_to, write_all
 
 MIN_BYTES = 8 << 20  # a smaller blob is kept whole
 MAX_SOURCES = 64  # each is opened, and verified, by who reads the blob
+MAX_RUNS = 50_000  # of 12 bytes
 PIECE_BYTES = 4 << 20  # is compared at once; whole blocks
 MAGIC = b"\0casfs blocks\0\xe1\x5b\x07"
 PATCH_MAGIC = b"\0casfs patch\0\x92\x4c\xd8\x33"
@@ -87,29 +89,47 @@ class BlockMap(NamedTuple):
             raise CorruptBlob(f"blob {hash}: its block map is damaged")
         source_count, run_count, has_patch = COUNTS.unpack_from(body, len(MAGIC))
         start = len(MAGIC) + COUNTS.size
-        ends = range(start + HASH_BYTES, start + HASH_BYTES * (source_count + 1), HASH_BYTES)
-        sources = [body[end - HASH_BYTES : end].hex() for end in ends]
-        runs = [Run(*run) for run in RUN.iter_unpack(body[start + HASH_BYTES * source_count :])]
+        end = start + HASH_BYTES * source_count
+        sources = [
+            body[offset : offset + HASH_BYTES].hex() for offset in range(start, end, HASH_BYTES)
+        ]
+        runs = [Run(*run) for run in RUN.iter_unpack(body[end:])]
         blocks = sum(run.blocks for run in runs)
         is_whole = len(runs) == run_count and blocks == -(-size // BLOCK_BYTES)
         if not is_whole or any(run.source >= source_count for run in runs):
             raise CorruptBlob(f"blob {hash}: its block map is of another size")
         return cls(sources, runs, bool(has_patch))
 
-    def cut(self, first: int, count: int) -> Iterator[tuple[str, int, int]]:
-        """Yields (source, its first block, blocks) of `count` blocks from the block `first` on."""
-        begin = 0  # of the run
-        for run in self.runs:
-            start = max(first, begin)
-            end = min(first + count, begin + run.blocks)
-            if start < end:
-                yield self.sources[run.source], run.first + start - begin, end - start
-            begin += run.blocks
+    def cut(self, starts: list[int], first: int, count: int) -> Iterator[tuple[str, int, int]]:
+        """Yields (source, its first block, blocks) of `count` blocks from the block `first` on.
+        `starts`: as `self.starts` returns them."""
+        number = bisect_right(starts, first) - 1
+        end = first + count
+        while first < end:
+            run = self.runs[number]
+            inside = first - starts[number]
+            blocks = min(run.blocks - inside, end - first)
+            yield self.sources[run.source], run.first + inside, blocks
+            first += blocks
+            number += 1
+
+    def starts(self) -> list[int]:
+        """Returns the first block of each run."""
+        blocks = accumulate((run.blocks for run in self.runs), initial=0)
+        return list(blocks)[:-1]
 
 
 def is_map(data: bytes) -> bool:
     """Whether what is in the row of a large plain blob is a map."""
     return data.startswith(MAGIC)
+
+
+def source_keys(data: bytes) -> set[bytes]:
+    """Returns the keys of the sources of an encoded map, which is not decoded for that."""
+    (count, _, _) = COUNTS.unpack_from(data, len(MAGIC))
+    start = len(MAGIC) + COUNTS.size
+    ends = range(start, min(start + count * HASH_BYTES, len(data) - HASH_BYTES), HASH_BYTES)
+    return {data[offset : offset + HASH_BYTES] for offset in ends}
 
 
 def _check(hash: str, body: bytes) -> bytes:
@@ -131,20 +151,15 @@ class MappedBlob(io.RawIOBase):
         self.block_map = block_map
         self._hash = hash
         self._position = 0
-        self._starts: list[int] = []  # the first block of each run
+        self._starts = block_map.starts()
         self._sources: list[_Source] = []
-        blocks = 0
-        for run in block_map.runs:
-            self._starts.append(blocks)
-            blocks += run.blocks
         try:
-            for hash in block_map.sources:
-                with open_source(hash) as source:
+            for source_hash in block_map.sources:
+                with open_source(source_hash) as source:
                     self._sources.append(_Source.of(source))
         except BaseException:
             self.close()
             raise
-        self._times = self._source_times()
 
     def extent(self, offset: int, size: int) -> tuple[int, int, int]:
         """Returns the descriptor of the file that has the bytes from `offset` on (-1: it is in
@@ -173,12 +188,16 @@ class MappedBlob(io.RawIOBase):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def changed(self) -> bool:
-        """Whether a source was written to since it was verified."""
-        return self._source_times() != self._times
+        """Whether a source was written to, or moved, since it was verified."""
+        return any(source.stamp != _stamp(source.fd) for source in self._sources)
 
-    def _source_times(self) -> list[tuple[int, int]]:
-        stats = [os.fstat(source.fd) for source in self._sources if source.fd >= 0]
-        return [(stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats]
+    def is_cut(self) -> bool:
+        """Whether a source has become shorter."""
+        return any(source.stamp[:1] > _stamp(source.fd)[:1] for source in self._sources)
+
+    def held_bytes(self) -> int:
+        """Returns how many bytes of sources are in memory."""
+        return sum(len(source.data) for source in self._sources)
 
     def readable(self) -> bool:
         return True
@@ -220,12 +239,14 @@ class _Source(NamedTuple):
 
     fd: int
     data: bytes
+    stamp: tuple[int, ...]  # of its file when it was opened: size, mtime, ctime
 
     @classmethod
     def of(cls, source: BinaryIO) -> Self:
         if isinstance(source, io.BytesIO):
-            return cls(-1, source.getvalue())
-        return cls(os.dup(source.fileno()), b"")
+            return cls(-1, source.getvalue(), stamp=())
+        fd = os.dup(source.fileno())
+        return cls(fd, b"", stamp=_stamp(fd))
 
     def pread(self, count: int, offset: int) -> bytes:
         if self.fd < 0:
@@ -233,11 +254,18 @@ class _Source(NamedTuple):
         return os.pread(self.fd, count, offset)
 
 
+def _stamp(fd: int) -> tuple[int, ...]:
+    if fd < 0:
+        return ()
+    seen = os.fstat(fd)
+    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
 # -- making -----------------------------------------------------------------------------------
 
 
 class _TooDifferent(Exception):
-    """More than half of the blocks have changed."""
+    """More than half of the blocks have changed, or the version before cannot be read."""
 
 
 @dataclass(slots=True)
@@ -283,7 +311,7 @@ class _Patch:
 
 
 def stage_change(
-    source: BinaryIO, size: int, base: str, before: BinaryIO, temp: str
+    source: BinaryIO, size: int, *, base: str, before: BinaryIO, temp: str
 ) -> Staged | None:
     """Hashes `source`, of `size` bytes or so, and stages what it has other than `base`; None where
     a map is not worth it. `before`: the blob `base`, open at its start; `temp`: the name of a
@@ -292,10 +320,14 @@ def stage_change(
     staged = None
     try:
         digest, runs = _compare(source, before, patch)
-        inner = before.block_map if isinstance(before, MappedBlob) else None
         own = patch.finish(digest.hash) if patch.blocks else None
-        block_map = _composed(base, inner, own=own and own.digest.hash, runs=runs)
-        if digest.size_bytes >= MIN_BYTES and len(block_map.sources) <= MAX_SOURCES:
+        inner = before.block_map if isinstance(before, MappedBlob) else None
+        own_hash = None if own is None else own.digest.hash
+        block_map = _composed(base, inner, own=own_hash, runs=runs)
+        is_short = len(block_map.sources) <= MAX_SOURCES and len(block_map.runs) <= MAX_RUNS
+        # A blob that has a block of itself could never be read: it is one that was lost here.
+        is_other = digest.hash not in block_map.sources
+        if digest.size_bytes >= MIN_BYTES and is_short and is_other:
             encoded = block_map.encode(digest.hash)
             staged = Staged(digest, data=None, block_map=encoded, patch=own)
     except _TooDifferent:
@@ -312,14 +344,18 @@ def _compare(
     hasher = Hasher(max_threads=Hasher.AUTO)
     size = 0
     runs: list[tuple[bool, int, int]] = []
-    while piece := read_up_to(source, PIECE_BYTES):
+    is_last = False
+    while not is_last:
         interruption.check()
+        piece = read_up_to(source, PIECE_BYTES)
+        # A file may grow: what comes behind a piece that was cut would not begin with a block.
+        is_last = len(piece) < PIECE_BYTES
         hasher.update(piece)
-        old = read_up_to(before, len(piece))
+        old = _base_piece(before, len(piece))
         first = size // BLOCK_BYTES
         size += len(piece)
         # Nearly all pieces are equal, and one comparison of a piece is cheaper than 64 of blocks.
-        if piece == old and len(piece) % BLOCK_BYTES == 0:
+        if piece and piece == old and len(piece) % BLOCK_BYTES == 0:
             _extend(runs, (True, first, len(piece) // BLOCK_BYTES))
             continue
         for start in range(0, len(piece), BLOCK_BYTES):
@@ -331,6 +367,13 @@ def _compare(
                 _extend(runs, (False, patch.blocks, 1))
                 patch.add(block)
     return Digest(BlobHash(hasher.hexdigest()), size), runs
+
+
+def _base_piece(before: BinaryIO, count: int) -> bytes:
+    try:
+        return read_up_to(before, count)
+    except (OSError, CorruptBlob):  # a fault of the version before is none of this one
+        raise _TooDifferent from None
 
 
 def _extend(runs: list[tuple[bool, int, int]], run: tuple[bool, int, int]) -> None:
@@ -347,6 +390,7 @@ def _composed(
     """Returns the map of those runs. `inner`: the map of `base`, whose sources stand in for it;
     `own`: the patch."""
     pieces: list[tuple[str, int, int]] = []
+    starts = [] if inner is None else inner.starts()
     for in_base, first, count in runs:
         if not in_base:
             assert own is not None  # it has this block
@@ -354,7 +398,7 @@ def _composed(
         elif inner is None:
             pieces.append((base, first, count))
         else:
-            pieces += inner.cut(first, count)
+            pieces += inner.cut(starts, first, count)
     sources = [source for source in dict.fromkeys(piece[0] for piece in pieces) if source != own]
     sources += [] if own is None else [own]
     numbers = {source: number for number, source in enumerate(sources)}

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit, error_copy
-from casfs.backend.mapped_rows import sources_of, with_patches, without_purged
+from casfs.backend.mapped_rows import place_patches, sources_of, with_patches
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
@@ -149,7 +149,7 @@ class DiskBackend:
 
     def _publish(self, publication: Publication, db: Connection) -> set[str]:
         batch, swaps, require, local = publication
-        batch = without_purged(db, batch)
+        batch = place_patches(db, batch)
         now_s = int(time.time())
         at_ms = now_ms()
         # Not of `require`: what is required loses the mark of a local blob, and a source of blocks

@@ -15,12 +15,13 @@ from casfs.backend.block_maps import (
     BlockMap,
     MappedBlob,
     is_map,
+    source_keys,
     stage_change,
 )
 from casfs.backend.capabilities import IN_REMOTE, PackPlace
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.mapped_rows import MAPPED_AMONG, UNMAP, maps
+from casfs.backend.mapped_rows import MAPPED_AMONG, UNMAP, maps, users
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, Place
 from casfs.backend.protocols import (
@@ -42,7 +43,7 @@ from casfs.backend.sqlite_statements import (
     rows_in,
 )
 from casfs.digest import BlobHash, Digest, hash_bytes, hash_stream
-from casfs.errors import Corrupt, CorruptBlob, NotFound, Purged
+from casfs.errors import CasfsError, Corrupt, CorruptBlob, NotFound, Purged
 from casfs.packs.index import PackIndex
 from casfs.system import interruption
 
@@ -57,6 +58,7 @@ PLACES = """
 SELECT b.hash, b.pack, b.member, p.name, p.size, p.kind, b.size, b.type IS NOT NULL
 FROM blobs b JOIN packs p ON p.id = b.pack WHERE b.hash IN
 """
+FILES_AMONG = f"SELECT hash FROM blobs WHERE {IS_FILE} AND hash IN"
 THAW = "UPDATE blobs SET pack = NULL, member = NULL WHERE hash = ? AND pack = ? AND member = ?"
 ROW = "SELECT size, type, data, pack, member FROM blobs WHERE hash = ?"
 # `data` may be text in a damaged row.
@@ -105,14 +107,27 @@ class DiskBlobs(DiskPurging):
         return self._objects.stage_bytes(digest, data)
 
     def stage_change(self, source: BinaryIO, size: int, base: str) -> Staged | None:
-        with suppress(NotFound, CorruptBlob, Purged):
-            row = self._row(base)
-            # Of one that is elsewhere, or in a cold pack, the bytes would be brought for this.
-            is_here = row.location is None and (row.data is None or row.is_mapped)
-            if row.type is None and min(size, row.size) >= MIN_BYTES and is_here:
-                with self.open(base) as before:
-                    temp = self._objects.staging.new_name()
-                    return stage_change(source, size, base=base, before=before, temp=temp)
+        before = self._open_base(base) if size >= MIN_BYTES else None
+        if before is None:
+            return None
+        with before:
+            temp = self._objects.staging.new_name()
+            return stage_change(source, size, base=base, before=before, temp=temp)
+
+    def _open_base(self, hash: str) -> BinaryIO | None:
+        """Opens a blob that others may have blocks of; None where it cannot be read, or is in a
+        pack or a remote, from where it would be brought for this."""
+        with suppress(CasfsError):
+            row = self._row(hash)
+            if row.type is not None or row.size < MIN_BYTES:
+                return None
+            files = {key_of(hash)}
+            if row.is_mapped and row.data is not None:
+                files = source_keys(row.data)
+            with self._db.read() as db:
+                are_here = len(rows_in(db, FILES_AMONG, list(files))) == len(files)
+            if are_here:
+                return self.open(hash)
         return None
 
     def block_maps(self, hashes: Collection[str] | None) -> dict[str, BlockMap]:
@@ -171,23 +186,54 @@ class DiskBlobs(DiskPurging):
         block_map = BlockMap.decode(hash, row.size, row.data)
         try:
             mapped = MappedBlob(hash, row.size, block_map, self._open_source)
-        except (NotFound, Purged) as error:
-            if self._row(hash) != row:  # it was unmapped meanwhile
+        except (NotFound, Purged, CorruptBlob) as error:
+            if self._row(hash) != row:  # it became a file meanwhile
                 return self.open(hash)
-            raise CorruptBlob(f"blob {hash}: some of its blocks are missing: {error}") from None
+            return self._open_unverified(hash, row, block_map, error)
+        if self._row(hash) != row:  # a source may have been another one by then
+            mapped.close()
+            return self.open(hash)
         return cast(BinaryIO, mapped)
 
     def _open_source(self, hash: str) -> BinaryIO:
-        # Not the substitute of one that was purged: it has other blocks.
-        if is_purge_mark(self._row(hash).data or b""):
-            raise Purged(f"blob {hash}: its content was purged")
+        row = self._row(hash)
+        # Not the substitute of one that was purged, which has other blocks.
+        if row.is_mapped or is_purge_mark(row.data or b""):
+            raise NotFound(f"blob {hash} is not what it was")
         return self.open(hash)
 
-    def unmap(self, hash: str) -> None:
+    def _open_unverified(
+        self, hash: str, row: _Row, block_map: BlockMap, reason: CasfsError
+    ) -> BinaryIO:
+        """Opens a mapped blob one of whose sources is damaged, perhaps not in a block of it: so the
+        bytes of the blob are verified. Raises CorruptBlob."""
+        try:
+            mapped = MappedBlob(hash, row.size, block_map, self._objects.open_unverified)
+        except NotFound:
+            raise CorruptBlob(f"blob {hash} has blocks of another: {reason}") from None
+        source = cast(BinaryIO, mapped)
+        if hash_stream(source, interruption.check).hash != hash:
+            mapped.close()
+            raise CorruptBlob(f"blob {hash} has blocks of another: {reason}")
+        source.seek(0)
+        return source
+
+    def release(self, hashes: Collection[str]) -> None:
+        for hash in hashes:
+            try:
+                with suppress(NotFound):  # gc deleted it meanwhile
+                    row = self._row(hash)
+                    if row.is_mapped:
+                        with self._open_mapped(hash, row) as source:
+                            self._make_file(hash, row.size, source, UNMAP, values=(key_of(hash),))
+            except CorruptBlob:
+                self.quarantine(hash)
+
+    def thaw(self, hash: str) -> None:
+        """Makes a blob of a pack a file, however short it is."""
         row = self._row(hash)
-        if row.is_mapped:
-            with self._open_mapped(hash, row) as source:
-                self._make_file(hash, row.size, source, UNMAP, (key_of(hash),))
+        if row.location is not None:
+            self._take_from_pack(hash, row)
 
     def _check_moved(self, hash: str) -> None:
         """Raises NotFound where a missing file is still the place of a blob."""
@@ -266,10 +312,11 @@ class DiskBlobs(DiskPurging):
         with self._packs.moving(hash, location):
             if self._row(hash).location == location:  # else another process has
                 source = self._packs.stream(hash, location)
-                self._make_file(hash, row.size, source, THAW, (key_of(hash), *location))
+                values = key_of(hash), *location
+                self._make_file(hash, row.size, source, THAW, values=values)
 
     def _make_file(
-        self, hash: str, size: int, source: BinaryIO, statement: str, values: tuple[Any, ...]
+        self, hash: str, size: int, source: BinaryIO, statement: str, *, values: tuple[Any, ...]
     ) -> None:
         """Makes a blob a file. `statement`, with its `values`: has its row name that."""
         staged = self._objects.stage(source)
@@ -389,7 +436,6 @@ class DiskBlobs(DiskPurging):
                     return
                 self._packs.verify(hash, row.size, row.location)
             elif row.is_mapped:
-                self._verify_sources(hash)
                 with self._open_mapped(hash, row) as source:
                     if hash_stream(source, interruption.check) != Digest(BlobHash(hash), row.size):
                         raise CorruptBlob(f"blob {hash}: its blocks do not hash to its name")
@@ -405,17 +451,11 @@ class DiskBlobs(DiskPurging):
                 raise
             self.verify(hash)  # it was moved meanwhile
 
-    def _verify_sources(self, hash: str) -> None:
-        """Raises Corrupt, not CorruptBlob, for a damaged source of a mapped blob: the map itself is
-        right once that is replaced."""
-        for block_map in self.block_maps([hash]).values():
-            for source in block_map.sources:
-                try:
-                    self.verify(source)
-                except CorruptBlob as error:
-                    raise Corrupt(f"blob {hash} has blocks of another: {error}") from None
-
     def quarantine(self, hash: str) -> None:
+        with self._db.read() as db:
+            waiting = users(db, [hash])
+        self.release(waiting)
+
         def move(db: Connection) -> None:
             key = key_of(hash)
             row = db.execute(DAMAGED_ROW, (key,)).fetchone()

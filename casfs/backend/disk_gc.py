@@ -21,18 +21,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from casfs.backend.block_maps import IS_MAPPED, STORED_BYTES, BlockMap
+from casfs.backend.block_maps import IS_MAPPED, STORED_BYTES, source_keys
+from casfs.backend.mapped_rows import MAPPED_AMONG
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, rows_in, type_of
-from casfs.errors import Conflict, CorruptBlob
+from casfs.errors import Conflict
 from casfs.system.files import os_errors
 from casfs.system.locks import lock_file
 
-# Id, hash, size as stored, type's hash, whether it is a file, size and block map of a mapped blob.
-Row = tuple[int, bytes, int, bytes | None, int, int, bytes | None]
+# Id, hash, size as stored, type's hash, whether it is a file, and whether it is mapped.
+Row = tuple[int, bytes, int, bytes | None, int, int]
 KINDS = (  # in the order of their deletion; `+`: scanned in the order of ids
     "+b.type IS NOT NULL",
     f"+b.type IS NULL AND {IS_MAPPED}",
@@ -87,12 +88,15 @@ class MarkSweep:
             rows = rows_in(db, f"{SELECT} WHERE b.hash IN", keys)
         marked = [row for row in rows if self._mark_row(row)]
         nodes = [row[1].hex() for row in marked if row[3] is not None]
+        mapped = [row[1] for row in marked if row[5]]
+        return nodes + (self._mark_sources(mapped) if mapped else [])
+
+    def _mark_sources(self, mapped: list[bytes]) -> list[str]:
         sources: set[str] = set()
-        for _, key, *_, size, block_map in marked:
-            if block_map is not None:
-                with suppress(CorruptBlob):  # fsck's business
-                    sources.update(BlockMap.decode(key.hex(), size, block_map).sources)
-        return nodes + (self.mark(sources) if sources else [])
+        with self._db.read() as db:
+            for _, _, data in rows_in(db, MAPPED_AMONG, mapped):
+                sources.update(key.hex() for key in source_keys(data))
+        return self.mark(sources)
 
     def _mark_row(self, row: Row) -> bool:
         """Marks a row; returns False where it needs no marking, or is marked."""
@@ -204,8 +208,7 @@ def _has_file(db: Connection, hash: str) -> bool:
 
 
 SELECT = (
-    f"SELECT b.id, b.hash, {STORED_BYTES}, t.hash, {IS_FILE}, b.size,"
-    f" CASE WHEN {IS_MAPPED} THEN data END"
+    f"SELECT b.id, b.hash, {STORED_BYTES}, t.hash, {IS_FILE}, {IS_MAPPED}"
     " FROM blobs b LEFT JOIN types t ON t.id = b.type"
 )
 OUTSIDE = f"""

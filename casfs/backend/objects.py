@@ -217,6 +217,10 @@ class Objects:
             raise
         return source
 
+    def open_unverified(self, hash: str) -> BinaryIO:
+        """Opens the file of a blob as it is. Raises NotFound, CorruptBlob (no file), Failed."""
+        return os.fdopen(self._open(hash), "rb", buffering=0)
+
     def content(self, hash: str, size: int = FIRST_READ_BYTES - 1) -> bytes | None:
         """Returns the verified bytes of a blob's file; None when it is large. `size` is a hint."""
         fd = self._open(hash)

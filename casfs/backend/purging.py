@@ -9,13 +9,12 @@ from typing import BinaryIO
 
 from casfs.backend.disk_metadata import DiskMetadata
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.mapped_rows import purged_with
+from casfs.backend.mapped_rows import doom_patches, patches_of, users
 from casfs.backend.protocols import Purge, Swap
 from casfs.backend.purge_marks import AWAITED_MARK, IS_PURGED, purge_mark
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import (
     key_of,
-    keys_of,
     record_touched,
     rows_in,
     swap,
@@ -46,21 +45,21 @@ class DiskPurging(DiskMetadata):
         hashes = {purge.hash for purge in purges}
         while True:
             with self._db.write(erasing=True) as db:
-                patches, users = purged_with(db, hashes)
-                if not users:
+                patches = patches_of(db, hashes)
+                waiting = users(db, patches | hashes) - hashes
+                if not waiting:
                     _purge(db, purges, swaps)
-                    db.executemany("DELETE FROM blobs WHERE hash = ?", list(zip(keys_of(patches))))
+                    doom_patches(db, patches - hashes)
                     break
             # Blobs that have blocks of what goes: they get files of their own first.
-            for user in users:
-                self.unmap(user)
+            self.release(waiting)
         if all(purge.is_new for purge in purges):
             return True  # there were no bytes
-        self.erase(gone=patches)
+        self.erase()
         return self._db.shrink()
 
-    def unmap(self, hash: str) -> None:
-        """Makes a mapped blob a file; does nothing where it is none. Raises CorruptBlob."""
+    def release(self, hashes: Collection[str]) -> None:
+        """Makes mapped blobs files; those that are damaged are quarantined."""
         raise NotImplementedError
 
     def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:

@@ -46,6 +46,10 @@ CREATE TABLE IF NOT EXISTS moves (
   at INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs(pack, member) WHERE pack IS NOT NULL;
+CREATE TABLE IF NOT EXISTS patches (
+  hash BLOB PRIMARY KEY, blob BLOB NOT NULL, purged INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS patches_by_blob ON patches(blob);
 CREATE INDEX IF NOT EXISTS mapped_blobs ON blobs(id) WHERE {IS_MAPPED};
 """
 

@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from casfs.backend.capabilities import Progress
 from casfs.backend.disk_blobs import DiskBlobs
+from casfs.backend.mapped_rows import DELETED_PATCHES, FORGET_PATCH
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import SUFFIX, PackFiles
 from casfs.backend.protocols import FILE_MIN_BYTES, Total
@@ -54,6 +55,7 @@ SELECT id, hex(name), kind, size, (SELECT count(*) FROM blobs WHERE pack = p.id)
 WHERE kind != 'remote' ORDER BY id
 """
 EMPTY = "SELECT id FROM packs p WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE pack = p.id)"
+PATCHES = "SELECT hash FROM patches WHERE hash IN"
 NOT_HOT = f"""
 SELECT b.pack, b.member, b.hash, b.size FROM blobs b JOIN packs p ON p.id = b.pack
 WHERE p.kind != '{HOT}' AND b.hash IN
@@ -153,15 +155,16 @@ class Tiers:
         with self._db.read() as db:
             rows = rows_in(db, NOT_HOT, [bytes.fromhex(hash) for hash in hashes])
         blobs = [(key.hex(), size) for *_, key, size in sorted(rows)]  # as they lie in the packs
-        done = self.move(
-            [blob for blob in blobs if blob[1] <= FILE_MIN_BYTES], HOT, progress=progress
-        )
-        for hash, size in blobs:
-            if size > FILE_MIN_BYTES:
-                self._blobs.open(hash).close()  # makes it a file
-                done.blobs = done.blobs + 1
-                done.bytes = done.bytes + size
-                progress(done.blobs, done.bytes)
+        # Images show blocks of patches, and gc punches out of a hot pack what has no row any more.
+        with self._db.read() as db:
+            patches = {key.hex() for (key,) in rows_in(db, PATCHES, [row[2] for row in rows])}
+        files = [blob for blob in blobs if blob[1] > FILE_MIN_BYTES or blob[0] in patches]
+        done = self.move([blob for blob in blobs if blob not in files], HOT, progress=progress)
+        for hash, size in files:
+            self._blobs.thaw(hash)
+            done.blobs = done.blobs + 1
+            done.bytes = done.bytes + size
+            progress(done.blobs, done.bytes)
         return done
 
     def room(self) -> dict[str, Total]:
@@ -184,16 +187,15 @@ class Tiers:
         *,
         purged_only: bool = False,
         all_garbage: bool = False,
-        gone: Collection[str] = (),
         attempts: int = 5,
     ) -> None:
         """Frees the room of members that have no row, and removes the packs without any other
-        member; erases what is left of purged blobs, and of those in `gone`, which have no row.
-        `purged_only`: nothing but that; `all_garbage`: also of every other member without a
-        row."""
+        member; erases what is left of purged blobs and of their patches. `purged_only`: nothing
+        but that; `all_garbage`: also of every other member without a row."""
         with self._db.read() as db:
             purged = [key for (key,) in db.execute(f"SELECT hash FROM blobs WHERE {IS_PURGED}")]
-            purged += [bytes.fromhex(hash) for hash in gone]
+            deleted_patches = db.execute(DELETED_PATCHES).fetchall()
+            purged += [key for key, is_purged in deleted_patches if is_purged]
             packs = db.execute(LOCAL_PACKS).fetchall()
         if purged:
             self._erase_outside_packs(purged)
@@ -225,14 +227,28 @@ class Tiers:
         if purged_only and left.intersection([*doomed[HOT], *doomed[COLD]]):
             if attempts > 1:  # another process may just move the same blobs
                 time.sleep(RETRY_S)
-                self.tidy(
-                    purged_only=True, all_garbage=all_garbage, gone=gone, attempts=attempts - 1
-                )
+                self.tidy(purged_only=True, all_garbage=all_garbage, attempts=attempts - 1)
                 return
             raise Corrupt(
                 "what was purged is still in a pack that has damaged blobs: repair them by"
                 " `casfs fsck`, then run `casfs gc`"
             )
+
+        self._forget_patches([key for key, _ in deleted_patches])
+
+    def _forget_patches(self, keys: list[bytes]) -> None:
+        """Forgets whose patches were that are in no pack and no file any more."""
+        left: set[bytes] = set()
+        with self._db.read() as db:
+            packs = db.execute(LOCAL_PACKS).fetchall() if keys else []
+        for id, *_ in packs:
+            with suppress(NotFound, Corrupt):  # fsck's business
+                data = self._packs.reader(id).index.data
+                left.update(key for key in keys if key in data)
+        with self._db.write() as db:
+            for key in keys:
+                if key not in left and not self._objects.path(key.hex()).exists():
+                    db.execute(FORGET_PATCH, (key,))
 
     def _erase_outside_packs(self, purged: list[bytes]) -> None:
         """Deletes purged blobs' own files, also quarantined ones, and their frames in mirrors of

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any, cast
 
 from casfs import canonical
-from casfs.backend.block_maps import MIN_BYTES
-from casfs.backend.capabilities import StagingChanges
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, BlobInfo
 from casfs.digest import NodeHash
@@ -46,8 +44,6 @@ def check_blob(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
 
 def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
     try:
-        if missing := _missing_sources(store, hash, info):
-            return missing
         repairable(store.blobs).verify(hash)
         if info.type is not None:
             return list(_check_node(store, cast(NodeHash, hash), info.type))
@@ -60,18 +56,6 @@ def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
     except CasfsError as error:
         return [Fault("unreadable", hash, str(error))]
     return []
-
-
-def _missing_sources(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
-    """Returns a fault for each source of a mapped blob that is not stored."""
-    if info.size < MIN_BYTES or not isinstance(store.blobs, StagingChanges):
-        return []
-    sources = {source for map in store.blobs.block_maps([hash]).values() for source in map.sources}
-    missing = sources - store.blobs.info(sources).keys()
-    return [
-        Fault("missing", source, f"{hash} has blocks of {source}, which is missing")
-        for source in sorted(missing)
-    ]
 
 
 def _check_purged(store: Store, hash: str, substitute: str | None) -> list[Fault]:

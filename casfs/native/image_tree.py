@@ -251,7 +251,8 @@ class ImageTree:
         location = blobs.places([hash]).get(hash)
         if location is not None:
             content = self._packed(hash, location)
-            assert isinstance(content, Extent)  # neither a node nor in a remote
+            if not isinstance(content, Extent):
+                raise Corrupt(f"blob {hash}, of which a file has blocks, is in a remote only")
             return content
         info = blobs.info([hash]).get(hash)
         if info is None:

@@ -219,7 +219,8 @@ def _lock(name: str) -> str:
 
 
 def _is_usable(path: Path) -> bool:
-    """Sets the time of last use, the mtime. Returns False where it, or a pack, is missing."""
+    """Sets the time of last use, the mtime. Returns False where it, or one of
+    its devices, is missing."""
     try:
         os.utime(path)
         with path.open("rb") as image:
@@ -239,12 +240,13 @@ def _hot(store: Store, root: DatedTree, action: Callable[[], Made]) -> Made:
     except Cold:
         if isinstance(store.backend, Tiered):
             files = [entry for _, entry in tree.walk(store, root.tree) if isinstance(entry, File)]
-            assert isinstance(store.blobs, Packed)
             hashes: set[str] = {file.digest.hash for file in files}
-            if isinstance(store.blobs, StagingChanges):
-                for block_map in store.blobs.block_maps(hashes).values():
+            blobs = store.whole.blobs  # patches are hidden
+            assert isinstance(blobs, Packed)
+            if isinstance(blobs, StagingChanges):
+                for block_map in blobs.block_maps(hashes).values():
                     hashes.update(block_map.sources)
-            places = store.blobs.places(hashes)
+            places = blobs.places(hashes)
             cold = {hash for hash, location in places.items() if location.offset is None}
             store.backend.tiers.warm(cold)
     return action()

@@ -1,6 +1,7 @@
 """A store: one root, opened by any number of processes at once.
 
-    format        "casfs 4", written last by `init`; any other version is refused
+    format        "casfs 5", written last by `init`; a store of "casfs 4" becomes one when it is
+                  opened, any other version is refused
     store.db, objects/, packs/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
     live/         output and tool calls of programs that run now (`casfs.threads.live_output`)
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
     from casfs import payloads
     from casfs.store.write_batch import Batch
 
-FORMAT = "casfs 4"
-SHARED_FORMAT = "casfs 4 shared"  # a machine's directory of a shared store
+FORMAT = "casfs 5"
+SHARED_FORMAT = "casfs 5 shared"  # a machine's directory of a shared store
+# Only tables of `store.db` were added since.
+BEFORE = {"casfs 4": FORMAT, "casfs 4 shared": SHARED_FORMAT}
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
 SHARED_MEMORY = Path("/dev/shm")
@@ -154,6 +157,7 @@ class Store:
             raise NotFound(f"no store at {root}; make one with `casfs init`") from None
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
+        store_format = _upgraded(root, store_format)
         if store_format == SHARED_FORMAT:
             shared_backend = _postgres("backend").PostgresBackend.open(root)
             return cls(shared_backend, root)
@@ -425,11 +429,23 @@ def _checked_format(root: Path, format: str = FORMAT) -> str | None:
     # Another program's file of this name may hold any bytes, and must be refused like a version.
     content = (root / FORMAT_FILE).read_bytes()
     store_format = content.strip().decode("ascii", "replace")
+    store_format = BEFORE.get(store_format, store_format)
     if store_format not in (FORMAT, SHARED_FORMAT):
         raise _unreadable(root, store_format)
     if store_format != format:
         raise Refused(f"{root} has format {store_format!r}, not {format!r}; give another --store")
     return store_format
+
+
+def _upgraded(root: Path, store_format: str) -> str:
+    """Returns the format of a store, after one of the version before was made one of this."""
+    new = BEFORE.get(store_format)
+    if new is None:
+        return store_format
+    with _os_errors(root):
+        DiskBackend.create(root)
+        _write_format(root, new)
+    return new
 
 
 def _unreadable(root: Path, format: str) -> Refused:

@@ -11,21 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from casfs.backend.block_maps import BLOCK_BYTES, MIN_BYTES, BlockMap, Run
+from casfs.backend.block_maps import MAX_RUNS, MIN_BYTES, BlockMap, Run
 from casfs.backend.derived import total_stored
 from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import discard
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, NotFound, Purged
 from casfs.maintenance import fsck, gc
+from casfs.packs.layout import BLOCK_BYTES
+from casfs.packs.reader import open_pack
 from casfs.store import tombstones
 from casfs.store.store import Store
 from casfs.store.tombstones import Tombstone
-from tests.support.block_maps import FIRST, changed, put_change, stage_change
+from tests.support.block_maps import FIRST, changed, is_mapped, put_change, stage_change
 from tests.support.helpers import private_files, set_head
 from tests.support.maintenance import age, sql
 from tests.support.new_store import init_store
-from tests.support.packs import backend, files, freeze
+from tests.support.packs import backend, files, freeze, packs
 
 
 @pytest.fixture
@@ -113,6 +115,36 @@ def test_what_differs_too_much_or_is_short_is_kept_whole(store: Store) -> None:
     assert stage_change(store, FIRST, store.put(b"short").hash) is None
     assert stage_change(store, FIRST, Digest.of(b"absent").hash) is None
     assert private_files(store.root) == []
+
+
+def test_what_grows_while_it_is_read_is_what_was_read(store: Store) -> None:
+    class Growing(io.BytesIO):
+        """More is there after its end was seen."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            if not data:
+                position = self.tell()
+                self.write(b"more" * 5000)
+                self.seek(position)
+            return data
+
+    first = store.put(FIRST).hash
+    data = FIRST + b"tail" * 15000
+    staged = backend(store).blobs.stage_change(Growing(data), len(data), first)
+    assert staged is not None
+    assert staged.digest == Digest.of(data)
+    backend(store).publish([staged])
+    check(store, staged.digest.hash, data)
+
+
+def test_any_part_of_a_map_can_be_cut() -> None:
+    count = 2 * MAX_RUNS
+    runs = [Run(number % 2, number, 1) for number in range(count)]
+    block_map = BlockMap(["ab" * 32, "cd" * 32], runs, False)
+    starts = block_map.starts()
+    cut = [piece for first in range(0, count, 5) for piece in block_map.cut(starts, first, 5)]
+    assert cut == [(block_map.sources[run.source], run.first, run.blocks) for run in runs]
 
 
 def test_a_map_of_too_many_sources_is_not_made(
@@ -246,7 +278,10 @@ def test_cold_sources_are_read(store: Store) -> None:
     assert files(store) == []
     check(store, second, data)
     assert store.get(first) == FIRST
-    assert stage_change(store, changed(data, 2), second) is not None
+    freeze(store)
+    # Nothing is brought back for a comparison.
+    assert stage_change(store, changed(data, 2), second) is None
+    assert files(store) == []
 
 
 # -- purges -------------------------------------------------------------------------------------
@@ -305,39 +340,191 @@ def test_a_change_of_what_was_purged_meanwhile_is_refused(store: Store) -> None:
     staged = stage_change(store, changed(FIRST, 1), first)
     assert staged is not None
     purge(store, first, len(FIRST))
-    with pytest.raises(NotFound, match="purged meanwhile"):
+    with pytest.raises(NotFound, match="try again"):
         backend(store).publish([staged])
     discard([staged])
+
+
+def test_of_a_purged_change_nothing_is_left_after_its_base_was_purged(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    purge(store, first, len(FIRST))
+    assert store.get(second) == data
+    purge(store, second, len(data))
+    assert not is_on_disk(store, data[BLOCK_BYTES : 2 * BLOCK_BYTES])
+    assert sql(store, "SELECT * FROM patches") == []
+
+
+def test_of_a_change_that_is_gone_nothing_is_left_after_its_purge(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1, 5)
+    second = put_change(store, data, first)
+    later = changed(data, 5, seed=7)
+    third = put_change(store, later, second)
+    hold(store, "third", third)
+    age(store)
+    gc.collect(store)
+    assert second not in store.blobs.info([second])
+    purge(store, second, len(data))
+    assert store.get(third) == later
+    assert not is_on_disk(store, data[5 * BLOCK_BYTES : 6 * BLOCK_BYTES])
+    assert fsck.check(store).faults == []
+
+
+def test_a_blob_and_its_patch_are_purged_together(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    patch = sources(store, second)[-1]
+    size = store.blobs.info([patch])[patch].size
+    tombstones.add(store, [Tombstone(second, len(data), 1), Tombstone(patch, size, 1)])
+    assert not is_on_disk(store, data[BLOCK_BYTES : 2 * BLOCK_BYTES])
+    assert fsck.check(store).faults == []
+
+
+def test_a_killed_purge_is_ended_by_gc(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    patch = sources(store, second)[-1]
+    hold(store, "both", first, second)
+    freeze(store)
+    assert packed_hashes(store) >= {first, patch}
+    with monkeypatch.context() as killed:
+        killed.setattr(backend(store).blobs, "erase", lambda **_: None)
+        purge(store, second, len(data))
+    assert packed_hashes(store) >= {first, patch}
+    gc.collect(store)
+    assert store.blobs.info([second])[second].purged
+    assert patch not in packed_hashes(store)
+    assert store.get(first) == FIRST
+    assert sql(store, "SELECT * FROM patches") == []
+
+
+def packed_hashes(store: Store) -> set[str]:
+    """The members of all packs, whether they have a row or not."""
+    members: set[str] = set()
+    for path in packs(store):
+        index = open_pack(path).index
+        members.update(index.member(number).hash for number in range(index.members))
+    return members
+
+
+def test_a_purge_goes_on_beside_a_damaged_user(store: Store) -> None:
+    first = store.put(FIRST).hash
+    second = put_change(store, changed(FIRST, 1), first)
+    damage(store, first, 9)
+    purge(store, first, len(FIRST))
+    assert store.blobs.info([first, second]).keys() == {first}
+    with pytest.raises(Purged):
+        store.get(first)
+
+
+def test_a_change_of_what_was_purged_and_allowed_again_is_refused(store: Store) -> None:
+    first = store.put(FIRST).hash
+    staged = stage_change(store, changed(FIRST, 1), first)
+    assert staged is not None
+    purge(store, first, len(FIRST))
+    tombstones.remove(store, first)
+    with pytest.raises(NotFound, match="try again"):
+        backend(store).publish([staged])
+    discard([staged])
+
+
+def test_a_change_of_what_became_a_change_is_refused(store: Store) -> None:
+    base = store.put(FIRST).hash
+    hold(store, "base", base)
+    data = changed(FIRST, 1)
+    second = store.put(data).hash
+    staged = stage_change(store, changed(data, 2), second)
+    assert staged is not None
+    age(store)
+    gc.collect(store)
+    assert put_change(store, data, base) == second
+    with pytest.raises(NotFound, match="try again"):
+        backend(store).publish([staged])
+    discard([staged])
+
+
+def test_a_change_that_is_stored_already_brings_no_patch(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    staged = [stage_change(store, data, first) for _ in range(2)]
+    hash = store.put(data).hash
+    for change in staged:
+        assert change is not None
+        backend(store).publish([change])
+        discard([change])
+    assert len(files(store)) == 2
+    assert not is_mapped(store, hash)
 
 
 # -- damage -------------------------------------------------------------------------------------
 
 
-def test_a_damaged_source_is_never_served_and_can_be_replaced(store: Store) -> None:
+def damage(store: Store, hash: str, block: int) -> None:
+    path = store.root / "objects" / hash[:2] / hash[2:]
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(block * BLOCK_BYTES)
+        file.write(b"damage")
+    path.chmod(0o444)
+
+
+def test_a_damaged_source_is_never_served(store: Store) -> None:
     first = store.put(FIRST).hash
     data = changed(FIRST, 1)
     second = put_change(store, data, first)
-    hold(store, "both", first, second)
     check(store, second, data)
-    path = store.root / "objects" / first[:2] / first[2:]
-    path.chmod(0o644)
-    with path.open("r+b") as file:
-        file.seek(9 * BLOCK_BYTES)
-        file.write(b"damage")
-    path.chmod(0o444)
+    damage(store, first, 9)
     with pytest.raises(CorruptBlob):
         store.get(second)
-    # The next version is not stored as blocks of it.
+    # The next version is kept whole.
     assert stage_change(store, changed(data, 3), second) is None
     report = fsck.check(store)
     assert {fault.hash for fault in report.faults} == {first, second}
-    assert report.quarantined == [first]
-    assert {(fault.kind, fault.hash) for fault in fsck.check(store).faults} == {("missing", first)}
-    with pytest.raises(CorruptBlob):
-        store.get(second)
+    store.put(data)
     store.put(FIRST)
+    assert (store.get(first), store.get(second)) == (FIRST, data)
+    assert fsck.check(store).faults == []
+
+
+def test_damage_in_another_block_costs_no_other_version(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    damage(store, first, 1)
+    assert store.get(second) == data
+    with store.blobs.open(second) as source:
+        assert source.read() == data
+    report = fsck.check(store)
+    assert {fault.hash for fault in report.faults} == {first}
+    assert not is_mapped(store, second)
+    assert store.get(second) == data
+    assert fsck.check(store).faults == []
+
+
+def test_a_damaged_patch_can_be_put_again(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    damage(store, sources(store, second)[-1], 0)
+    assert {fault.hash for fault in fsck.check(store).faults} >= {second}
+    assert put_change(store, data, first) == second
     check(store, second, data)
     assert fsck.check(store).faults == []
+
+
+def test_a_base_that_cannot_be_read_is_none(store: Store) -> None:
+    first = store.put(FIRST).hash
+    path = store.root / "objects" / first[:2] / first[2:]
+    path.unlink()
+    path.mkdir()
+    assert stage_change(store, changed(FIRST, 1), first) is None
+    path.rmdir()
+    path.symlink_to("/dev/null")
+    assert stage_change(store, changed(FIRST, 1), first) is None
 
 
 def test_a_damaged_row_is_refused(store: Store) -> None:
@@ -349,3 +536,4 @@ def test_a_damaged_row_is_refused(store: Store) -> None:
     assert {fault.hash for fault in fsck.check(store).faults} == {second}
     age(store)
     gc.collect(store)
+    assert files(store) == []

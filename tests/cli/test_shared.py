@@ -34,7 +34,7 @@ def test_init_makes_and_joins(cli: Cli, tmp_path: Path, database_url: str, objec
     assert not two.exists()
     assert cli("--store", two, "init", database_url).word == str(two)
     assert cli("--store", two, "init").word == str(two)  # again, by its config.toml
-    assert (two / "format").read_text() == "casfs 4 shared\n"
+    assert (two / "format").read_text() == "casfs 5 shared\n"
     listed = [cli("--store", root, "workflow", "list").out for root in (one, two)]
     assert listed[0] == listed[1]
     hash = cli("--store", one, "put", __file__).word

@@ -5,6 +5,7 @@ import io
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from casfs.store.nodes import node
 from casfs.store.nodes.ref_collectors import Ref
 from casfs.store.nodes.registry import builtin
 from casfs.store.store import FORMAT, Store
+from tests.support.block_maps import FIRST, changed, put_change
 from tests.support.helpers import ABSENT, LARGE, private_files, put_unchecked
 
 
@@ -88,7 +90,7 @@ def test_init_where_a_file_is_fails(tmp_path: Path) -> None:
             Store.init(root)
 
 
-@pytest.mark.parametrize("written", [b"casfs 5\n", b"", b"casfs 11\n", b"\xff\xfe"])
+@pytest.mark.parametrize("written", [b"casfs 6\n", b"", b"casfs 11\n", b"\xff\xfe"])
 def test_another_format_is_refused(tmp_path: Path, written: bytes) -> None:
     root = tmp_path / "store"
     Store.init(root).close()
@@ -291,3 +293,20 @@ def test_an_ambiguous_prefix_is_a_conflict(store: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(store.blobs, "find", lambda prefix, limit: sorted([twin, hash]))
     with pytest.raises(Conflict, match=f"{hash[:8]} is ambiguous"):
         store.expand(hash[:8])
+
+
+def test_a_store_of_the_format_before_becomes_one_of_this(tmp_path: Path) -> None:
+    with Store.init(tmp_path / "s") as store:
+        hash = store.put(b"kept").hash
+    with closing(sqlite3.connect(tmp_path / "s/store.db")) as db, db:
+        db.execute("DROP TABLE patches")
+        db.execute("DROP INDEX mapped_blobs")
+    (tmp_path / "s/format").write_text("casfs 4\n")
+    with Store.open(tmp_path / "s") as store:
+        assert store.get(hash) == b"kept"
+        first = store.put(FIRST).hash
+        assert store.get(put_change(store, changed(FIRST, 1), first)) == changed(FIRST, 1)
+    assert (tmp_path / "s/format").read_text() == f"{FORMAT}\n"
+    (tmp_path / "s/format").write_text("casfs 4\n")
+    with Store.init(tmp_path / "s") as store:
+        assert store.get(hash) == b"kept"

@@ -104,7 +104,8 @@ class OpenBlob:
         elif isinstance(source, MappedBlob):
             self._mapped = source
             self.size = source.size
-            self.weight = DESCRIPTOR_BYTES * len(source.block_map.sources)
+            descriptors = DESCRIPTOR_BYTES * len(source.block_map.sources)
+            self.weight = descriptors + source.held_bytes()
         else:
             self._fd = os.dup(source.fileno())
             self.size = os.fstat(self._fd).st_size

@@ -252,7 +252,7 @@ def _copy(source: BinaryIO, out: int, hash: str) -> int:
     """Clones the extents where the file system can, else copies in the kernel, holes kept. Raises
     CorruptBlob where the file of the blob `hash` has become shorter."""
     if isinstance(source, MappedBlob):
-        return _copy_mapped(source, out)
+        return _copy_mapped(source, out, hash)
     try:
         fd = source.fileno()
     except OSError:  # in memory, or in a pack
@@ -268,7 +268,7 @@ def _copy(source: BinaryIO, out: int, hash: str) -> int:
     return size
 
 
-def _copy_mapped(source: MappedBlob, out: int) -> int:
+def _copy_mapped(source: MappedBlob, out: int, hash: str) -> int:
     """Copies the blocks of a mapped blob from the files that they are in."""
     offset = 0
     while offset < source.size:
@@ -276,10 +276,11 @@ def _copy_mapped(source: MappedBlob, out: int) -> int:
         if fd >= 0:
             _copy_extents(fd, out, count, start=start, to=offset)
         else:
-            os.pwrite(out, source.pread(count, offset), offset)
+            os.lseek(out, offset, os.SEEK_SET)
+            write_all(out, source.pread(count, offset))
         offset += count
-    if source.changed():
-        raise CorruptBlob("a file that a restored one has blocks of was changed meanwhile")
+    if source.is_cut():
+        raise CorruptBlob(f"blob {hash}: a file that it has blocks of is shorter than it was")
     os.ftruncate(out, source.size)
     return source.size
 
