@@ -3,7 +3,7 @@
 Its row has a map in place of the bytes:
 
     MAGIC       16 bytes
-    counts      of sources and of runs, and whether the last source is the blob's own patch
+    counts      of sources and of runs
     sources     32 bytes each: the hash of a blob
     runs        a source, its first block, and how many blocks follow there
     check       16 bytes: BLAKE3 of the blob's hash and of all that is before
@@ -42,7 +42,7 @@ MAX_RUNS = 50_000  # of 12 bytes
 PIECE_BYTES = 4 << 20  # is compared at once; whole blocks
 MAGIC = b"\0casfs blocks\0\xe1\x5b\x07"
 PATCH_MAGIC = b"\0casfs patch\0\x92\x4c\xd8\x33"
-COUNTS = struct.Struct("<IIB")
+COUNTS = struct.Struct("<II")
 RUN = struct.Struct("<III")
 HASH_BYTES = 32
 CHECK_BYTES = 16
@@ -63,19 +63,14 @@ class Run(NamedTuple):
 
 
 class BlockMap(NamedTuple):
-    """`sources`: hashes; `has_patch`: the last one was made for this blob."""
+    """`sources`: hashes."""
 
     sources: list[str]
     runs: list[Run]
-    has_patch: bool
-
-    @property
-    def patch(self) -> str | None:
-        return self.sources[-1] if self.has_patch else None
 
     def encode(self, hash: str) -> bytes:
         """`hash`: of the blob."""
-        counts = COUNTS.pack(len(self.sources), len(self.runs), self.has_patch)
+        counts = COUNTS.pack(len(self.sources), len(self.runs))
         sources = [bytes.fromhex(source) for source in self.sources]
         runs = [RUN.pack(*run) for run in self.runs]
         body = b"".join((MAGIC, counts, *sources, *runs))
@@ -85,9 +80,10 @@ class BlockMap(NamedTuple):
     def decode(cls, hash: str, size: int, data: bytes) -> Self:
         """Raises CorruptBlob where it is damaged, or is of another blob."""
         body = data[:-CHECK_BYTES]
-        if not is_map(data) or data[-CHECK_BYTES:] != _check(hash, body):
+        is_cut = len(data) < len(MAGIC) + COUNTS.size + CHECK_BYTES
+        if is_cut or not is_map(data) or data[-CHECK_BYTES:] != _check(hash, body):
             raise CorruptBlob(f"blob {hash}: its block map is damaged")
-        source_count, run_count, has_patch = COUNTS.unpack_from(body, len(MAGIC))
+        source_count, run_count = COUNTS.unpack_from(body, len(MAGIC))
         start = len(MAGIC) + COUNTS.size
         end = start + HASH_BYTES * source_count
         sources = [
@@ -98,7 +94,7 @@ class BlockMap(NamedTuple):
         is_whole = len(runs) == run_count and blocks == -(-size // BLOCK_BYTES)
         if not is_whole or any(run.source >= source_count for run in runs):
             raise CorruptBlob(f"blob {hash}: its block map is of another size")
-        return cls(sources, runs, bool(has_patch))
+        return cls(sources, runs)
 
     def cut(self, starts: list[int], first: int, count: int) -> Iterator[tuple[str, int, int]]:
         """Yields (source, its first block, blocks) of `count` blocks from the block `first` on.
@@ -125,11 +121,14 @@ def is_map(data: bytes) -> bool:
 
 
 def source_keys(data: bytes) -> set[bytes]:
-    """Returns the keys of the sources of an encoded map, which is not decoded for that."""
-    (count, _, _) = COUNTS.unpack_from(data, len(MAGIC))
+    """Returns the keys of the sources of an encoded map, which is not decoded for that; none where
+    it is cut."""
     start = len(MAGIC) + COUNTS.size
-    ends = range(start, min(start + count * HASH_BYTES, len(data) - HASH_BYTES), HASH_BYTES)
-    return {data[offset : offset + HASH_BYTES] for offset in ends}
+    if len(data) < start:
+        return set()
+    count, _ = COUNTS.unpack_from(data, len(MAGIC))
+    end = min(start + count * HASH_BYTES, len(data) - HASH_BYTES)
+    return {data[offset : offset + HASH_BYTES] for offset in range(start, end, HASH_BYTES)}
 
 
 def _check(hash: str, body: bytes) -> bytes:
@@ -399,11 +398,7 @@ def _composed(
             pieces.append((base, first, count))
         else:
             pieces += inner.cut(starts, first, count)
-    sources = [source for source in dict.fromkeys(piece[0] for piece in pieces) if source != own]
-    sources += [] if own is None else [own]
+    sources = list(dict.fromkeys(piece[0] for piece in pieces))
     numbers = {source: number for number, source in enumerate(sources)}
-    return BlockMap(
-        sources,
-        [Run(numbers[source], first, count) for source, first, count in pieces],
-        own is not None,
-    )
+    runs_of_sources = [Run(numbers[source], first, count) for source, first, count in pieces]
+    return BlockMap(sources, runs_of_sources)

@@ -56,9 +56,11 @@ class StagingChanges(Protocol):
         """As `Blobs.stage`, for a file of `size` bytes that has blocks of the blob `base`. Returns
         None where it has few, or `base` cannot be read; `source` is anywhere then."""
 
-    def block_maps(self, hashes: Collection[str] | None) -> dict[str, BlockMap]:
-        """Returns the maps of those that are stored as differences; None: of all. Raises
-        CorruptBlob."""
+    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+        """Returns the maps of those that are stored as differences. Raises CorruptBlob."""
+
+    def kin(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+        """As `block_maps`, with all that share a source with one of these, or have blocks of it."""
 
 
 @runtime_checkable

@@ -149,13 +149,15 @@ class DiskBackend:
 
     def _publish(self, publication: Publication, db: Connection) -> set[str]:
         batch, swaps, require, local = publication
-        batch = place_patches(db, batch)
         now_s = int(time.time())
         at_ms = now_ms()
         # Not of `require`: what is required loses the mark of a local blob, and a source of blocks
         # may be private where the blob that has some of them is not.
-        sources = sources_of(db, batch)
-        needed = sources.union(require) if sources else require
+        needed = require
+        has_maps = any([blob.block_map is not None for blob in batch])  # noqa: C419 - one call
+        if has_maps:
+            batch = place_patches(db, batch)
+            needed = sources_of(db, batch).union(require)
         # Under the write lock, so nothing that is checked here can be collected before the commit.
         stored = prepare(db, batch, moves=swaps, require=needed, now_s=now_s)
         stored_hashes = {key.hex() for key in stored}
@@ -188,8 +190,9 @@ class DiskBackend:
             record_touched(db, touched, swaps)
         for move in swaps:
             swap(db, move, at_ms)
-        # A patch is not the caller's.
-        return stored_hashes.difference(blob.patch.digest.hash for blob in batch if blob.patch)
+        if has_maps:  # a patch is not the caller's
+            stored_hashes.difference_update(blob.patch.digest.hash for blob in batch if blob.patch)
+        return stored_hashes
 
     def _blank_purged(self, db: Connection, batch: Sequence[Staged]) -> None:
         """Erases purged blobs from private packs that are to be placed."""

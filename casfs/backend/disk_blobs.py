@@ -21,7 +21,7 @@ from casfs.backend.block_maps import (
 from casfs.backend.capabilities import IN_REMOTE, PackPlace
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.mapped_rows import MAPPED_AMONG, UNMAP, maps, users
+from casfs.backend.mapped_rows import MAPPED_AMONG, UNMAP, kin, users
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, Place
 from casfs.backend.protocols import (
@@ -130,10 +130,12 @@ class DiskBlobs(DiskPurging):
                 return self.open(hash)
         return None
 
-    def block_maps(self, hashes: Collection[str] | None) -> dict[str, BlockMap]:
+    def kin(self, hashes: Collection[str]) -> dict[str, BlockMap]:
         with self._db.read() as db:
-            if hashes is None:
-                return dict(maps(db))
+            return kin(db, hashes)
+
+    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+        with self._db.read() as db:
             rows = rows_in(db, MAPPED_AMONG, [key_of(hash) for hash in hashes])
         return {key.hex(): BlockMap.decode(key.hex(), size, data) for key, size, data in rows}
 
@@ -155,13 +157,7 @@ class DiskBlobs(DiskPurging):
         # A large one in a pack: too large to be held in memory, and the frames of a pack cannot be
         # sought in. So it becomes a file.
         if row.location is not None and row.size > FILE_MIN_BYTES:
-            try:
-                self._take_from_pack(hash, row)
-            except CorruptBlob:
-                # Damaged frames of a remote are fetched again, and the row may have another place.
-                row = self._row(hash)
-                if row.location is not None:
-                    self._take_from_pack(hash, row)
+            self.thaw(hash)
         elif row.is_mapped:
             return self._open_mapped(hash, row)
         # In the row, or a short one in a pack: read into memory.
@@ -208,8 +204,8 @@ class DiskBlobs(DiskPurging):
         """Opens a mapped blob one of whose sources is damaged, perhaps not in a block of it: so the
         bytes of the blob are verified. Raises CorruptBlob."""
         try:
-            mapped = MappedBlob(hash, row.size, block_map, self._objects.open_unverified)
-        except NotFound:
+            mapped = MappedBlob(hash, row.size, block_map, self._open_damaged)
+        except (NotFound, Purged):
             raise CorruptBlob(f"blob {hash} has blocks of another: {reason}") from None
         source = cast(BinaryIO, mapped)
         if hash_stream(source, interruption.check).hash != hash:
@@ -218,22 +214,29 @@ class DiskBlobs(DiskPurging):
         source.seek(0)
         return source
 
-    def release(self, hashes: Collection[str]) -> None:
-        for hash in hashes:
-            try:
-                with suppress(NotFound):  # gc deleted it meanwhile
-                    row = self._row(hash)
-                    if row.is_mapped:
-                        with self._open_mapped(hash, row) as source:
-                            self._make_file(hash, row.size, source, UNMAP, values=(key_of(hash),))
-            except CorruptBlob:
-                self.quarantine(hash)
+    def _open_damaged(self, hash: str) -> BinaryIO:
+        try:
+            return self._open_source(hash)
+        except CorruptBlob:
+            return self._objects.open_unverified(hash)
+
+    def release(self, hash: str) -> None:
+        row = self._row(hash)
+        if row.is_mapped:
+            with self._open_mapped(hash, row) as source:
+                self._make_file(hash, row.size, source, UNMAP, values=(key_of(hash),))
 
     def thaw(self, hash: str) -> None:
         """Makes a blob of a pack a file, however short it is."""
         row = self._row(hash)
-        if row.location is not None:
-            self._take_from_pack(hash, row)
+        try:
+            if row.location is not None:
+                self._take_from_pack(hash, row)
+        except CorruptBlob:
+            # Damaged frames of a remote are fetched again, and the row may have another place.
+            row = self._row(hash)
+            if row.location is not None:
+                self._take_from_pack(hash, row)
 
     def _check_moved(self, hash: str) -> None:
         """Raises NotFound where a missing file is still the place of a blob."""
@@ -454,7 +457,10 @@ class DiskBlobs(DiskPurging):
     def quarantine(self, hash: str) -> None:
         with self._db.read() as db:
             waiting = users(db, [hash])
-        self.release(waiting)
+        for user in waiting:
+            # One that is damaged, too, is quarantined for that by who asked for this.
+            with suppress(NotFound, CorruptBlob):
+                self.release(user)
 
         def move(db: Connection) -> None:
             key = key_of(hash)

@@ -41,6 +41,8 @@ class DiskMetadata:
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         infos: dict[str, BlobInfo] = {}
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        if not keys:
+            return infos
         with self._db.read() as db:
             rows = rows_in(db, f"{INFO_PLACE} hash IN", keys)
         for key, size, type, mark, remote, awaited in rows:

@@ -29,6 +29,7 @@ from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.location import open_storage
 from casfs.packs.layout import MAX_FRAME_BYTES
 from casfs.packs.reader import PackReader
+from casfs.system.lru_cache import LruCache
 
 WINDOW_BYTES = 4 << 20  # of one request
 PATIENCE_S = 5.0  # for a request and its retries
@@ -36,6 +37,7 @@ BACKOFF_S = 0.5  # after a failure, in which nothing is asked
 MAX_BACKOFF_S = 8.0
 EVICT_SHARE = 16  # of the limit: evictions are looked for after so much was fetched
 BACKGROUND_THREADS = 2
+REFERRED_PACKS = 32  # whose readers are kept: a descriptor, an index and a frame each
 MOVES = 1 << 62  # behind every frame: where the locks of `moving` begin
 SHARED = "_shared"  # the remote of the packs of a shared store; no name that a user can give
 T = TypeVar("T")
@@ -90,6 +92,16 @@ class LazyRemote:
         self._again = 0.0
         self._stored = 0
         self._pool: ThreadPoolExecutor | None = None
+        self._referred = LruCache(REFERRED_PACKS)
+
+    def referred(self, pack: str) -> LazyPack:
+        """Returns the reader of a pack to which others refer; all of these share it. Raises as
+        LazyPack."""
+        reader: LazyPack | None = self._referred.get(pack)
+        if reader is None:
+            reader = LazyPack(self, pack)
+            self._referred.put(pack, reader, 1)
+        return reader
 
     def get(self, pack: str, offset: int, size: int) -> bytes:
         """Raises Unreachable, Corrupt (no such pack, or too short)."""
@@ -269,7 +281,7 @@ class LazyPack(PackReader):
         super().__init__(
             self._fetcher.mirror.index,
             self._fetcher.read_at,
-            open_other=lambda other: LazyPack(remote, other),
+            open_other=remote.referred,
         )
 
     def read(self, number: int) -> bytes:

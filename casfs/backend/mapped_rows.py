@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from casfs.backend.block_maps import IS_MAPPED, BlockMap, source_keys
@@ -24,7 +24,11 @@ DOOM_PATCH = "UPDATE patches SET purged = 1 WHERE hash = ?"
 DELETED_PATCHES = (
     "SELECT hash, purged FROM patches p WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE hash = p.hash)"
 )
-FORGET_PATCH = "DELETE FROM patches WHERE hash = ?"
+# A purged one stays known: a pack with it may be written just now.
+FORGET_PATCH = (
+    "DELETE FROM patches WHERE hash = ?1 AND NOT purged"
+    " AND NOT EXISTS (SELECT 1 FROM blobs WHERE hash = ?1)"
+)
 
 
 def with_patches(publication: Publication) -> Publication:
@@ -69,11 +73,18 @@ def sources_of(db: Connection, batch: Sequence[Staged]) -> set[str]:
     return sources
 
 
-def maps(db: Connection) -> Iterator[tuple[str, BlockMap]]:
-    """Yields all mapped blobs; those whose map is damaged are left to fsck."""
-    for key, size, data in db.execute(MAPS).fetchall():
-        with suppress(CorruptBlob):
-            yield key.hex(), BlockMap.decode(key.hex(), size, data)
+def kin(db: Connection, hashes: Collection[str]) -> dict[str, BlockMap]:
+    """Returns the maps of those of these that are mapped, and of all that share a source with one
+    of these, or have blocks of it. Damaged ones are left to fsck."""
+    rows = db.execute(MAPS).fetchall()
+    keys = set(keys_of(hashes))
+    wanted = keys.union(*(source_keys(data) for key, _, data in rows if key in keys))
+    block_maps = {}
+    for key, size, data in rows:
+        if key in keys or not wanted.isdisjoint(source_keys(data)):
+            with suppress(CorruptBlob):
+                block_maps[key.hex()] = BlockMap.decode(key.hex(), size, data)
+    return block_maps
 
 
 def users(db: Connection, hashes: Collection[str]) -> set[str]:

@@ -283,6 +283,10 @@ class Objects:
             if quarantined:
                 (self.root.parent / "quarantine" / hash).unlink(missing_ok=True)
 
+    def has_file(self, hash: str) -> bool:
+        """Whether a blob's file is there, or a quarantined copy."""
+        return self.path(hash).exists() or (self.root.parent / "quarantine" / hash).exists()
+
     def quarantine(self, hash: str, data: bytes | None) -> None:
         """Moves the damaged bytes of a blob to `quarantine/`. Caller holds the write lock."""
         folder = self.root.parent / "quarantine"

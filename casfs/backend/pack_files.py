@@ -266,6 +266,7 @@ MOVABLE = (
     f"SELECT hash, data, {IS_FILE}, touched FROM blobs WHERE type IS NULL"
     f" AND (data IS NULL OR {IS_PURGED}) AND hash IN"
 )
+PURGED_PATCHES = "SELECT hash FROM patches WHERE purged AND hash IN"
 HAS_FILE = "SELECT 1 FROM packs WHERE name = ? AND kind != 'remote'"
 
 
@@ -281,6 +282,8 @@ def find_movable(db: Connection, keys: Sequence[bytes], before: int) -> dict[byt
     """Returns those plain blobs outside the database that were touched before `before`, and of each
     whether it is a file. Raises Conflict where one was purged, which must be in no pack."""
     movable: dict[bytes, int] = {}
+    if purged := rows_in(db, PURGED_PATCHES, keys):
+        raise Conflict(f"blob {purged[0][0].hex()} was purged while it was packed")
     for key, data, is_file, touched in rows_in(db, MOVABLE, keys):
         if data is not None:
             raise Conflict(f"blob {key.hex()} was purged while it was packed")

@@ -20,7 +20,7 @@ from casfs.backend.sqlite_statements import (
     swap,
     unmark_local,
 )
-from casfs.errors import Conflict, Invalid, NotFound
+from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
 from casfs.system.clock import now_ms
 
 SET_MARK = """
@@ -52,14 +52,23 @@ class DiskPurging(DiskMetadata):
                     doom_patches(db, patches - hashes)
                     break
             # Blobs that have blocks of what goes: they get files of their own first.
-            self.release(waiting)
-        if all(purge.is_new for purge in purges):
+            for user in waiting:
+                try:
+                    with suppress(NotFound):  # gc deleted it meanwhile
+                        self.release(user)
+                except CorruptBlob:  # damaged already; what is purged must go
+                    self.quarantine(user)
+        if not patches and all(purge.is_new for purge in purges):
             return True  # there were no bytes
         self.erase()
         return self._db.shrink()
 
-    def release(self, hashes: Collection[str]) -> None:
-        """Makes mapped blobs files; those that are damaged are quarantined."""
+    def release(self, hash: str) -> None:
+        """Makes a mapped blob a file. Raises NotFound, CorruptBlob."""
+        raise NotImplementedError
+
+    def quarantine(self, hash: str) -> None:
+        """As `casfs.backend.capabilities.Repairable`."""
         raise NotImplementedError
 
     def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:

@@ -82,12 +82,16 @@ class ShownBlobs:
             return {}
         return self._blobs.places(self._visible(hashes))
 
-    def block_maps(self, hashes: Collection[str] | None) -> dict[str, BlockMap]:
+    def block_maps(self, hashes: Collection[str]) -> dict[str, BlockMap]:
         if not isinstance(self._blobs, capabilities.StagingChanges):
             return {}
-        maps = self._blobs.block_maps(hashes)
-        visible = set(self._visible(maps))
-        return {hash: block_map for hash, block_map in maps.items() if hash in visible}
+        return self._blobs.block_maps(self._visible(hashes))
+
+    def kin(self, hashes: Collection[str]) -> dict[str, BlockMap]:
+        if not isinstance(self._blobs, capabilities.StagingChanges):
+            return {}
+        block_maps = self._blobs.kin(self._visible(hashes))
+        return {hash: block_maps[hash] for hash in self._visible(block_maps)}
 
     # -- metadata -------------------------------------------------------------------------
 

@@ -159,7 +159,8 @@ class Tiers:
         with self._db.read() as db:
             patches = {key.hex() for (key,) in rows_in(db, PATCHES, [row[2] for row in rows])}
         files = [blob for blob in blobs if blob[1] > FILE_MIN_BYTES or blob[0] in patches]
-        done = self.move([blob for blob in blobs if blob not in files], HOT, progress=progress)
+        short = [blob for blob in blobs if blob[1] <= FILE_MIN_BYTES and blob[0] not in patches]
+        done = self.move(short, HOT, progress=progress)
         for hash, size in files:
             self._blobs.thaw(hash)
             done.blobs = done.blobs + 1
@@ -234,10 +235,11 @@ class Tiers:
                 " `casfs fsck`, then run `casfs gc`"
             )
 
-        self._forget_patches([key for key, _ in deleted_patches])
+        self._forget_patches([key for key, is_purged in deleted_patches if not is_purged])
 
     def _forget_patches(self, keys: list[bytes]) -> None:
-        """Forgets whose patches were that are in no pack and no file any more."""
+        """Forgets whose patches were that are in no pack and no file any more, quarantine included:
+        a purge of their blobs has nothing to look for."""
         left: set[bytes] = set()
         with self._db.read() as db:
             packs = db.execute(LOCAL_PACKS).fetchall() if keys else []
@@ -247,7 +249,7 @@ class Tiers:
                 left.update(key for key in keys if key in data)
         with self._db.write() as db:
             for key in keys:
-                if key not in left and not self._objects.path(key.hex()).exists():
+                if key not in left and not self._objects.has_file(key.hex()):
                     db.execute(FORGET_PATCH, (key,))
 
     def _erase_outside_packs(self, purged: list[bytes]) -> None:

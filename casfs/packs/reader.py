@@ -22,7 +22,8 @@ ReadAt = Callable[[int, int], bytes]  # (offset, size) -> the bytes there; fewer
 
 class PackReader:
     """Thread-safe. `fd`: the descriptor that `read_at` uses, closed with the last reference.
-    `open_other`: opens another pack, by its name, to which frames of this one refer."""
+    `open_other`: returns the reader of another pack, by its name, to which a frame of this one
+    refers; asked at each read."""
 
     def __init__(
         self,
@@ -35,7 +36,6 @@ class PackReader:
         self._fd = fd
         self._read_at = read_at
         self._open_other = open_other
-        self._others: dict[str, PackReader] = {}
         self._frames = LruCache(FRAME_CACHE_BYTES)
         self._plain = Dictionary()
         self._dictionaries: dict[int, Dictionary] = {}
@@ -99,12 +99,9 @@ class PackReader:
 
     def _other(self, ordinal: int) -> PackReader:
         name = self.index.referred(ordinal)
-        reader = self._others.get(name)
-        if reader is None:
-            if self._open_other is None:
-                raise Corrupt(f"it refers to the pack {name}, which is not here")
-            reader = self._others[name] = self._open_other(name)
-        return reader
+        if self._open_other is None:
+            raise Corrupt(f"it refers to the pack {name}, which is not here")
+        return self._open_other(name)
 
     def _whole(self, number: int, frame: Frame) -> bytes:
         if frame.codec == REFERENCE:
@@ -152,7 +149,6 @@ class PackReader:
 
     def forget(self) -> None:
         """Drops the cached frames, so that the next read sees what is stored now."""
-        self._others = {}
         self._frames = LruCache(FRAME_CACHE_BYTES)
 
     def __del__(self) -> None:

@@ -318,12 +318,10 @@ class Missing:
         """Returns the version before: the large member before it, else one of the newest pack to
         which its own refers."""
         index = self._index(pack)
-        earlier = [index.member(other) for other in range(number)]
-        if not any(member.size >= MIN_BYTES for member in earlier):
-            referred = index.referred_packs()
-            newest = [name for name in self._packs if name in referred][-1:]
-            indexes = [self._index(name) for name in newest]
-            earlier = [index.member(n) for index in indexes for n in range(index.members)]
+        referred = index.referred_packs()
+        newest = [self._index(name) for name in self._packs if name in referred][-1:]
+        earlier = [other.member(n) for other in newest for n in range(other.members)]
+        earlier += [index.member(n) for n in range(number)]
         hashes = [member.hash for member in earlier if member.size >= MIN_BYTES]
         stored = self._store.blobs.info(hashes)
         return next((hash for hash in reversed(hashes) if hash in stored), None)

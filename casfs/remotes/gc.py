@@ -96,7 +96,8 @@ def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) ->
             done.orphaned.append(name)
         if MAX_GARBAGE <= share < 1:
             done.copied.append(name)
-    needed = _referred(blobs, packs.keys() - doomed - {*done.orphaned})
+    live = (packs.keys() | reached.keys()) - doomed - {*done.orphaned}
+    needed = _referred(blobs, live)
     done.orphaned = [name for name in done.orphaned if name not in needed]
     done.copied = [name for name in done.copied if name not in needed]
     done.live = sorted((reached.keys() | needed) - packs.keys() - doomed)

@@ -191,24 +191,24 @@ def packers(store: Store, remote: Remote, plan: Plan) -> Iterator[Callable[[], A
     large = [item for item in plan.blobs if is_large(item)]
     shared = SharedBlocks(store, remote, large, plan.purged_there)
     for group in shared.groups(large):
-        yield partial(_pack, store, remote, BLOBS, group, shared)
+        yield partial(_pack, store, remote, BLOBS, group, shared=shared)
     small = [item for item in plan.blobs if not is_large(item)]
     for kind, items in ((NODES, plan.nodes), (BLOBS, small)):
         part: list[Item] = []
         held = 0
         for member in items:
             if part and held + member.size > PLAIN_BYTES[kind]:
-                yield partial(_pack, store, remote, kind, part, shared)
+                yield partial(_pack, store, remote, kind, part, shared=shared)
                 part = []
                 held = 0
             part.append(member)
             held += member.size
         if part:
-            yield partial(_pack, store, remote, kind, part, shared)
+            yield partial(_pack, store, remote, kind, part, shared=shared)
 
 
 def _pack(
-    store: Store, remote: Remote, kind: str, items: list[Item], shared: SharedBlocks
+    store: Store, remote: Remote, kind: str, items: list[Item], *, shared: SharedBlocks
 ) -> tuple[Pack, list[Item]]:
     with _private(store, sum(member.size for member in items)) as out:
         _write(store, out, items, shared)

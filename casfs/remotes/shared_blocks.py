@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from casfs.backend import derived
 from casfs.backend.block_maps import MIN_BYTES, BlockMap
 from casfs.backend.capabilities import StagingChanges
+from casfs.digest import CHUNK
 from casfs.errors import Corrupt
 from casfs.packs.index import PackIndex
 from casfs.packs.layout import BLOCK_BYTES, MAX_FRAME_BYTES, REFERENCE, FrameRef
@@ -25,9 +26,11 @@ from casfs.remotes.log import BLOBS
 from casfs.remotes.push_plan import Item
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, Place
+from casfs.remotes.view import RemoteBlobs
 from casfs.store.store import Store
 from casfs.system.files import read_up_to
 
+MAX_GROUP_BLOBS = 64  # versions of a file in one pack
 Block: TypeAlias = tuple[str, int]  # a source, and the number of one of its blocks
 
 
@@ -61,24 +64,30 @@ class SharedBlocks:
         self._there: dict[Block, FrameRef] = {}
         large = {item.hash for item in items if is_large(item)}
         if not large or not isinstance(store.blobs, StagingChanges):
-            return
-        self._maps = store.blobs.block_maps(None)
-        wanted = large.union(*(self._maps[hash].sources for hash in large if hash in self._maps))
-        kin = {hash for hash, map in self._maps.items() if not wanted.isdisjoint(map.sources)}
-        candidates = (wanted | kin).difference(purged)
-        for hash, location in remote.state.locate(candidates, LIVE, BLOBS).items():
-            self._note(hash, location)
+            return  # a gc of the remote: see `_identities`
+        self._maps = store.blobs.kin(large)
+        sources = {source for block_map in self._maps.values() for source in block_map.sources}
+        candidates = sources.union(large, self._maps).difference(purged)
+        sizes = {hash: info.size for hash, info in store.blobs.info(candidates).items()}
+        for hash, location in remote.state.locate(sizes, LIVE, BLOBS).items():
+            with suppress(Corrupt):  # said by `remote fsck`
+                self._note(hash, location, size=sizes[hash])
 
-    def groups(self, items: Collection[Item]) -> list[list[Item]]:
-        """Returns large blobs by the source of most of their blocks: they go to one pack."""
+    def groups(self, items: Collection[Item]) -> Iterator[list[Item]]:
+        """Yields large blobs by the source of most of their blocks: these go to one pack."""
         groups: defaultdict[str, list[Item]] = defaultdict(list)
         for item in items:
-            groups[self._main_source(item.hash)].append(item)
-        return list(groups.values())
+            counts = Counter(source for source, _ in self._identities(item.hash, item.size))
+            groups[counts.most_common(1)[0][0]].append(item)
+        for group in groups.values():
+            for start in range(0, len(group), MAX_GROUP_BLOBS):
+                yield group[start : start + MAX_GROUP_BLOBS]
 
     def add(self, writer: PackWriter, item: Item, own: dict[Block, FrameRef]) -> None:
         """Appends a large blob to a pack. `own`: the blocks that are in it so far."""
         blocks = list(self._identities(item.hash, item.size))
+        if len(blocks) != -(-item.size // BLOCK_BYTES):  # a remote has it in other frames than ours
+            blocks = [(item.hash, number) for number in range(-(-item.size // BLOCK_BYTES))]
         pieces = self._pieces(item, blocks, own)
         numbers = writer.add_pieces(item.hash, item.size, self._contents(item, pieces))
         for piece, number in zip(pieces, numbers, strict=True):
@@ -92,7 +101,8 @@ class SharedBlocks:
         for number, block in enumerate(blocks):
             offset = number * BLOCK_BYTES
             piece = _Piece(offset, min(BLOCK_BYTES, item.size - offset))
-            piece = piece._replace(ref=own.get(block) or self._there.get(block))
+            if piece.size == BLOCK_BYTES:
+                piece = piece._replace(ref=own.get(block) or self._there.get(block))
             joined = pieces[-1].joined(piece) if pieces else None
             if joined is None:
                 pieces.append(piece)
@@ -107,9 +117,12 @@ class SharedBlocks:
                 if piece.ref is not None:
                     yield piece.ref
                     continue
-                # Only a mapped blob has references, and its stream can be sought in.
-                if position != piece.offset:
+                if position != piece.offset and source.seekable():
                     source.seek(piece.offset)
+                    position = piece.offset
+                while position < piece.offset:  # in a cold pack, or in a remote
+                    skipped = read_up_to(source, min(CHUNK, piece.offset - position))
+                    position = position + len(skipped) if skipped else piece.offset
                 yield read_up_to(source, piece.size)
                 position = piece.offset + piece.size
             # A stream of a remote is verified at its end.
@@ -117,7 +130,11 @@ class SharedBlocks:
                 raise Corrupt(f"blob {item.hash}: not {item.size} bytes long")
 
     def _identities(self, hash: str, size: int) -> Iterator[Block]:
-        """Yields each block of a blob as that of a source."""
+        """Yields each block of a blob as that of a source. In a remote, where nothing is mapped, as
+        that of the frame which has it."""
+        if isinstance(self._store.blobs, RemoteBlobs):
+            yield from self._store.blobs.blocks(hash)
+            return
         block_map = self._maps.get(hash)
         if block_map is None:
             yield from ((hash, number) for number in range(-(-size // BLOCK_BYTES)))
@@ -126,34 +143,25 @@ class SharedBlocks:
             source = block_map.sources[run.source]
             yield from ((source, run.first + number) for number in range(run.blocks))
 
-    def _note(self, hash: str, location: Place) -> None:
-        """Notes the blocks of a blob that is in the remote, as far as each is in one frame."""
+    def _note(self, hash: str, location: Place, *, size: int) -> None:
+        """Notes the blocks of a blob that is in the remote, as far as each is in one frame. Raises
+        Corrupt."""
         pack = self._remote.state.pack(location.pack)
         index = PackIndex(pack.name, pack.data or b"", pack.offset)
         member = index.member(location.number)
-        if member.offset or member.size < MIN_BYTES:
+        if member.offset or member.size != size or size < MIN_BYTES:
             return
-        blocks = list(self._identities(hash, member.size))
+        blocks = list(self._identities(hash, size))
         offset = 0
-        with suppress(Corrupt):  # said by `remote fsck`
-            for number in index.frames_of(location.number):
-                frame = index.frame(number)
-                for start in range(
-                    -offset % BLOCK_BYTES, frame.size - BLOCK_BYTES + 1, BLOCK_BYTES
-                ):
-                    if frame.codec != REFERENCE:
-                        ref = FrameRef(pack.name, number, offset=start, size=BLOCK_BYTES)
-                        self._there.setdefault(blocks[(offset + start) // BLOCK_BYTES], ref)
-                offset += frame.size
-
-    def _main_source(self, hash: str) -> str:
-        block_map = self._maps.get(hash)
-        if block_map is None:
-            return hash
-        counts: Counter[int] = Counter()
-        for run in block_map.runs:
-            counts[run.source] += run.blocks
-        return block_map.sources[counts.most_common(1)[0][0]]
+        for number in index.frames_of(location.number):
+            frame = index.frame(number)
+            starts = range(-offset % BLOCK_BYTES, frame.size - BLOCK_BYTES + 1, BLOCK_BYTES)
+            for start in starts if frame.codec != REFERENCE else ():
+                place_in_blob = (offset + start) // BLOCK_BYTES
+                if place_in_blob < len(blocks):
+                    ref = FrameRef(pack.name, number, offset=start, size=BLOCK_BYTES)
+                    self._there.setdefault(blocks[place_in_blob], ref)
+            offset += frame.size
 
 
 def is_large(item: Item) -> bool:

@@ -19,6 +19,7 @@ from casfs.backend.protocols import Blob, BlobInfo, Head, HeadName, Move
 from casfs.errors import Corrupt, NotFound, Purged
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
+from casfs.packs.layout import BLOCK_BYTES, MAX_FRAME_BYTES
 from casfs.remotes import log, purged
 from casfs.remotes.log import NODES, Entry, pack_key
 from casfs.remotes.remote import Remote
@@ -91,6 +92,16 @@ class RemoteBlobs:
         location = self._place(hash)
         pieces: Any = PieceStream(self._reader(location.pack).pieces(location.number))
         return io.BufferedReader(pieces)
+
+    def blocks(self, hash: str) -> Iterator[tuple[str, int]]:
+        """Yields of each block of a large blob the pack that has it, and a number that no other
+        block of that has. Raises Purged, NotFound, Corrupt."""
+        location = self._place(hash)
+        reader = self._reader(location.pack)
+        for number in reader.index.frames_of(location.number):
+            target, ref = reader.resolved(number)
+            for offset in range(ref.offset, ref.offset + ref.size, BLOCK_BYTES):
+                yield target.index.name, ref.number * MAX_FRAME_BYTES + offset
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         for hash in hashes:

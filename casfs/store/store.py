@@ -442,7 +442,7 @@ def _upgraded(root: Path, store_format: str) -> str:
     new = BEFORE.get(store_format)
     if new is None:
         return store_format
-    with _os_errors(root):
+    with os_errors(f"cannot bring the store at {root} to format {new!r}"):
         DiskBackend.create(root)
         _write_format(root, new)
     return new

@@ -317,7 +317,8 @@ class Batch:
         node.check_types(refs, types, self.type_name)
         # `info` is a lambda, as it costs a query, and few types of nodes need it.
         node.check_targets(name, payload, info=lambda: self.info(hashes), type_name=self.type_name)
-        self._require |= needed - self._staged.keys()
+        # Not a difference from the keys, which walks through all that is staged.
+        self._require.update([hash for hash in needed if hash not in self._staged])
 
     def info(self, hashes: set[str]) -> dict[str, BlobInfo]:
         """Returns size and type of blobs that were added here or are stored."""
@@ -480,7 +481,7 @@ class Batch:
             # published in its order, and a node must come after its references.
             discard([self._staged.pop(hash)], keep_packs=True)
         else:
-            self.new_bytes += staged.new_bytes
+            self.new_bytes += staged.new_bytes if staged.block_map else staged.digest.size_bytes
         self._staged[hash] = staged
         self._known_types[hash] = staged.type
         self._sizes[hash] = staged.digest.size_bytes

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,8 @@ from casfs.backend.block_maps import MAX_RUNS, MIN_BYTES, BlockMap, Run
 from casfs.backend.derived import total_stored
 from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import discard
+from casfs.backend.sqlite_statements import key_of
+from casfs.backend.tiers import Tiers
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, NotFound, Purged
 from casfs.maintenance import fsck, gc
@@ -103,7 +106,7 @@ def test_bytes_can_be_added_and_cut_off(store: Store) -> None:
     check(store, put_change(store, longer + b"still more", second), longer + b"still more")
     # The last block of each is cut, so it is new; a whole prefix is no patch at all.
     assert backend(store).blobs.block_maps([Digest.of(FIRST[:MIN_BYTES]).hash]).popitem()[1] == (
-        BlockMap([first], [Run(0, 0, MIN_BYTES // BLOCK_BYTES)], False)
+        BlockMap([first], [Run(0, 0, MIN_BYTES // BLOCK_BYTES)])
     )
 
 
@@ -141,7 +144,7 @@ def test_what_grows_while_it_is_read_is_what_was_read(store: Store) -> None:
 def test_any_part_of_a_map_can_be_cut() -> None:
     count = 2 * MAX_RUNS
     runs = [Run(number % 2, number, 1) for number in range(count)]
-    block_map = BlockMap(["ab" * 32, "cd" * 32], runs, False)
+    block_map = BlockMap(["ab" * 32, "cd" * 32], runs)
     starts = block_map.starts()
     cut = [piece for first in range(0, count, 5) for piece in block_map.cut(starts, first, 5)]
     assert cut == [(block_map.sources[run.source], run.first, run.blocks) for run in runs]
@@ -192,12 +195,17 @@ def test_any_change_is_read_back(
 
 
 def test_a_damaged_map_is_refused() -> None:
-    block_map = BlockMap(["ab" * 32, "cd" * 32], [Run(0, 0, 127), Run(1, 0, 1)], True)
+    block_map = BlockMap(["ab" * 32, "cd" * 32], [Run(0, 0, 127), Run(1, 0, 1)])
     hash = "ef" * 32
     encoded = block_map.encode(hash)
     assert BlockMap.decode(hash, MIN_BYTES, encoded) == block_map
-    assert block_map.patch == "cd" * 32
-    for bad in (encoded[:-1], encoded[:20] + b"\1" + encoded[21:], b"", encoded + b"\0"):
+    for bad in (
+        encoded[:-1],
+        encoded[:17],
+        encoded[:20] + b"\1" + encoded[21:],
+        b"",
+        encoded + b"\0",
+    ):
         with pytest.raises(CorruptBlob):
             BlockMap.decode(hash, MIN_BYTES, bad)
     with pytest.raises(CorruptBlob):  # of another blob
@@ -353,7 +361,7 @@ def test_of_a_purged_change_nothing_is_left_after_its_base_was_purged(store: Sto
     assert store.get(second) == data
     purge(store, second, len(data))
     assert not is_on_disk(store, data[BLOCK_BYTES : 2 * BLOCK_BYTES])
-    assert sql(store, "SELECT * FROM patches") == []
+    assert sql(store, "SELECT * FROM patches WHERE NOT purged") == []
 
 
 def test_of_a_change_that_is_gone_nothing_is_left_after_its_purge(store: Store) -> None:
@@ -399,7 +407,57 @@ def test_a_killed_purge_is_ended_by_gc(store: Store, monkeypatch: pytest.MonkeyP
     assert store.blobs.info([second])[second].purged
     assert patch not in packed_hashes(store)
     assert store.get(first) == FIRST
-    assert sql(store, "SELECT * FROM patches") == []
+    assert sql(store, "SELECT * FROM patches WHERE NOT purged") == []
+
+
+def test_a_purge_and_a_packing_at_once_leave_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    patch = sources(store, second)[-1]
+    sizes = {hash: info.size for hash, info in store.blobs.info([first, patch]).items()}
+    original = Tiers._write
+
+    def purging(self: Tiers, *args: Any) -> Any:
+        written = original(self, *args)
+        purge(store, second, len(data))
+        return written
+
+    with monkeypatch.context() as race:
+        race.setattr(Tiers, "_write", purging)
+        backend(store).tiers.move([(patch, sizes[patch]), (first, sizes[first])], "cold")
+    assert patch not in packed_hashes(store)
+    assert store.get(first) == FIRST
+
+
+def test_a_quarantined_patch_goes_with_its_blob(store: Store) -> None:
+    first = store.put(FIRST).hash
+    hold(store, "first", first)
+    data = changed(FIRST, 1)
+    second = put_change(store, data, first)
+    damage(store, sources(store, second)[-1], 0)
+    fsck.check(store)
+    age(store)
+    gc.collect(store)
+    assert store.put(data).hash == second
+    purge(store, second, len(data))
+    secret = data[BLOCK_BYTES + 1000 : 2 * BLOCK_BYTES]
+    assert not is_on_disk(store, secret)
+
+
+def test_a_tombstone_from_elsewhere_takes_a_patch_along(store: Store) -> None:
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1, 5)
+    second = put_change(store, data, first)
+    third = put_change(store, changed(data, 5, seed=7), second)
+    hold(store, "third", third)
+    age(store)
+    gc.collect(store)
+    tombstones.take(store.backend, [Tombstone(second, len(data), 1)])
+    assert not is_on_disk(store, data[5 * BLOCK_BYTES : 6 * BLOCK_BYTES])
+    assert store.get(third) == changed(data, 5, seed=7)
 
 
 def packed_hashes(store: Store) -> set[str]:
@@ -527,10 +585,11 @@ def test_a_base_that_cannot_be_read_is_none(store: Store) -> None:
     assert stage_change(store, changed(FIRST, 1), first) is None
 
 
-def test_a_damaged_row_is_refused(store: Store) -> None:
+@pytest.mark.parametrize("length", [17, 20, 50])
+def test_a_damaged_row_is_refused(store: Store, length: int) -> None:
     first = store.put(FIRST).hash
     second = put_change(store, changed(FIRST, 1), first)
-    sql(store, "UPDATE blobs SET data = substr(data, 1, 50) WHERE hash = ?", bytes.fromhex(second))
+    sql(store, "UPDATE blobs SET data = substr(data, 1, ?) WHERE hash = ?", length, key_of(second))
     with pytest.raises(CorruptBlob):
         store.get(second)
     assert {fault.hash for fault in fsck.check(store).faults} == {second}

@@ -8,7 +8,7 @@ Runs in the process that makes the snapshot, or in a worker (`casfs.trees.snapsh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from io import FileIO
 from typing import BinaryIO, NamedTuple, TypeVar, cast
@@ -98,7 +98,12 @@ class FileReader:
         is_known: Callable[[str], bool],
         packs: HotPacks | None = None,
         scanner: Scanner | None = None,
+        *,
+        stored: Set[str] | None = None,
     ) -> None:
+        """`stored`: the blobs of the store as of now, None: these are many. Any other is taken for
+        absent without a query; one that another process stores meanwhile is stored once."""
+        self._stored = stored
         self._blobs = blobs
         self._scanner = scanner
         self._packs = packs
@@ -197,7 +202,8 @@ class FileReader:
             for held_file, _ in held
             if not self._is_known(held_file.digest.hash)
         }
-        stored = self._blobs.info(unknown) if unknown else {}
+        candidates = unknown if self._stored is None else unknown & self._stored
+        stored = self._blobs.info(candidates) if candidates else {}
         for read_file, data in held:
             hash = read_file.digest.hash
             info = stored.get(hash)

@@ -25,6 +25,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
+from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,7 +33,7 @@ from typing import Any, Generic, TypeVar
 
 from casfs.backend.disk import DiskBackend
 from casfs.backend.hot_packs import Group
-from casfs.backend.protocols import BlobInfo, Staged
+from casfs.backend.protocols import BlobInfo, Blobs, Staged
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.scanner import Scanner
@@ -42,6 +43,7 @@ from casfs.trees.snapshot.file_reader import FileReader, ReadFile, Stat, discard
 from casfs.trees.snapshot.report import Hit
 
 MAX_WORKER_PROCESSES = 4
+MAX_FEW_BLOBS = 20_000
 INTERVAL_S = 0.2  # between two questions whether the results are still wanted
 PIPES_PER_WORKER = 3  # it goes on reading while its answers wait for the interpreter lock here
 
@@ -178,7 +180,13 @@ def main() -> None:
     backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
     packs = backend.hot_packs()
-    reader = FileReader(backend.blobs, staged.__contains__, packs=packs, scanner=scanner)
+    reader = FileReader(
+        backend.blobs,
+        staged.__contains__,
+        packs=packs,
+        scanner=scanner,
+        stored=few_stored(backend.blobs),
+    )
     pipes: list[Connection[Any, Any]] = [Connection(int(fd)) for fd in pipe_fds]
     with suppress(EOFError, BrokenPipeError, ConnectionResetError), closing(packs):
         while True:
@@ -210,6 +218,12 @@ def main() -> None:
                     raise
                 finally:  # what was sent is the parent's, which may end this process at once
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def few_stored(blobs: Blobs) -> set[str] | None:
+    """Returns the hashes of a store that is nearly empty; None of any other."""
+    hashes = {hash for _, hash, _ in islice(blobs.iterate(), MAX_FEW_BLOBS + 1)}
+    return hashes if len(hashes) <= MAX_FEW_BLOBS else None
 
 
 def _read_batch(

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from casfs.backend.derived import staging_directory
+from casfs.backend.derived import staging_directory, total_stored
+from casfs.backend.disk import DiskBackend
 from casfs.errors import Failed
 from casfs.store.store import Store
 from casfs.system.paths import DIR_FLAGS
@@ -175,3 +176,19 @@ def test_an_abandoned_snapshot_leaves_nothing(
         with pytest.raises(KeyboardInterrupt):
             walker.snapshot(batch, tree, IgnoreRules(), options=options)
     assert private_files(disk_store.root) == []
+
+
+def test_what_is_stored_is_known_while_it_is_little(
+    disk_store: Store, tree: Path, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(disk_store.backend, DiskBackend)
+    before = total_stored(disk_store.blobs).blobs
+    first = build(disk_store, tree)
+    stored = reader_pool.few_stored(disk_store.blobs)
+    assert stored == {hash for _, hash, _ in disk_store.blobs.iterate()}
+    assert len(stored) > before
+    packs = len(list((disk_store.root / "packs").iterdir()))
+    assert build(disk_store, tree) == first
+    assert len(list((disk_store.root / "packs").iterdir())) == packs  # nothing was staged again
+    monkeypatch.setattr(reader_pool, "MAX_FEW_BLOBS", len(stored) - 1)
+    assert reader_pool.few_stored(disk_store.blobs) is None
