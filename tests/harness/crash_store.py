@@ -3,7 +3,7 @@
     python tests/harness/crash_store.py --kills 500 [--seed N] [--minutes M]
 
 A generation is one store, first made by an `init` that is killed a few times. A round lets
-seven writers (`crash_writers`) loose on it, kills them one after the other at random
+eight writers (`crash_writers`) loose on it, kills them one after the other at random
 instants and starts new ones, and in the end kills all. Then a fresh process checks that
 
 - opening the store sweeps what the dead left in `tmp/`;
@@ -55,9 +55,10 @@ from casfs.store import graph, tombstones
 from casfs.store.store import Store
 from casfs.threads import threads
 from tests.harness.crash_writers import KINDS, Setup, Writer
+from tests.support.packs import backend
 
 FORK = multiprocessing.get_context("fork")
-SLOTS = ("put", "checkpoint", "thread", "group", "tier", "purge", "put")
+SLOTS = ("put", "checkpoint", "thread", "group", "tier", "purge", "versions", "put")
 GRACES = ((), (0, 1, 2), (3600,))  # of a round's gc; () is none
 ROUNDS = 4  # a generation
 KILLS = 10  # a round, besides those at its end
@@ -282,6 +283,8 @@ def clean(root: Path, texts: Collection[str] = ()) -> None:
         before = dict(store.heads.list())
         roots = [hash for head in before.values() for hash in gc.targets(head)]
         reached = set(graph.walk(store, roots, with_local=True))
+        for block_map in backend(store).blobs.block_maps(reached).values():
+            reached.update(block_map.sources)
         real = time.time
         time.time = lambda: real() + 10  # so that even what was touched just now is old
         gc.collect(store, grace=0)

@@ -16,6 +16,7 @@ what an earlier part of its batch brought, may be gone before its head is.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend import disk_gc, hot_packs, tiers, wal_checkpoints
+from casfs.backend.block_maps import MIN_BYTES
 from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.checkpoints import checkpoint, create
@@ -37,6 +39,7 @@ from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import cold, gc, grep, purge
 from casfs.maintenance.needle import Needle
 from casfs.maintenance.redact import redact
+from casfs.packs.layout import BLOCK_BYTES
 from casfs.store import tombstones, write_batch
 from casfs.store.nodes import directory
 from casfs.store.nodes.directory import File
@@ -187,6 +190,54 @@ def _revive(writer: Writer, store: Store, dropped: list[str]) -> None:
     except GONE:
         return  # collected by now, and said so
     writer.ack(head=name, hash=hash)
+
+
+# -- versions of a large file -----------------------------------------------------------------
+
+
+def versions(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    """Stores each as its differences from one before; drops some, and purges some."""
+    first = random.Random(writer.slot).randbytes(MIN_BYTES + BLOCK_BYTES)
+    kept: list[tuple[str, bytes]] = [("", first)]
+    while True:
+        yield lambda: _hold_version(writer, store, kept)
+        yield lambda: _hold_version(writer, store, kept)
+        yield lambda: _drop_version(writer, store, kept)
+        yield lambda: writer.ack(blob=store.put(writer.content()).hash)
+
+
+def _hold_version(writer: Writer, store: Store, kept: list[tuple[str, bytes]]) -> None:
+    _, before = writer.random.choice(kept)
+    data = bytearray(before)
+    for _ in range(writer.random.randrange(4)):
+        start = writer.random.randrange(len(data) - 100)
+        data[start : start + 100] = writer.random.randbytes(100)
+    name = _fresh(writer)
+    assert isinstance(store.backend, DiskBackend)
+    blobs = store.backend.blobs
+    base = hash_bytes(before)
+    staged = blobs.stage_change(io.BytesIO(data), len(data), base) or blobs.stage(io.BytesIO(data))
+    with store.batch() as new:
+        blob = new.put_staged(staged)
+        head = new.put_node("content", {"text": name, "artifacts": [blob.hash]})
+        new.swap(name, None, Head(head.hash))
+    writer.ack(head=name, hash=head.hash)
+    kept.append((name, bytes(data)))
+
+
+def _drop_version(writer: Writer, store: Store, kept: list[tuple[str, bytes]]) -> None:
+    if len(kept) < 6:
+        return
+    name, data = kept.pop(writer.random.randrange(1, len(kept)))
+    if writer.random.random() < 0.3:
+        hash = hash_bytes(data)
+        purge.purge(store, hash)
+        writer.ack(purged=[hash], text="")
+        kept[:] = [version for version in kept if version[1] != data]
+    else:
+        head = store.heads.get(HeadName(name))
+        writer.ack(drop=name)
+        store.backend.publish([], [Swap(HeadName(name), head, None)])
 
 
 # -- checkpoints of a directory that keeps changing -------------------------------------------
@@ -414,6 +465,7 @@ KINDS = {
     "purge": purge_all,
     "tier": tier,
     "put": put,
+    "versions": versions,
     "checkpoint": check,
     "thread": work,
     "group": group,
