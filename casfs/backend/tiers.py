@@ -240,9 +240,11 @@ class Tiers:
     def _forget_patches(self, keys: list[bytes]) -> None:
         """Forgets whose patches were that are in no pack and no file any more, quarantine included:
         a purge of their blobs has nothing to look for."""
+        if not keys:
+            return
         left: set[bytes] = set()
         with self._db.read() as db:
-            packs = db.execute(LOCAL_PACKS).fetchall() if keys else []
+            packs = db.execute(LOCAL_PACKS).fetchall()
         for id, *_ in packs:
             with suppress(NotFound, Corrupt):  # fsck's business
                 data = self._packs.reader(id).index.data

@@ -369,9 +369,9 @@ def test_a_turn_does_not_read_files_again(
     first = workspace.record_turn()
     (workspace.path / "small").write_bytes(b"s")
     read: list[int] = []
-    put_stream = Batch.put_stream
+    put_staged = Batch.put_staged
     monkeypatch.setattr(
-        Batch, "put_stream", lambda batch, source: read.append(1) or put_stream(batch, source)
+        Batch, "put_staged", lambda batch, staged: read.append(1) or put_staged(batch, staged)
     )
     second = workspace.record_turn()
     assert len(read) == 1, "only the new file"
