@@ -24,27 +24,17 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from casfs.backend.protocols import Staged
-from casfs.digest import BlobHash, Digest, Hasher
+from casfs.digest import Hasher
 from casfs.errors import CorruptBlob
-from casfs.packs.layout import BLOCK_BYTES
-from casfs.system import interruption
-from casfs.system.files import NEW_FILE, os_errors, read_up_to, write_all
+from casfs.packs.layout import BLOCK_BYTES, HASH_BYTES
 
 MIN_BYTES = 8 << 20  # a smaller blob is kept whole
-MAX_SOURCES = 64  # each is opened, and verified, by who reads the blob
-MAX_RUNS = 50_000  # of 12 bytes
-PIECE_BYTES = 4 << 20  # is compared at once; whole blocks
 MAGIC = b"\0casfs blocks\0\xe1\x5b\x07"
-PATCH_MAGIC = b"\0casfs patch\0\x92\x4c\xd8\x33"
 COUNTS = struct.Struct("<II")
 RUN = struct.Struct("<III")
-HASH_BYTES = 32
 CHECK_BYTES = 16
 # Only large plain blobs: neither a node, whose row has its bytes, nor a mark of a purge.
 IS_MAPPED = (
@@ -135,9 +125,6 @@ def _check(hash: str, body: bytes) -> bytes:
     return Hasher(bytes.fromhex(hash) + body).digest(length=CHECK_BYTES)
 
 
-# -- reading ----------------------------------------------------------------------------------
-
-
 class MappedBlob(io.RawIOBase):
     """A blob as a stream that can be sought in. Its sources are open, and verified, so what is read
     of them is right as long as they have not `changed`. `pread` may be called from any thread."""
@@ -151,22 +138,18 @@ class MappedBlob(io.RawIOBase):
         self._hash = hash
         self._position = 0
         self._starts = block_map.starts()
-        self._sources: list[_Source] = []
+        self._sources: list[Source] = []
         try:
             for source_hash in block_map.sources:
                 with open_source(source_hash) as source:
-                    self._sources.append(_Source.of(source))
+                    self._sources.append(Source.of(source))
         except BaseException:
             self.close()
             raise
 
-    def extent(self, offset: int, size: int) -> tuple[int, int, int]:
-        """Returns the descriptor of the file that has the bytes from `offset` on (-1: it is in
-        memory), where there, and how many of `size` it has in a row."""
-        source, inside, count = self._extent(offset, size)
-        return source.fd, inside, count
-
-    def _extent(self, offset: int, size: int) -> tuple[_Source, int, int]:
+    def extent(self, offset: int, size: int) -> tuple[Source, int, int]:
+        """Returns the source of the bytes from `offset` on, their offset in it, and how many of
+        `size` are contiguous there."""
         number = bisect_right(self._starts, offset // BLOCK_BYTES) - 1
         run = self.block_map.runs[number]
         inside = offset - self._starts[number] * BLOCK_BYTES
@@ -178,7 +161,7 @@ class MappedBlob(io.RawIOBase):
         pieces = []
         end = min(offset + count, self.size)
         while offset < end:
-            source, inside, length = self._extent(offset, end - offset)
+            source, inside, length = self.extent(offset, end - offset)
             piece = source.pread(length, inside)
             if len(piece) != length:
                 raise CorruptBlob(f"blob {self._hash}: a source of its blocks is cut")
@@ -232,9 +215,9 @@ class MappedBlob(io.RawIOBase):
         super().close()
 
 
-class _Source(NamedTuple):
-    """A descriptor of its own, or the bytes with `fd` -1. No stream: one that is collected together
-    with its owner warns that it was not closed."""
+class Source(NamedTuple):
+    """An open source: a descriptor, or the content in memory with `fd` -1. Not a stream: one that
+    is collected together with its owner warns that it was not closed."""
 
     fd: int
     data: bytes
@@ -258,147 +241,3 @@ def _stamp(fd: int) -> tuple[int, ...]:
         return ()
     seen = os.fstat(fd)
     return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
-
-
-# -- making -----------------------------------------------------------------------------------
-
-
-class _TooDifferent(Exception):
-    """More than half of the blocks have changed, or the version before cannot be read."""
-
-
-@dataclass(slots=True)
-class _Patch:
-    """Blocks of a blob that its base has not. `temp`: the private file that they go to, made with
-    the first; `max_blocks`: more are not worth a map."""
-
-    temp: str
-    max_blocks: int
-    blocks: int = 0
-    _fd: int = -1
-    _hasher: Any = field(default_factory=Hasher)
-
-    def add(self, block: bytes | bytearray) -> None:
-        """Raises _TooDifferent, Failed."""
-        if self.blocks == self.max_blocks:
-            raise _TooDifferent
-        self.blocks += 1
-        self._write(bytes(block).ljust(BLOCK_BYTES, b"\0"))
-
-    def _write(self, data: bytes) -> None:
-        with os_errors(f"cannot write {self.temp}"):
-            if self._fd < 0:
-                self._fd = os.open(self.temp, NEW_FILE, 0o600)
-            write_all(self._fd, data)
-        self._hasher.update(data)
-
-    def finish(self, hash: str) -> Staged:
-        """Returns the patch of the blob of that hash."""
-        trailer = PATCH_MAGIC + bytes.fromhex(hash)
-        self._write(trailer)
-        with os_errors(f"cannot write {self.temp}"):
-            os.fchmod(self._fd, 0o444)
-        size = self.blocks * BLOCK_BYTES + len(trailer)
-        return Staged(Digest(BlobHash(self._hasher.hexdigest()), size), data=None, temp=self.temp)
-
-    def close(self, *, is_kept: bool) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            if not is_kept:
-                with suppress(OSError):
-                    os.unlink(self.temp)
-
-
-def stage_change(
-    source: BinaryIO, size: int, *, base: str, before: BinaryIO, temp: str
-) -> Staged | None:
-    """Hashes `source`, of `size` bytes or so, and stages what it has other than `base`; None where
-    a map is not worth it. `before`: the blob `base`, open at its start; `temp`: the name of a
-    private file. What `source` raises is passed on."""
-    patch = _Patch(temp, max_blocks=size // BLOCK_BYTES // 2)
-    staged = None
-    try:
-        digest, runs = _compare(source, before, patch)
-        own = patch.finish(digest.hash) if patch.blocks else None
-        inner = before.block_map if isinstance(before, MappedBlob) else None
-        own_hash = None if own is None else own.digest.hash
-        block_map = _composed(base, inner, own=own_hash, runs=runs)
-        is_short = len(block_map.sources) <= MAX_SOURCES and len(block_map.runs) <= MAX_RUNS
-        # A blob that has a block of itself could never be read: it is one that was lost here.
-        is_other = digest.hash not in block_map.sources
-        if digest.size_bytes >= MIN_BYTES and is_short and is_other:
-            encoded = block_map.encode(digest.hash)
-            staged = Staged(digest, data=None, block_map=encoded, patch=own)
-    except _TooDifferent:
-        pass
-    finally:
-        patch.close(is_kept=staged is not None)
-    return staged
-
-
-def _compare(
-    source: BinaryIO, before: BinaryIO, patch: _Patch
-) -> tuple[Digest, list[tuple[bool, int, int]]]:
-    """Returns the digest of `source`, and its runs: (in the base, first block, blocks)."""
-    hasher = Hasher(max_threads=Hasher.AUTO)
-    size = 0
-    runs: list[tuple[bool, int, int]] = []
-    is_last = False
-    while not is_last:
-        interruption.check()
-        piece = read_up_to(source, PIECE_BYTES)
-        # A file may grow: what comes behind a piece that was cut would not begin with a block.
-        is_last = len(piece) < PIECE_BYTES
-        hasher.update(piece)
-        old = _base_piece(before, len(piece))
-        first = size // BLOCK_BYTES
-        size += len(piece)
-        # Nearly all pieces are equal, and one comparison of a piece is cheaper than 64 of blocks.
-        if piece and piece == old and len(piece) % BLOCK_BYTES == 0:
-            _extend(runs, (True, first, len(piece) // BLOCK_BYTES))
-            continue
-        for start in range(0, len(piece), BLOCK_BYTES):
-            block = piece[start : start + BLOCK_BYTES]
-            # A last block that is cut is new, so that no map leads behind the end of a source.
-            if len(block) == BLOCK_BYTES and block == old[start : start + BLOCK_BYTES]:
-                _extend(runs, (True, first + start // BLOCK_BYTES, 1))
-            else:
-                _extend(runs, (False, patch.blocks, 1))
-                patch.add(block)
-    return Digest(BlobHash(hasher.hexdigest()), size), runs
-
-
-def _base_piece(before: BinaryIO, count: int) -> bytes:
-    try:
-        return read_up_to(before, count)
-    except (OSError, CorruptBlob):  # a fault of the version before is none of this one
-        raise _TooDifferent from None
-
-
-def _extend(runs: list[tuple[bool, int, int]], run: tuple[bool, int, int]) -> None:
-    in_base, first, count = run
-    if runs and runs[-1][0] == in_base and runs[-1][1] + runs[-1][2] == first:
-        runs[-1] = (in_base, runs[-1][1], runs[-1][2] + count)
-    else:
-        runs.append(run)
-
-
-def _composed(
-    base: str, inner: BlockMap | None, own: str | None, runs: list[tuple[bool, int, int]]
-) -> BlockMap:
-    """Returns the map of those runs. `inner`: the map of `base`, whose sources stand in for it;
-    `own`: the patch."""
-    pieces: list[tuple[str, int, int]] = []
-    starts = [] if inner is None else inner.starts()
-    for in_base, first, count in runs:
-        if not in_base:
-            assert own is not None  # it has this block
-            pieces.append((own, first, count))
-        elif inner is None:
-            pieces.append((base, first, count))
-        else:
-            pieces += inner.cut(starts, first, count)
-    sources = list(dict.fromkeys(piece[0] for piece in pieces))
-    numbers = {source: number for number, source in enumerate(sources)}
-    runs_of_sources = [Run(numbers[source], first, count) for source, first, count in pieces]
-    return BlockMap(sources, runs_of_sources)

@@ -154,8 +154,8 @@ class DiskBackend:
         # Not of `require`: what is required loses the mark of a local blob, and a source of blocks
         # may be private where the blob that has some of them is not.
         needed = require
-        has_maps = any([blob.block_map is not None for blob in batch])  # noqa: C419 - one call
-        if has_maps:
+        mapped = [blob for blob in batch if blob.block_map is not None]
+        if mapped:
             batch = place_patches(db, batch)
             needed = sources_of(db, batch).union(require)
         # Under the write lock, so nothing that is checked here can be collected before the commit.
@@ -190,8 +190,8 @@ class DiskBackend:
             record_touched(db, touched, swaps)
         for move in swaps:
             swap(db, move, at_ms)
-        if has_maps:  # a patch is not the caller's
-            stored_hashes.difference_update(blob.patch.digest.hash for blob in batch if blob.patch)
+        # A patch is not the caller's.
+        stored_hashes.difference_update([blob.patch.digest.hash for blob in mapped if blob.patch])
         return stored_hashes
 
     def _blank_purged(self, db: Connection, batch: Sequence[Staged]) -> None:

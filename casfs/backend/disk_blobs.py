@@ -16,7 +16,6 @@ from casfs.backend.block_maps import (
     MappedBlob,
     is_map,
     source_keys,
-    stage_change,
 )
 from casfs.backend.capabilities import IN_REMOTE, PackPlace
 from casfs.backend.disk_heads import DiskHeads
@@ -107,6 +106,8 @@ class DiskBlobs(DiskPurging):
         return self._objects.stage_bytes(digest, data)
 
     def stage_change(self, source: BinaryIO, size: int, base: str) -> Staged | None:
+        from casfs.backend.block_changes import stage_change
+
         before = self._open_base(base) if size >= MIN_BYTES else None
         if before is None:
             return None

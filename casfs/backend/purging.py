@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import BinaryIO
@@ -34,7 +35,7 @@ TOMBSTONES = "SELECT 1 FROM heads WHERE name >= 'purged/' AND name < 'purged0' L
 PURGED_AMONG = f"SELECT hash FROM blobs WHERE {IS_PURGED} AND hash IN"
 
 
-class DiskPurging(DiskMetadata):
+class DiskPurging(DiskMetadata, ABC):
     def __init__(self, db: Database, commits: GroupCommit) -> None:
         super().__init__(db)
         self._commits = commits
@@ -63,13 +64,13 @@ class DiskPurging(DiskMetadata):
         self.erase()
         return self._db.shrink()
 
+    @abstractmethod
     def release(self, hash: str) -> None:
         """Makes a mapped blob a file. Raises NotFound, CorruptBlob."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quarantine(self, hash: str) -> None:
         """As `casfs.backend.capabilities.Repairable`."""
-        raise NotImplementedError
 
     def erase_remains(self, is_found: Callable[[BinaryIO], bool]) -> bool:
         self.erase(all_garbage=True)

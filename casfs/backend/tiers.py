@@ -184,11 +184,7 @@ class Tiers:
     # -- garbage ---------------------------------------------------------------------------
 
     def tidy(
-        self,
-        *,
-        purged_only: bool = False,
-        all_garbage: bool = False,
-        attempts: int = 5,
+        self, *, purged_only: bool = False, all_garbage: bool = False, attempts: int = 5
     ) -> None:
         """Frees the room of members that have no row, and removes the packs without any other
         member; erases what is left of purged blobs and of their patches. `purged_only`: nothing

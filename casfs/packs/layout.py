@@ -47,8 +47,8 @@ class Frame(NamedTuple):
 
 
 class FrameRef(NamedTuple):
-    """`size` bytes from `offset` on of the content of a frame that is no reference. `pack`: its
-    name; None for the pack that is being written."""
+    """The target of a reference: `size` bytes at `offset` of the decompressed content of frame
+    `number`, which is not a reference itself. `pack`: its name; None: the pack being written."""
 
     pack: str | None
     number: int

@@ -85,8 +85,8 @@ class PackReader:
         return data if count == frame.size else data[offset : offset + count]
 
     def resolved(self, number: int) -> tuple[PackReader, FrameRef]:
-        """Returns what a frame stands for, itself if it is no reference, with the reader of its
-        pack. Raises Corrupt."""
+        """Returns the target of a reference, with the reader of its pack; of any other frame the
+        frame itself. Raises Corrupt."""
         frame = self.index.frame(number)
         if frame.codec != REFERENCE:
             return self, FrameRef(None, number, offset=0, size=frame.size)

@@ -481,7 +481,7 @@ class Batch:
             # published in its order, and a node must come after its references.
             discard([self._staged.pop(hash)], keep_packs=True)
         else:
-            self.new_bytes += staged.new_bytes if staged.block_map else staged.digest.size_bytes
+            self.new_bytes += staged.new_bytes
         self._staged[hash] = staged
         self._known_types[hash] = staged.type
         self._sizes[hash] = staged.digest.size_bytes

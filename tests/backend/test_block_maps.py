@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from casfs.backend.block_maps import MAX_RUNS, MIN_BYTES, BlockMap, Run
+from casfs.backend.block_changes import MAX_RUNS
+from casfs.backend.block_maps import MIN_BYTES, BlockMap, Run
 from casfs.backend.derived import total_stored
 from casfs.backend.disk import DiskBackend
-from casfs.backend.protocols import discard
+from casfs.backend.protocols import HeadName, discard
 from casfs.backend.sqlite_statements import key_of
 from casfs.backend.tiers import Tiers
 from casfs.digest import Digest
@@ -46,8 +47,16 @@ def hold(store: Store, name: str, *hashes: str) -> None:
 
 
 def release(store: Store, name: str) -> None:
+    head = HeadName(f"held/{name}")
     with store.batch() as batch:
-        batch.swap(f"held/{name}", batch.head(f"held/{name}"), None)  # type: ignore[arg-type]
+        batch.swap(head, batch.head(head), None)
+
+
+def two_versions(store: Store) -> tuple[str, str, bytes]:
+    """Returns the hashes of a file and of its next version, which is mapped, and the latter."""
+    first = store.put(FIRST).hash
+    data = changed(FIRST, 1)
+    return first, put_change(store, data, first), data
 
 
 def check(store: Store, hash: str, data: bytes) -> None:
@@ -104,7 +113,7 @@ def test_bytes_can_be_added_and_cut_off(store: Store) -> None:
     second = put_change(store, longer, first)
     check(store, second, longer)
     check(store, put_change(store, longer + b"still more", second), longer + b"still more")
-    # The last block of each is cut, so it is new; a whole prefix is no patch at all.
+    # A partial last block is always in the patch; a prefix of whole blocks needs no patch.
     assert backend(store).blobs.block_maps([Digest.of(FIRST[:MIN_BYTES]).hash]).popitem()[1] == (
         BlockMap([first], [Run(0, 0, MIN_BYTES // BLOCK_BYTES)])
     )
@@ -153,10 +162,8 @@ def test_any_part_of_a_map_can_be_cut() -> None:
 def test_a_map_of_too_many_sources_is_not_made(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casfs.backend.block_maps.MAX_SOURCES", 2)
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    monkeypatch.setattr("casfs.backend.block_changes.MAX_SOURCES", 2)
+    _, second, data = two_versions(store)
     assert stage_change(store, changed(data, 2), second) is None
     check(store, put_change(store, changed(data, 1, seed=3), second), changed(data, 1, seed=3))
 
@@ -278,9 +285,7 @@ def test_a_private_base_stays_private(store: Store) -> None:
 
 
 def test_cold_sources_are_read(store: Store) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     hold(store, "both", first, second)
     freeze(store)
     assert files(store) == []
@@ -300,9 +305,7 @@ def purge(store: Store, hash: str, size: int) -> None:
 
 
 def test_a_purged_base_takes_no_other_blob_with_it(store: Store) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     purge(store, first, len(FIRST))
     with pytest.raises(Purged):
         store.get(first)
@@ -354,9 +357,7 @@ def test_a_change_of_what_was_purged_meanwhile_is_refused(store: Store) -> None:
 
 
 def test_of_a_purged_change_nothing_is_left_after_its_base_was_purged(store: Store) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     purge(store, first, len(FIRST))
     assert store.get(second) == data
     purge(store, second, len(data))
@@ -381,9 +382,7 @@ def test_of_a_change_that_is_gone_nothing_is_left_after_its_purge(store: Store) 
 
 
 def test_a_blob_and_its_patch_are_purged_together(store: Store) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    _, second, data = two_versions(store)
     patch = sources(store, second)[-1]
     size = store.blobs.info([patch])[patch].size
     tombstones.add(store, [Tombstone(second, len(data), 1), Tombstone(patch, size, 1)])
@@ -392,9 +391,7 @@ def test_a_blob_and_its_patch_are_purged_together(store: Store) -> None:
 
 
 def test_a_killed_purge_is_ended_by_gc(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     patch = sources(store, second)[-1]
     hold(store, "both", first, second)
     freeze(store)
@@ -413,9 +410,7 @@ def test_a_killed_purge_is_ended_by_gc(store: Store, monkeypatch: pytest.MonkeyP
 def test_a_purge_and_a_packing_at_once_leave_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     patch = sources(store, second)[-1]
     sizes = {hash: info.size for hash, info in store.blobs.info([first, patch]).items()}
     original = Tiers._write
@@ -531,9 +526,7 @@ def damage(store: Store, hash: str, block: int) -> None:
 
 
 def test_a_damaged_source_is_never_served(store: Store) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     check(store, second, data)
     damage(store, first, 9)
     with pytest.raises(CorruptBlob):
@@ -549,9 +542,7 @@ def test_a_damaged_source_is_never_served(store: Store) -> None:
 
 
 def test_damage_in_another_block_costs_no_other_version(store: Store) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     damage(store, first, 1)
     assert store.get(second) == data
     with store.blobs.open(second) as source:
@@ -564,9 +555,7 @@ def test_damage_in_another_block_costs_no_other_version(store: Store) -> None:
 
 
 def test_a_damaged_patch_can_be_put_again(store: Store) -> None:
-    first = store.put(FIRST).hash
-    data = changed(FIRST, 1)
-    second = put_change(store, data, first)
+    first, second, data = two_versions(store)
     damage(store, sources(store, second)[-1], 0)
     assert {fault.hash for fault in fsck.check(store).faults} >= {second}
     assert put_change(store, data, first) == second

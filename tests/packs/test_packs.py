@@ -75,11 +75,12 @@ def test_blocks_and_references_to_them(data: st.DataObject) -> None:
     kinds = [bytes([n]) * BLOCK_BYTES for n in range(5)]
     chosen = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=9))
     first = [kinds[n] for n in chosen]
-    one = with_blocks([first], [b"".join(first)])
+    one = with_blocks([list(first)], [b"".join(first)])
     name = read_index(lambda offset, size: one[offset : offset + size], len(one)).name
     # Another pack has these blocks again, in any order, and some of its own.
-    again: list[bytes | FrameRef] = [b"own" + bytes(BLOCK_BYTES - 3)]
-    whole = [again[0]]
+    own = b"own" + bytes(BLOCK_BYTES - 3)
+    again: list[bytes | FrameRef] = [own]
+    whole = [own]
     for _ in range(data.draw(st.integers(1, 9))):
         number = data.draw(st.integers(0, len(first)))
         half = data.draw(st.booleans()) * BLOCK_BYTES // 2
@@ -87,8 +88,8 @@ def test_blocks_and_references_to_them(data: st.DataObject) -> None:
         again.append(
             FrameRef(None if is_own else name, 0 if is_own else number, half, BLOCK_BYTES - half)
         )
-        whole.append((again[0] if is_own else first[number])[half:])  # type: ignore[index]
-    content = b"".join(whole)  # type: ignore[arg-type]
+        whole.append((own if is_own else first[number])[half:])
+    content = b"".join(whole)
     two = with_blocks([[*again, b"tail"]], [content + b"tail"])
     other = read_index(lambda offset, size: two[offset : offset + size], len(two)).name
     reader = reader_among({name: one, other: two}, other)

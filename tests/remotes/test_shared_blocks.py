@@ -45,6 +45,15 @@ def record(site: Site, version: bytes, at: int) -> str:
     return name
 
 
+def push_versions(site: Site, count: int) -> list[str]:
+    """Records and pushes versions one by one; returns the names of their checkpoints."""
+    names = []
+    for number, version in enumerate(versions(count)):
+        names.append(record(site, version, number))
+        site.push("app")
+    return names
+
+
 def stored(site: Site) -> int:
     return total_stored(site.store.blobs).bytes
 
@@ -103,9 +112,8 @@ def test_no_version_travels_that_was_not_pushed(
 
 def test_a_lazy_clone_reads_through_references(directory: Settings, sites: Sites) -> None:
     here, there = sites(directory), sites(directory)
-    for number, version in enumerate(versions(3)):
-        name = record(here, version, number)
-        here.push("app")
+    name = push_versions(here, 3)[-1]
+    version = versions(3)[-1]
     there.pull(lazy=True)
     assert stored(there) > 2 * len(FIRST)  # as it will be
     assert there.contents(name) == here.contents(name)
@@ -130,9 +138,7 @@ def test_a_base_in_a_cold_pack_is_pushed(directory: Settings, sites: Sites) -> N
 
 def test_many_versions_need_few_descriptors(directory: Settings, sites: Sites) -> None:
     here, there = sites(directory), sites(directory)
-    for number, version in enumerate(versions(12)):
-        name = record(here, version, number)
-        here.push("app")
+    name = push_versions(here, 12)[-1]
     there.pull(lazy=True)
     before = len(os.listdir("/proc/self/fd"))
     assert there.contents(name) == here.contents(name)
@@ -145,10 +151,7 @@ def test_a_pack_stays_as_long_as_another_refers_to_it(
     directory: Settings, sites: Sites, tmp_path: Path
 ) -> None:
     here = sites(directory)
-    names = []
-    for number, version in enumerate(versions(3)):
-        names.append(record(here, version, number))
-        here.push("app")
+    names = push_versions(here, 3)
     forget(here, names[0], names[1])
     age_files(tmp_path / "remote")
     for _ in range(2):
@@ -169,11 +172,7 @@ def test_what_refers_to_purged_frames_is_copied(
     directory: Settings, sites: Sites, tmp_path: Path
 ) -> None:
     here = sites(directory)
-    made = versions(3)
-    names = []
-    for number, version in enumerate(made):
-        names.append(record(here, version, number))
-        here.push("app")
+    names = push_versions(here, 3)
     first = Digest.of(FIRST).hash
     purges.purge_all(here.store, [Tombstone(first, len(FIRST), 1)])
     age(here.store)

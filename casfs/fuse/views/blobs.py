@@ -129,13 +129,13 @@ class OpenBlob:
         return os.pread(self._fd, count, offset)
 
     def extent(self, offset: int, count: int) -> Extent | None:
-        """Returns where `count` bytes are in a file; None where they are not in one, in a row."""
+        """Returns where `count` bytes are contiguous in a file; None where they are not."""
         if self._fd >= 0:
             return Extent(self._fd, offset, size=count, owner=self)
         if self._mapped is not None:
-            fd, inside, length = self._mapped.extent(offset, count)
-            if length == count and fd >= 0:
-                return Extent(fd, inside, size=count, owner=self)
+            source, start, length = self._mapped.extent(offset, count)
+            if length == count and source.fd >= 0:
+                return Extent(source.fd, start, size=count, owner=self)
         return None
 
     def seek(self, offset: int, whence: int) -> int:

@@ -272,9 +272,9 @@ def _copy_mapped(source: MappedBlob, out: int, hash: str) -> int:
     """Copies the blocks of a mapped blob from the files that they are in."""
     offset = 0
     while offset < source.size:
-        fd, start, count = source.extent(offset, source.size - offset)
-        if fd >= 0:
-            _copy_extents(fd, out, count, start=start, to=offset)
+        origin, start, count = source.extent(offset, source.size - offset)
+        if origin.fd >= 0:
+            _copy_extents(origin.fd, out, count, start=start, to=offset)
         else:
             os.lseek(out, offset, os.SEEK_SET)
             write_all(out, source.pread(count, offset))
