@@ -1,9 +1,10 @@
 """Encodes scanned directories as `directory` and `times` nodes: the second pass of a snapshot.
 
 The first pass (`casfs.trees.snapshot.walker`) fills a `ScannedDirectory` for each directory;
-when all files have been read, `Encoder` makes the nodes from the leaves up. A directory that
-equals its row of the stat cache is not encoded again. So the time of the directory itself is that
-of when something recorded was last added or removed: what is ignored may have changed it since.
+when all of its files have been read, `Encoder` makes its nodes, from the leaves up. A directory
+that equals its row of the stat cache is not encoded again. So the time of the directory itself is
+that of when something recorded was last added or removed: what is ignored may have changed it
+since.
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ from casfs.trees.snapshot.stat_cache import (
 
 @dataclass(slots=True)
 class ScannedEntry:
-    """`digest`: of a file, as soon as it is known, or of a directory that is not looked into;
-    `times`: its own node; `below`: of any other directory; `target`: of a link; `hits`: secrets
-    in a file."""
+    """`digest`: of a file or a directory, as soon as it is known; `times`: its own node; `below`:
+    of a directory that is not encoded yet; `target`: of a link; `hits`: secrets in a file."""
 
     stat: Stat | os.stat_result
     fingerprint: bytes
@@ -54,7 +54,8 @@ class ScannedDirectory:
     """A directory between the two passes. `cached`: its row of the stat cache; `may_be_local`: it
     is in a directory that is derived, or private by a setting. `unchanged`: every
     entry has the stat that the row has, so `entries` holds only its subdirectories (which may
-    have changed below), and `links` the targets of its links."""
+    have changed below), and `links` the targets of its links. `awaited`: how many answers and
+    blobs of the reader pool are to come before it can be encoded."""
 
     path: bytes
     stat: Stat | os.stat_result
@@ -63,6 +64,7 @@ class ScannedDirectory:
     may_be_local: bool = False
     unchanged: bool = False
     links: dict[bytes, bytes] = field(default_factory=dict)
+    awaited: int = 0
 
 
 class Encoded(NamedTuple):
@@ -97,10 +99,14 @@ class Encoder:
         self._vanished = vanished
         self._has_times = options.times and batch.has_times()
 
+    def encode_entry(self, entry: ScannedEntry) -> None:
+        """Encodes the directory of an entry, and keeps nothing else of it."""
+        assert entry.below is not None
+        entry.digest, entry.times, _ = self.encode(entry.below)
+        entry.below = None
+
     def encode(self, scanned: ScannedDirectory) -> Encoded:
-        for entry in scanned.entries.values():
-            if entry.below is not None:
-                entry.digest, entry.times, _ = self.encode(entry.below)
+        """Makes the nodes of a directory; those of its subdirectories are made."""
         cached = scanned.cached
         if scanned.unchanged and cached is not None:
             if self._is_dated(cached) and self._has_same_subdirectories(scanned, cached):

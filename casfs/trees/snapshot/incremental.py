@@ -51,7 +51,7 @@ class IncrementalSnapshot(Snapshot):
     ) -> Encoded:
         """`known`: what former snapshots reported of directories as they are. `listed` is called
         with each directory before it is listed, so that later changes are noticed; `linked` with
-        each file that has several names; `all_read` when all is read, and nothing stored yet.
+        each file that has several names; `all_read` when all is read.
         Raises as `take`."""
         assert self._cache is not None
         self._known = known

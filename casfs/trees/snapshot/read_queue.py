@@ -1,11 +1,13 @@
 """Reads the new files of a snapshot: in this process, or by the reader pool once they are many.
 
-Results of the pool are adopted as they come, at the latest by `collect(0)`.
+Results of the pool are adopted as they come, at the latest by `collect(0)`. What is in a pack comes
+later than the answer that names it: a directory waits for both before it can be encoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from casfs.backend.derived import staging_directory
@@ -25,7 +27,8 @@ MAX_PENDING_BATCHES = 256
 
 
 class ReadQueue:
-    """Sets the digests of the entries whose files were read. `close` in a finally."""
+    """Sets the digests of the entries whose files were read. `on_adopted` is called when the pool
+    has read some. `close` in a finally."""
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class ReadQueue:
         report: SnapshotReport,
         racy_after: int,
         options: SnapshotOptions,
+        on_adopted: Callable[[], None],
     ) -> None:
         self._batch = batch
         self._root_fd = root_fd
@@ -42,6 +46,9 @@ class ReadQueue:
         self._options = options
         self._report = report
         self._racy_after = racy_after
+        self._on_adopted = on_adopted
+        # By hash: the directories that wait for a blob.
+        self._waiting: defaultdict[str, list[ScannedDirectory]] = defaultdict(list)
         self._reader = FileReader(batch.blobs, batch.knows, scanner=options.scanner)
         self._pool: ReaderPool[ScannedDirectory] | None = None
         self._asked: list[tuple[ScannedDirectory, bytes, list[bytes]]] = []
@@ -65,6 +72,7 @@ class ReadQueue:
         for start in range(0, len(names), READ_BATCH_FILES):
             part = names[start : start + READ_BATCH_FILES]
             self._asked.append((scanned, scanned.path, part))
+            scanned.awaited += 1
             self._asked_files += len(part)
             if self._asked_files >= READ_BATCH_FILES:
                 self.collect(MAX_PENDING_BATCHES)
@@ -79,9 +87,22 @@ class ReadQueue:
                 self._asked_files = 0
             for scanned, done in self._pool.results(max_pending):
                 self._adopt(scanned, done)
-            for pack in self._pool.packs(is_last=max_pending == 0):
-                for staged in pack:
-                    self._batch.put_staged(staged)
+                scanned.awaited -= 1
+                self._put_packs(is_last=False)
+                # Encoded here while the pool goes on: a third of the work of this process.
+                self._on_adopted()
+            self._put_packs(is_last=max_pending == 0)
+
+    def _put_packs(self, *, is_last: bool) -> None:
+        assert self._pool is not None
+        for pack in self._pool.packs(is_last=is_last):
+            for staged in pack:
+                self._batch.put_staged(staged)
+                self._note_arrived(staged.digest.hash)
+
+    def _note_arrived(self, hash: str) -> None:
+        for scanned in self._waiting.pop(hash, ()):
+            scanned.awaited -= 1
 
     def close(self) -> None:
         if self._pool is not None:
@@ -115,6 +136,12 @@ class ReadQueue:
             file.hits = hits_at(path, file.hits)
             is_work = not (file.hits or scanned.may_be_local or path in self._report.private)
             self._batch.adopt(file.digest, file.staged, file.info, is_work=is_work)
+            # Also where this is a copy of a file of another answer, which may come later.
+            if not self._batch.knows(file.digest.hash):
+                self._waiting[file.digest.hash].append(scanned)
+                scanned.awaited += 1
+            elif file.digest.hash in self._waiting:
+                self._note_arrived(file.digest.hash)
             entry = scanned.entries[file.name]
             entry.hits = file.hits
             if file.hits:

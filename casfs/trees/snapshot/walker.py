@@ -12,7 +12,8 @@ be read is left out and named where the options say so (a checkpoint); else it f
 
 Two passes: the first stats every entry and has the new files read, by worker processes when
 they are many (`casfs.trees.snapshot.read_queue`); the second (`casfs.trees.snapshot.encoder`)
-encodes directories. With a stat cache only what changed is read and encoded.
+encodes directories, where processes read while they do so. With a stat cache only what changed is
+read and encoded.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import re
 import stat
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -126,8 +128,16 @@ class Snapshot:
         # Reckoned from the start: a file that changes while the directory is read is racy, too.
         racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
         self._racy_after = racy_after
+        # Directories below the root in the order in which they are encoded: each after those in it.
+        self._unencoded: deque[ScannedEntry] = deque()
         self._queue = ReadQueue(
-            batch, root_fd, self._root, report, racy_after=racy_after, options=options
+            batch,
+            root_fd,
+            self._root,
+            report,
+            racy_after=racy_after,
+            options=options,
+            on_adopted=self._encode_what_is_read,
         )
         self._encoder = Encoder(
             batch, report, options, cache, racy_after=racy_after, vanished=self._vanished
@@ -142,6 +152,8 @@ class Snapshot:
             # A directory node has the digests of its files, so the last one must be known.
             self._queue.collect(0)
             self._all_is_read()
+            while self._unencoded:
+                self._encoder.encode_entry(self._unencoded.popleft())
             root = self._encoder.encode(top)
         except Invalid as error:
             # The batch refuses a node that refers to what is gone; only a cache can name such.
@@ -156,6 +168,15 @@ class Snapshot:
                 if not self._batch.require(hash):
                     raise StaleCache
         return root
+
+    def _encode_what_is_read(self) -> None:
+        """Encodes directories in their order, up to the first that waits for the reader pool."""
+        unencoded = self._unencoded
+        while unencoded:
+            below = unencoded[0].below
+            if below is None or below.awaited:
+                break
+            self._encoder.encode_entry(unencoded.popleft())
 
     def _all_is_read(self) -> None:
         """Called when nothing of the directory is read any more."""
@@ -365,7 +386,11 @@ class Snapshot:
             self._leave_out_unreadable(path, error)
             return None
         scanned = self._scan(inner, path, seen)
-        return None if scanned is None else ScannedEntry(seen, stat_cache.DIRECTORY, below=scanned)
+        if scanned is None:
+            return None
+        scanned_entry = ScannedEntry(seen, stat_cache.DIRECTORY, below=scanned)
+        self._unencoded.append(scanned_entry)
+        return scanned_entry
 
     def _count(self, files: int, size: int) -> None:
         """Raises Refused where the sum of sizes exceeds the limit."""

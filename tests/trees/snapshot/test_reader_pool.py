@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
+from casfs.backend import hot_packs
 from casfs.backend.derived import staging_directory, total_stored
 from casfs.backend.disk import DiskBackend
+from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.store.store import Store
 from casfs.system.paths import DIR_FLAGS
+from casfs.trees import tree as tree_nodes
 from casfs.trees.snapshot import read_queue, reader_pool, walker
+from casfs.trees.snapshot.encoder import Encoder, ScannedEntry
 from casfs.trees.snapshot.file_reader import ReadFile
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.read_queue import ReadQueue
 from casfs.trees.snapshot.reader_pool import ReaderPool
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from tests.support.helpers import private_files
@@ -65,6 +70,58 @@ def test_nothing_private_is_left(disk_store: Store, tree: Path, always: None) ->
     assert private_files(disk_store.root) == []
     build(disk_store, tree)
     assert private_files(disk_store.root) == []
+
+
+ALL_IS_READ = b"all is read"
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The directories that are encoded, in their order, and when the last file was read."""
+    events: list[bytes] = []
+    encode_entry = Encoder.encode_entry
+    put_packs = ReadQueue._put_packs
+
+    def encode_noted(encoder: Encoder, entry: ScannedEntry) -> None:
+        assert entry.below is not None
+        events.append(entry.below.path)
+        encode_entry(encoder, entry)
+
+    def put_noted(queue: ReadQueue, *, is_last: bool) -> None:
+        if is_last:
+            events.append(ALL_IS_READ)
+        put_packs(queue, is_last=is_last)
+
+    monkeypatch.setattr(Encoder, "encode_entry", encode_noted)
+    monkeypatch.setattr(ReadQueue, "_put_packs", put_noted)
+    return events
+
+
+def test_directories_are_encoded_while_others_are_read(
+    disk_store: Store, tmp_path: Path, always: None, events: list[bytes]
+) -> None:
+    for number in range(9):
+        directory = tmp_path / "work" / f"d{number}"
+        directory.mkdir(parents=True)
+        (directory / "row").write_bytes(b"%d" % number)
+    build(disk_store, tmp_path / "work")
+    assert sorted(events[:-1]) == [b"/d%d" % number for number in range(9)]
+    assert events[-1] == ALL_IS_READ
+
+
+def test_a_directory_waits_for_the_pack_that_its_files_are_in(
+    disk_store: Store, tmp_path: Path, always: None, events: list[bytes]
+) -> None:
+    (tmp_path / "work" / "copy").mkdir(parents=True)
+    (tmp_path / "work" / "packed").mkdir()
+    for number in range(hot_packs.MIN_BLOBS):
+        (tmp_path / "work" / "packed" / f"{number}").write_bytes(b"%d" % number * 2000)
+    (tmp_path / "work" / "copy" / "0").write_bytes(b"0" * 2000)
+    root = build(disk_store, tmp_path / "work")
+    # Both wait, and it does not matter which of the equal files was read first.
+    assert events[0] == ALL_IS_READ
+    assert sorted(events[1:]) == [b"/copy", b"/packed"]
+    assert tree_nodes.find(disk_store, TreeHash(root), b"copy/0") is not None
 
 
 def test_a_file_that_cannot_be_read_is_named(disk_store: Store, tree: Path) -> None:
