@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint, overwritten
@@ -37,8 +37,7 @@ COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
 Comparison = tuple[dict[str, int], list[str]]  # counts of changes, and the first paths
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """Payload of a checkpoint. `stats` and `paths`: the changes since the previous one;
     `applied`: steps that the directory got files from."""
 
@@ -61,8 +60,7 @@ class Created:
     skipped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreateOptions:
+class CreateOptions(NamedTuple):
     """`defaults`: leave out derived directories; `patterns`: what else to leave out; `snapshot`:
     how files are read; `skip_if_unchanged`: return the previous checkpoint where it has the same
     trees; `with_derived`: keep derived directories, in the local tree; `allow_secret`: scan no

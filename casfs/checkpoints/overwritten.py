@@ -7,8 +7,8 @@ the restore states: a path of this machine is in no node.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
@@ -21,8 +21,7 @@ from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 FOLDER = "overwritten"  # of the store
 
 
-@dataclass(frozen=True, slots=True)
-class Overwritten:
+class Overwritten(NamedTuple):
     """`before`: what `directory` held."""
 
     directory: Path

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -34,8 +33,7 @@ project_option = click.option(
 user_option = click.option("--user", is_flag=True, help="In all projects of yours.")
 
 
-@dataclass(frozen=True)
-class AttachOptions:
+class AttachOptions(NamedTuple):
     """Of `attach AGENT`. `project`: the directory, None for the default; `trust`: the hooks, as
     codex asks for; `worktrees`: also have its worktrees made by casfs; `service`: make the daemon a
     service where there is systemd."""

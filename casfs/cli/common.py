@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -37,8 +36,8 @@ def server_options(command: F) -> F:
 
 
 def options_as(kind: type[Any], parameter: str = "options") -> Callable[[F], F]:
-    """Hands the options that are fields of a dataclass on together, as one parameter."""
-    names = [field.name for field in fields(kind)]
+    """Hands the options that are fields of a record on together, as one parameter."""
+    names = list(kind.__annotations__)
 
     def decorate(verb: F) -> F:
         @wraps(verb)

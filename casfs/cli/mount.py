@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -34,8 +33,7 @@ class Transport(click.Choice[str]):
         return super().convert(TRANSPORT_ALIASES.get(value, value), param, ctx)
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(NamedTuple):
     allow_other: bool
     xattr: bool
     transport: str | None

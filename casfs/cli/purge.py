@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 REMOTES_HAVE_IT = "remotes have it until the next `casfs push` and `casfs remote gc`"
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeOptions:
+class PurgeOptions(NamedTuple):
     with_git: bool
     force: bool
     why: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -27,8 +27,7 @@ from casfs.trees.restore.restore import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(NamedTuple):
     base: str | None
     delete_untracked: bool
     verify: bool

@@ -12,7 +12,7 @@ import binascii
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Span = tuple[int, int]
 Decode = Callable[["re.Match[bytes]"], bytes]
@@ -45,8 +45,7 @@ UTF16 = re.compile(rb"(?:[\t\n\r -~]\0){12,}|(?:\0[\t\n\r -~]){12,}")  # of ASCI
 BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """`data`: a text without one of its spellings. Piece by piece, in order: `starts`: where in
     `data` it begins; `sources`: where in the text as it stands that is, as (start, end, how many
     bytes stand for one; 0 where only the whole piece stands for the whole)."""

@@ -16,7 +16,6 @@ import json
 import os
 import select
 import signal
-import socket
 import stat
 import struct
 import time
@@ -148,6 +147,8 @@ def _exchange(
     daemon = find(root)
     if daemon is None:
         raise NoDaemon(f"{NO_DAEMON} {root}; start one with `casfs daemon`")
+    import socket  # 3 ms, and many a command finds no daemon
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
@@ -195,6 +196,8 @@ def stop(root: Path) -> int:
 def stop_all(env: Mapping[str, str]) -> list[int]:
     """Stops the daemons that listen in the user's runtime directory, also those whose store was
     removed; returns their process ids. Raises Failed."""
+    import socket
+
     ended = []
     for path in sorted(socket_path(Path("/"), env).parent.glob("*.sock")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from casfs.errors import Failed
@@ -45,6 +44,8 @@ def empty(path: Path) -> None:
 
 
 def _delete_directory(path: Path, tries: int = 100) -> None:
+    import shutil  # 4 ms, and most commands that may delete a directory do not
+
     try:
         shutil.rmtree(path)
     except FileNotFoundError:  # another deletes it too

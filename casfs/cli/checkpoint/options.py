@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 DEFAULT_MAX_BYTES = 20 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class RecordOptions:
+class RecordOptions(NamedTuple):
     defaults: bool
     patterns: tuple[str, ...]
     dry_run: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -31,21 +31,19 @@ from casfs.errors import Usage
 from casfs.threads import lookup, threads
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(NamedTuple):
     workspace: str | None
     no_workspace: bool
     patterns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Players:
+class Players(NamedTuple):
     agents: tuple[str, ...]
     file: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class ForkOptions:
+class ForkOptions:  # not a tuple, which has a `count` itself
     at: str | None
     count: int
     max_steps: int | None

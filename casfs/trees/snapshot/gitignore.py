@@ -11,7 +11,7 @@ Compared with git itself in `tests/trees/snapshot/test_gitignore.py`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from casfs.system.paths import printable
 
@@ -26,8 +26,7 @@ CHARACTER_CLASSES = {
 MATCHES_NOTHING = rb"(?!)"
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """`negated`: it began with `!`; `anchored`: it matches the path, else the last name."""
 
     regex: re.Pattern[bytes]

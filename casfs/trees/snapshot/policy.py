@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from casfs import config
 from casfs.digest import is_hash
@@ -12,9 +12,10 @@ from casfs.errors import Invalid
 from casfs.scanner import Scanner
 from casfs.store.store import Store
 
+NO_LINES: Mapping[bytes, Collection[int]] = {}
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+
+class Policy(NamedTuple):
     """`work`, `private`: patterns of paths that are moved to that class; `allow`: fingerprints of
     secrets that are none; `allowed_lines`: by path, the lines in which what looks like one is
     none."""
@@ -22,7 +23,7 @@ class Policy:
     work: Sequence[str] = ()
     private: Sequence[str] = ()
     allow: Sequence[str] = ()
-    allowed_lines: Mapping[bytes, Collection[int]] = field(default_factory=dict)
+    allowed_lines: Mapping[bytes, Collection[int]] = NO_LINES
 
     def scanner(self) -> Scanner:
         return Scanner(self.allow)

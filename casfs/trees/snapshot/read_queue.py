@@ -7,7 +7,7 @@ later than the answer that names it: a directory waits for both before it can be
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from casfs.backend.derived import staging_directory
@@ -27,8 +27,7 @@ MAX_PENDING_BATCHES = 256
 
 
 class ReadQueue:
-    """Sets the digests of the entries whose files were read. `on_adopted` is called when the pool
-    has read some. `close` in a finally."""
+    """Sets the digests of the entries whose files were read. `close` in a finally."""
 
     def __init__(
         self,
@@ -38,7 +37,6 @@ class ReadQueue:
         report: SnapshotReport,
         racy_after: int,
         options: SnapshotOptions,
-        on_adopted: Callable[[], None],
     ) -> None:
         self._batch = batch
         self._root_fd = root_fd
@@ -46,7 +44,6 @@ class ReadQueue:
         self._options = options
         self._report = report
         self._racy_after = racy_after
-        self._on_adopted = on_adopted
         # By hash: the directories that wait for a blob.
         self._waiting: defaultdict[str, list[ScannedDirectory]] = defaultdict(list)
         self._reader = FileReader(batch.blobs, batch.knows, scanner=options.scanner)
@@ -56,10 +53,11 @@ class ReadQueue:
 
     def read(
         self, scanned: ScannedDirectory, fd: int, names: list[bytes], bases: Mapping[bytes, str]
-    ) -> None:
-        """Reads files of a directory, open as `fd`. `bases`: what large ones of them had before.
-        Raises Failed for one that cannot be read, where the options do not leave it out; OSError
-        where the store cannot be written."""
+    ) -> Iterator[None]:
+        """Reads files of a directory, open as `fd`, or has the pool read them: then it yields as
+        `collect` does. `bases`: what large ones of them had before. Raises Failed for one that
+        cannot be read, where the options do not leave it out; OSError where the store cannot be
+        written."""
         if bases:
             # Compared with what they had, which takes less than the start of a worker process.
             self._adopt(scanned, self._reader.read(fd, list(bases), bases))
@@ -75,11 +73,11 @@ class ReadQueue:
             scanned.awaited += 1
             self._asked_files += len(part)
             if self._asked_files >= READ_BATCH_FILES:
-                self.collect(MAX_PENDING_BATCHES)
+                yield from self.collect(MAX_PENDING_BATCHES)
 
-    def collect(self, max_pending: int) -> None:
+    def collect(self, max_pending: int) -> Iterator[None]:
         """Has the pool read, and adopts its results until at most `max_pending` batches are
-        outstanding."""
+        outstanding; yields after each."""
         if self._pool is not None:
             if self._asked:
                 self._pool.submit(self._asked)
@@ -89,8 +87,7 @@ class ReadQueue:
                 self._adopt(scanned, done)
                 scanned.awaited -= 1
                 self._put_packs(is_last=False)
-                # Encoded here while the pool goes on: a third of the work of this process.
-                self._on_adopted()
+                yield
             self._put_packs(is_last=max_pending == 0)
 
     def _put_packs(self, *, is_last: bool) -> None:

@@ -23,6 +23,7 @@ import re
 import stat
 import time
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -131,13 +132,7 @@ class Snapshot:
         # Directories below the root in the order in which they are encoded: each after those in it.
         self._unencoded: deque[ScannedEntry] = deque()
         self._queue = ReadQueue(
-            batch,
-            root_fd,
-            self._root,
-            report,
-            racy_after=racy_after,
-            options=options,
-            on_adopted=self._encode_what_is_read,
+            batch, root_fd, self._root, report, racy_after=racy_after, options=options
         )
         self._encoder = Encoder(
             batch, report, options, cache, racy_after=racy_after, vanished=self._vanished
@@ -150,7 +145,7 @@ class Snapshot:
         try:
             top = self._scan_top()
             # A directory node has the digests of its files, so the last one must be known.
-            self._queue.collect(0)
+            self._encode_while(self._queue.collect(0))
             self._all_is_read()
             while self._unencoded:
                 self._encoder.encode_entry(self._unencoded.popleft())
@@ -169,14 +164,16 @@ class Snapshot:
                     raise StaleCache
         return root
 
-    def _encode_what_is_read(self) -> None:
-        """Encodes directories in their order, up to the first that waits for the reader pool."""
+    def _encode_while(self, reading: Iterator[None]) -> None:
+        """Encodes directories in their order while others are read, up to the first that waits for
+        the reader pool: that is a third of what this process has to do."""
         unencoded = self._unencoded
-        while unencoded:
-            below = unencoded[0].below
-            if below is None or below.awaited:
-                break
-            self._encoder.encode_entry(unencoded.popleft())
+        for _ in reading:
+            while unencoded:
+                below = unencoded[0].below
+                if below is None or below.awaited:
+                    break
+                self._encoder.encode_entry(unencoded.popleft())
 
     def _all_is_read(self) -> None:
         """Called when nothing of the directory is read any more."""
@@ -341,7 +338,7 @@ class Snapshot:
             self._report.git_files[(scanned.path + b"/" + GIT_NAME)[1:]] = None
         # All of a directory at once, while it is open: names need no path, and workers get batches.
         if self._reads:
-            self._queue.read(scanned, fd, unread, bases)
+            self._encode_while(self._queue.read(scanned, fd, unread, bases))
         return below
 
     def _scan_entry(

@@ -8,10 +8,9 @@ ignored, whatever the rules say: it was recorded, so its change is a change.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from casfs.digest import TreeHash
 from casfs.store.nodes.directory import Entry, File, Subdirectory
@@ -67,8 +66,7 @@ def record(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
+class Earlier(NamedTuple):
     """What is known of a directory before a snapshot. `base`: what it held; `known`: what a restore
     made of it: what was private in that stays private. `tracked`: what git tracks there, as it was
     read with the directory. `thread`: of the workspace of one: what was
