@@ -23,7 +23,6 @@ from casfs.cli.progress import progress
 from casfs.cli.purged_paths import warn_purged
 from casfs.cli.terminal import is_asked
 from casfs.errors import Refused, Usage
-from casfs.remotes.pull import PullOptions
 from casfs.store.removals import label
 from casfs.system.paths import printable
 from casfs.system.sizes import readable
@@ -208,7 +207,7 @@ def _pull(
     replace: bool = False,
     with_local: bool = False,
 ) -> None:
-    from casfs.remotes.pull import pull
+    from casfs.remotes.pull import PullOptions, pull
 
     done = pull(
         store,

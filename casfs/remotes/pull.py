@@ -20,7 +20,6 @@ from casfs.errors import Conflict, Corrupt, Invalid, Refused
 from casfs.exchange import arrivals
 from casfs.exchange.arrivals import Asks, Names, Origin, Place
 from casfs.exchange.portable_heads import allowed_types, mismatch, without_processes
-from casfs.maintenance.purge import purge_all
 from casfs.remotes import heads, purged
 from casfs.remotes.fetch import Begin, Missing
 from casfs.remotes.remote import Remote
@@ -97,6 +96,8 @@ def pull(
             missing.store_blobs(begin)
         missing.store_nodes()
         if gone:
+            from casfs.maintenance.purge import purge_all  # 25 ms, for what is rare
+
             purged.check_substitutes(store, gone)
             purge_all(store, gone)
         done.purged = missing.marked + len(gone)

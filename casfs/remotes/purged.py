@@ -13,7 +13,6 @@ from typing import Any
 from casfs.backend.protocols import Head
 from casfs.backend.purged_contents import PURGED
 from casfs.errors import Corrupt, NotFound
-from casfs.maintenance.purge import purge_all
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.packs.reader import read_index
@@ -116,6 +115,8 @@ def take(store: Store, purged: Collection[Tombstone]) -> None:
             if tombstone.hash in known and known[tombstone.hash].remote
         ]
         if lost:
+            from casfs.maintenance.purge import purge_all  # 25 ms, for what is rare
+
             purge_all(store, lost)
 
     retry_on_conflict(mark)

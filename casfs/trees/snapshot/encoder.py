@@ -23,13 +23,13 @@ from casfs.store.write_batch import Batch
 from casfs.trees import dated
 from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot import stat_cache
-from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.properties import properties, unix_mode
 from casfs.trees.snapshot.report import Hits, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import (
     NO_TIMES,
     TIMES_BYTES,
     CachedDirectory,
+    Stat,
     StatCache,
     pack_times,
 )

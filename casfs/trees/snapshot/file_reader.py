@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from io import FileIO
-from typing import BinaryIO, NamedTuple, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 
 from casfs.backend import block_maps, protocols
 from casfs.backend.derived import StageChange, change_stager, stager
@@ -23,6 +23,7 @@ from casfs.scanner.findings import BINARY_PROBE_BYTES, is_binary
 from casfs.system.paths import FILE_FLAGS
 from casfs.trees.git import object_files
 from casfs.trees.snapshot.report import Hit, Hits
+from casfs.trees.snapshot.stat_cache import Stat
 
 NO_ATTRIBUTES: tuple[list[str], ...] = ([], ["security.selinux"])
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
@@ -32,20 +33,6 @@ PROBE_BYTES = 128  # of a file of git
 NO_DIGEST = Digest.of(b"")  # of what was not read
 NO_BASES: Mapping[bytes, str] = {}
 T = TypeVar("T")
-
-
-class Stat(NamedTuple):
-    """The fields that a snapshot uses, named as in `os.stat_result`."""
-
-    st_mode: int
-    st_size: int
-    st_mtime_ns: int
-    st_ctime_ns: int
-    st_ino: int
-
-    @classmethod
-    def of(cls, seen: os.stat_result) -> Stat:
-        return cls(seen.st_mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
 
 
 class SourceUnreadable(Exception):

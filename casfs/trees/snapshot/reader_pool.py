@@ -39,8 +39,9 @@ from casfs.errors import CasfsError, Failed
 from casfs.scanner import Scanner
 from casfs.system import cycles, interruption
 from casfs.system.paths import open_directory
-from casfs.trees.snapshot.file_reader import FileReader, ReadFile, Stat, discard
+from casfs.trees.snapshot.file_reader import FileReader, ReadFile, discard
 from casfs.trees.snapshot.report import Hit
+from casfs.trees.snapshot.stat_cache import Stat
 
 MAX_WORKER_PROCESSES = 4
 MAX_FEW_BLOBS = 20_000

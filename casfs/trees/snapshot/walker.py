@@ -42,12 +42,11 @@ from casfs.trees.snapshot.encoder import (
     ScannedEntry,
     own_fingerprint,
 )
-from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.listing import Listing, list_directory
 from casfs.trees.snapshot.read_queue import ReadQueue
 from casfs.trees.snapshot.report import KINDS, SPECIAL_BITS, SnapshotOptions, SnapshotReport
-from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
+from casfs.trees.snapshot.stat_cache import CachedDirectory, Stat, StatCache
 
 AnyStat = Stat | os.stat_result
 Subdirectories = list[tuple[bytes, AnyStat]]
