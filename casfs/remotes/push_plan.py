@@ -79,6 +79,7 @@ class _Walk:
         self._with_local = with_local
         self._directory = store.registry.current("directory")
         self._passed: set[str] = set()  # nodes that the remote has
+        self._infos: dict[str, BlobInfo] = {}  # of nodes that are on the way
         self.seen: set[str] = set()
 
     def follow(self, roots: list[str]) -> None:
@@ -94,8 +95,9 @@ class _Walk:
                 trail.append((child, self._below(refs)))
                 continue
             trail.pop()
-            if hash and hash not in self._passed:
-                self._plan.nodes.append(Item(hash, *self._store.blobs.info([hash])[hash][:2]))
+            info = self._infos.pop(hash, None)
+            if info is not None and hash not in self._passed:
+                self._plan.nodes.append(Item(hash, info.size, info.type))
 
     def _below(self, hashes: list[str]) -> Iterator[str]:
         """Returns the nodes among them that are missing, once the blobs are noted."""
@@ -115,6 +117,7 @@ class _Walk:
             passed = (hash for hash in known & infos.keys() if infos[hash].type != self._directory)
             self._passed.update(passed)
         self.seen.update(known - self._passed)
+        self._infos |= {hash: infos[hash] for hash in nodes if hash in infos}
         return iter(nodes)
 
     def _without_purged(self, hashes: list[str], infos: dict[str, BlobInfo]) -> list[str]:
