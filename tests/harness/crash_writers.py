@@ -48,6 +48,7 @@ from casfs.store.tombstones import Tombstone
 from casfs.system.clock import now_ms
 from casfs.threads import threads
 from casfs.threads.threads import Thread
+from casfs.trees.snapshot import read_queue
 from engine.moderator.decision import End, Next
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
@@ -106,6 +107,9 @@ class Writer:
         tiers.PACK_BYTES, tiers.MAX_SMALL = self.random.choice(((100_000, 3), (64 << 20, 16)))
         tiers.FREED_MIN_BYTES, hot_packs.MIN_BLOBS = 0, self.random.choice((3, 64))
         wal_checkpoints.CHECKPOINT_PAGES = self.random.choice((30, 4000))
+        # With processes that read, directories are stored while others are read.
+        pool = self.random.choice(((0, 3), (1000, 64)))
+        read_queue.POOL_MIN_FILES, read_queue.READ_BATCH_FILES = pool
         try:
             with Store.open(self.setup.root) as store:
                 for action in KINDS[kind](self, store):
