@@ -38,6 +38,7 @@ SMALLEST = {
     "attach hooks --dir {work} --files 300 --turns 2": (needs("git"),),
     "attach disk --dir {work} --gigabytes 0.004 --turns 3": (),
     "changes --dir {work} --mib 9 --versions 1 --pages 1": (),
+    "commits HEAD --dir {work} --tree {tree} --rounds 1": (needs("git"), needs_device),
     "damage --dir {work} --tree {tree} --reads 20 cold": (AS_ROOT, needs_device),
     "engine --dir {work} --rounds 1 --at-once 2x3 --in-turn 2x3 --files 10 --deep 30": (AS_ROOT,),
     "engine_daemon --dir {work} --steps 3 --threads 2 --seconds 0.2": (),
