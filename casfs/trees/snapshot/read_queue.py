@@ -97,6 +97,15 @@ class ReadQueue:
                 self._batch.put_staged(staged)
                 self._note_arrived(staged.digest.hash)
 
+    def _await_content(self, scanned: ScannedDirectory, hash: str) -> None:
+        """Has a directory wait for a blob that the pool has read and that is not here yet: it is in
+        a pack, or in another answer, where another file has the same content."""
+        if not self._batch.knows(hash):
+            self._waiting[hash].append(scanned)
+            scanned.awaited += 1
+        elif hash in self._waiting:
+            self._note_arrived(hash)
+
     def _note_arrived(self, hash: str) -> None:
         for scanned in self._waiting.pop(hash, ()):
             scanned.awaited -= 1
@@ -133,12 +142,8 @@ class ReadQueue:
             file.hits = hits_at(path, file.hits)
             is_work = not (file.hits or scanned.may_be_local or path in self._report.private)
             self._batch.adopt(file.digest, file.staged, file.info, is_work=is_work)
-            # Also where this is a copy of a file of another answer, which may come later.
-            if not self._batch.knows(file.digest.hash):
-                self._waiting[file.digest.hash].append(scanned)
-                scanned.awaited += 1
-            elif file.digest.hash in self._waiting:
-                self._note_arrived(file.digest.hash)
+            if self._pool is not None:
+                self._await_content(scanned, file.digest.hash)
             entry = scanned.entries[file.name]
             entry.hits = file.hits
             if file.hits:
