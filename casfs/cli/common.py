@@ -36,7 +36,8 @@ def server_options(command: F) -> F:
 
 
 def options_as(kind: type[Any], parameter: str = "options") -> Callable[[F], F]:
-    """Hands the options that are fields of a record on together, as one parameter."""
+    """Hands the options that are fields of a record on together, as one parameter. `kind`: a
+    NamedTuple, or a dataclass that inherits no field."""
     names = list(kind.__annotations__)
 
     def decorate(verb: F) -> F:

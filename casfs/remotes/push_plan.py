@@ -79,7 +79,7 @@ class _Walk:
         self._with_local = with_local
         self._directory = store.registry.current("directory")
         self._passed: set[str] = set()  # nodes that the remote has
-        self._infos: dict[str, BlobInfo] = {}  # of nodes that are on the way
+        self._infos: dict[str, BlobInfo] = {}  # of nodes that are to be followed
         self.seen: set[str] = set()
 
     def follow(self, roots: list[str]) -> None:
@@ -95,9 +95,10 @@ class _Walk:
                 trail.append((child, self._below(refs)))
                 continue
             trail.pop()
-            info = self._infos.pop(hash, None)
-            if info is not None and hash not in self._passed:
-                self._plan.nodes.append(Item(hash, info.size, info.type))
+            if hash:
+                info = self._infos.pop(hash)
+                if hash not in self._passed:
+                    self._plan.nodes.append(Item(hash, info.size, info.type))
 
     def _below(self, hashes: list[str]) -> Iterator[str]:
         """Returns the nodes among them that are missing, once the blobs are noted."""
@@ -117,7 +118,9 @@ class _Walk:
             passed = (hash for hash in known & infos.keys() if infos[hash].type != self._directory)
             self._passed.update(passed)
         self.seen.update(known - self._passed)
-        self._infos |= {hash: infos[hash] for hash in nodes if hash in infos}
+        # Of one that is not here `follow` says so, which reads it.
+        missing = [hash for hash in nodes if hash in infos and hash not in self.seen]
+        self._infos |= {hash: infos[hash] for hash in missing}
         return iter(nodes)
 
     def _without_purged(self, hashes: list[str], infos: dict[str, BlobInfo]) -> list[str]:

@@ -23,13 +23,13 @@ from casfs.store.write_batch import Batch
 from casfs.trees import dated
 from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot import stat_cache
+from casfs.trees.snapshot.file_stat import Stat
 from casfs.trees.snapshot.properties import properties, unix_mode
 from casfs.trees.snapshot.report import Hits, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import (
     NO_TIMES,
     TIMES_BYTES,
     CachedDirectory,
-    Stat,
     StatCache,
     pack_times,
 )
@@ -37,8 +37,9 @@ from casfs.trees.snapshot.stat_cache import (
 
 @dataclass(slots=True)
 class ScannedEntry:
-    """`digest`: of a file or a directory, as soon as it is known; `times`: its own node; `below`:
-    of a directory that is not encoded yet; `target`: of a link; `hits`: secrets in a file."""
+    """`digest`: of a file or a directory, as soon as it is known; `times`: of a directory, as well;
+    `below`: what is in a directory that is not encoded yet; `target`: of a link; `hits`: secrets in
+    a file."""
 
     stat: Stat | os.stat_result
     fingerprint: bytes
@@ -204,6 +205,7 @@ class Encoder:
             is_link = stat.S_ISLNK(entry.stat.st_mode)
             digest = stat_cache.NO_BLOB if is_link else entry.digest
             if digest is None:
+                assert entry.below is None  # directories are encoded after those in them
                 self._report.files -= 1
                 self._report.bytes -= scanned.entries.pop(name).stat.st_size
                 self._vanished(scanned.path + b"/" + name)

@@ -22,8 +22,8 @@ from casfs.scanner import Finding, Scanner, ScanningReader
 from casfs.scanner.findings import BINARY_PROBE_BYTES, is_binary
 from casfs.system.paths import FILE_FLAGS
 from casfs.trees.git import object_files
+from casfs.trees.snapshot.file_stat import Stat
 from casfs.trees.snapshot.report import Hit, Hits
-from casfs.trees.snapshot.stat_cache import Stat
 
 NO_ATTRIBUTES: tuple[list[str], ...] = ([], ["security.selinux"])
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces

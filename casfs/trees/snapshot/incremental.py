@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.derived import CACHE_TAG
 from casfs.trees.snapshot.encoder import Encoded, ScannedDirectory, ScannedEntry
+from casfs.trees.snapshot.file_stat import Stat
 from casfs.trees.snapshot.report import SnapshotReport
-from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT, CachedDirectory, Stat
+from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT, CachedDirectory
 from casfs.trees.snapshot.walker import Snapshot, Subdirectories
 
 UNSEEN = stat_cache.unpack_stat(DIRECTORY)  # of a directory that is not looked at

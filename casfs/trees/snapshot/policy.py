@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from casfs import config
@@ -12,7 +13,7 @@ from casfs.errors import Invalid
 from casfs.scanner import Scanner
 from casfs.store.store import Store
 
-NO_LINES: Mapping[bytes, Collection[int]] = {}
+NO_LINES: Mapping[bytes, Collection[int]] = MappingProxyType({})
 
 
 class Policy(NamedTuple):

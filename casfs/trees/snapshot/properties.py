@@ -16,7 +16,7 @@ from casfs.digest import TreeHash
 from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory
 from casfs.store.store import Store
 from casfs.trees import tree
-from casfs.trees.snapshot.stat_cache import Stat
+from casfs.trees.snapshot.file_stat import Stat
 
 KEPT_BITS = 0o755
 ORDINARY_FILE_MODES = (0o644, 0o755)

@@ -44,7 +44,7 @@ class ReadQueue:
         self._options = options
         self._report = report
         self._racy_after = racy_after
-        # By hash: the directories that wait for a blob.
+        # By hash: the directories that wait for a blob, once for each file that has it.
         self._waiting: defaultdict[str, list[ScannedDirectory]] = defaultdict(list)
         self._reader = FileReader(batch.blobs, batch.knows, scanner=options.scanner)
         self._pool: ReaderPool[ScannedDirectory] | None = None
@@ -54,10 +54,9 @@ class ReadQueue:
     def read(
         self, scanned: ScannedDirectory, fd: int, names: list[bytes], bases: Mapping[bytes, str]
     ) -> Iterator[None]:
-        """Reads files of a directory, open as `fd`, or has the pool read them: then it yields as
-        `collect` does. `bases`: what large ones of them had before. Raises Failed for one that
-        cannot be read, where the options do not leave it out; OSError where the store cannot be
-        written."""
+        """Reads files of a directory, open as `fd`, or has the pool read them; a generator as
+        `collect`. `bases`: what large ones of them had before. Raises Failed for one that cannot be
+        read, where the options do not leave it out; OSError where the store cannot be written."""
         if bases:
             # Compared with what they had, which takes less than the start of a worker process.
             self._adopt(scanned, self._reader.read(fd, list(bases), bases))
@@ -77,7 +76,8 @@ class ReadQueue:
 
     def collect(self, max_pending: int) -> Iterator[None]:
         """Has the pool read, and adopts its results until at most `max_pending` batches are
-        outstanding; yields after each."""
+        outstanding. To be exhausted; yields after the files of each directory, when the caller may
+        do something else `while_reading`."""
         if self._pool is not None:
             if self._asked:
                 self._pool.submit(self._asked)
@@ -90,6 +90,10 @@ class ReadQueue:
                 yield
             self._put_packs(is_last=max_pending == 0)
 
+    def while_reading(self) -> bool:
+        """Returns whether the next result of the pool is still to come."""
+        return self._pool is not None and not self._pool.has_result()
+
     def _put_packs(self, *, is_last: bool) -> None:
         assert self._pool is not None
         for pack in self._pool.packs(is_last=is_last):
@@ -98,8 +102,8 @@ class ReadQueue:
                 self._note_arrived(staged.digest.hash)
 
     def _await_content(self, scanned: ScannedDirectory, hash: str) -> None:
-        """Has a directory wait for a blob that the pool has read and that is not here yet: it is in
-        a pack, or in another answer, where another file has the same content."""
+        """Has a directory wait for the content of a file where it is not here yet: it is in a pack,
+        or in another answer, as that of another file."""
         if not self._batch.knows(hash):
             self._waiting[hash].append(scanned)
             scanned.awaited += 1

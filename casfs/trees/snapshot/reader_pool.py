@@ -40,8 +40,8 @@ from casfs.scanner import Scanner
 from casfs.system import cycles, interruption
 from casfs.system.paths import open_directory
 from casfs.trees.snapshot.file_reader import FileReader, ReadFile, discard
+from casfs.trees.snapshot.file_stat import Stat
 from casfs.trees.snapshot.report import Hit
-from casfs.trees.snapshot.stat_cache import Stat
 
 MAX_WORKER_PROCESSES = 4
 MAX_FEW_BLOBS = 20_000
@@ -63,6 +63,8 @@ class ReaderPool(Generic[Key]):
         self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
         self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
         self._pending: deque[tuple[list[Key], Future[bytes]]] = deque()
+        # Of an answer that came: what `results` has not yielded yet.
+        self._answered: deque[tuple[Key, list[ReadFile]]] = deque()
         self._members: defaultdict[tuple[int, int], list[tuple[Digest, int]]] = defaultdict(list)
         self._groups: dict[tuple[int, int], Group] = {}  # by process and number
         self._processes = [self._start(private, root_fd) for _ in range(count)]
@@ -101,7 +103,11 @@ class ReaderPool(Generic[Key]):
     def results(self, max_pending: int) -> Iterator[tuple[Key, list[ReadFile]]]:
         """Yields results until at most `max_pending` batches are outstanding. Raises Failed, or
         what a worker raised."""
-        while len(self._pending) > max_pending:
+        while True:
+            while self._answered:
+                yield self._answered.popleft()
+            if len(self._pending) <= max_pending:
+                return
             keys, future = self._pending[0]
             while not future.done():
                 with suppress(TimeoutError):
@@ -109,7 +115,11 @@ class ReaderPool(Generic[Key]):
                 interruption.check()
             answer = future.result()
             self._pending.popleft()
-            yield from zip(keys, self._unpacked(answer), strict=True)
+            self._answered.extend(zip(keys, self._unpacked(answer), strict=True))
+
+    def has_result(self) -> bool:
+        """Returns whether `results` would yield without waiting."""
+        return bool(self._answered) or (bool(self._pending) and self._pending[0][1].done())
 
     def packs(self, *, is_last: bool) -> Iterator[list[Staged]]:
         """Yields the blobs of each group that is complete by now; `is_last`: after the last result,
@@ -159,6 +169,7 @@ class ReaderPool(Generic[Key]):
             self._idle.get().close()
         for process in self._processes:
             process.wait()
+        discard(read_file for _, done in self._answered for read_file in done)
         for _, future in self._pending:
             if not future.cancelled() and future.exception() is None:
                 with suppress(CasfsError):

@@ -32,6 +32,7 @@ from casfs.store.nodes.times import TimesRef
 from casfs.store.store import Store
 from casfs.system.paths import real_path
 from casfs.trees.scratch_store import ScratchStore
+from casfs.trees.snapshot.file_stat import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import Hit, Hits, ReadContent, SnapshotReport
 
@@ -56,20 +57,6 @@ NO_TIMES = bytes(32)  # of a directory without a times node
 TIMES_BYTES = len(NO_TIMES)
 MAX_TIME_NS = 2**63 - 1  # of an INTEGER: later ones count as this
 UNKNOWN_TIMES = TimesRef(None, newest=None)
-
-
-class Stat(NamedTuple):
-    """The fields that a snapshot uses, named as in `os.stat_result`."""
-
-    st_mode: int
-    st_size: int
-    st_mtime_ns: int
-    st_ctime_ns: int
-    st_ino: int
-
-    @classmethod
-    def of(cls, seen: os.stat_result) -> Stat:
-        return cls(seen.st_mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
 
 
 class CachedDirectory(NamedTuple):

@@ -42,11 +42,12 @@ from casfs.trees.snapshot.encoder import (
     ScannedEntry,
     own_fingerprint,
 )
+from casfs.trees.snapshot.file_stat import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.listing import Listing, list_directory
 from casfs.trees.snapshot.read_queue import ReadQueue
 from casfs.trees.snapshot.report import KINDS, SPECIAL_BITS, SnapshotOptions, SnapshotReport
-from casfs.trees.snapshot.stat_cache import CachedDirectory, Stat, StatCache
+from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 
 AnyStat = Stat | os.stat_result
 Subdirectories = list[tuple[bytes, AnyStat]]
@@ -144,7 +145,7 @@ class Snapshot:
         try:
             top = self._scan_top()
             # A directory node has the digests of its files, so the last one must be known.
-            self._encode_while(self._queue.collect(0))
+            self._read_and_encode(self._queue.collect(0))
             self._all_is_read()
             while self._unencoded:
                 self._encoder.encode_entry(self._unencoded.popleft())
@@ -163,14 +164,15 @@ class Snapshot:
                     raise StaleCache
         return root
 
-    def _encode_while(self, reading: Iterator[None]) -> None:
-        """Encodes directories in their order while others are read, up to the first that waits for
-        the reader pool: that is a third of what this process has to do."""
+    def _read_and_encode(self, reading: Iterator[None]) -> None:
+        """Exhausts a generator of the queue. While the next files are still read, it encodes
+        directories, up to the first that waits for some: encoding is a third of the work here."""
         unencoded = self._unencoded
         for _ in reading:
-            while unencoded:
+            while unencoded and self._queue.while_reading():
                 below = unencoded[0].below
-                if below is None or below.awaited:
+                assert below is not None  # it is not encoded
+                if below.awaited:
                     break
                 self._encoder.encode_entry(unencoded.popleft())
 
@@ -337,7 +339,7 @@ class Snapshot:
             self._report.git_files[(scanned.path + b"/" + GIT_NAME)[1:]] = None
         # All of a directory at once, while it is open: names need no path, and workers get batches.
         if self._reads:
-            self._encode_while(self._queue.read(scanned, fd, unread, bases))
+            self._read_and_encode(self._queue.read(scanned, fd, unread, bases))
         return below
 
     def _scan_entry(

@@ -4,6 +4,7 @@ import marshal
 import os
 import signal
 import sys
+import time
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,19 +15,22 @@ import pytest
 from casfs.backend import hot_packs
 from casfs.backend.derived import staging_directory, total_stored
 from casfs.backend.disk import DiskBackend
+from casfs.checkpoints import create
 from casfs.digest import TreeHash
 from casfs.errors import Failed
+from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree as tree_nodes
-from casfs.trees.snapshot import read_queue, reader_pool, walker
-from casfs.trees.snapshot.encoder import Encoder, ScannedEntry
+from casfs.trees.snapshot import read_queue, reader_pool, stat_cache, walker
+from casfs.trees.snapshot.encoder import Encoder, ScannedDirectory, ScannedEntry
 from casfs.trees.snapshot.file_reader import ReadFile
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.read_queue import ReadQueue
 from casfs.trees.snapshot.reader_pool import ReaderPool
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from tests.support.helpers import private_files
+from tests.support.maintenance import sql
 
 LARGE = b"large" * 1000
 
@@ -73,14 +77,17 @@ def test_nothing_private_is_left(disk_store: Store, tree: Path, always: None) ->
 
 
 ALL_IS_READ = b"all is read"
+READ = b"read"
 
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The directories that are encoded, in their order, and when the last file was read."""
+    """The directories that are encoded, in their order, when files were read, and when all were.
+    As if the pool never had the next result yet."""
     events: list[bytes] = []
     encode_entry = Encoder.encode_entry
     put_packs = ReadQueue._put_packs
+    adopt = ReadQueue._adopt
 
     def encode_noted(encoder: Encoder, entry: ScannedEntry) -> None:
         assert entry.below is not None
@@ -92,21 +99,74 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
             events.append(ALL_IS_READ)
         put_packs(queue, is_last=is_last)
 
+    def adopt_noted(queue: ReadQueue, scanned: ScannedDirectory, done: list[ReadFile]) -> None:
+        if done:
+            events.append(READ)
+        adopt(queue, scanned, done)
+
     monkeypatch.setattr(Encoder, "encode_entry", encode_noted)
     monkeypatch.setattr(ReadQueue, "_put_packs", put_noted)
+    monkeypatch.setattr(ReadQueue, "_adopt", adopt_noted)
+    monkeypatch.setattr(ReadQueue, "while_reading", lambda queue: True)
     return events
 
 
 def test_directories_are_encoded_while_others_are_read(
     disk_store: Store, tmp_path: Path, always: None, events: list[bytes]
 ) -> None:
-    for number in range(9):
-        directory = tmp_path / "work" / f"d{number}"
-        directory.mkdir(parents=True)
-        (directory / "row").write_bytes(b"%d" % number)
+    directories = [b"/d%d" % number for number in range(9)]
+    for directory in directories:
+        place = tmp_path / "work" / directory[1:].decode()
+        place.mkdir(parents=True)
+        (place / "row").write_bytes(directory)
     build(disk_store, tmp_path / "work")
-    assert sorted(events[:-1]) == [b"/d%d" % number for number in range(9)]
-    assert events[-1] == ALL_IS_READ
+    encoded = [event for event in events if event in directories]
+    assert sorted(encoded) == directories
+    # Each as soon as its file is read.
+    assert events == [*(event for path in encoded for event in (READ, path)), ALL_IS_READ]
+
+
+def test_nothing_is_encoded_while_there_are_results(
+    disk_store: Store,
+    tree: Path,
+    always: None,
+    events: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who waits until all is read waits no longer than that."""
+    monkeypatch.setattr(ReadQueue, "while_reading", lambda queue: False)
+    build(disk_store, tree)
+    assert set(events[: events.index(ALL_IS_READ)]) == {READ}
+
+
+def test_a_stale_cache_leaves_nothing(
+    disk_store: Store, tmp_path: Path, always: None, events: list[bytes]
+) -> None:
+    """It shows when the first directory is encoded, in the middle of an answer."""
+    work = tmp_path / "work"
+    for number in range(6):
+        directory = work / f"d{number}" / "below"
+        directory.mkdir(parents=True)
+        (directory / "file").write_bytes(b"%d" % number)
+        os.utime(directory / "file", ns=(0, 0))
+    racy_until = time.time_ns() + stat_cache.RACY_WINDOW_NS
+    while time.time_ns() < racy_until:
+        time.sleep(0.1)
+    root = create.create(disk_store, "work", work).checkpoint.root
+    for number in range(6):
+        lost = tree_nodes.find(disk_store, TreeHash(root), b"d%d/below" % number)
+        assert isinstance(lost, Subdirectory)
+        sql(disk_store, "DELETE FROM blobs WHERE hash = ?", bytes.fromhex(lost.digest.hash))
+    for number in range(6):
+        (work / f"d{number}" / "large").write_bytes(LARGE * 300 + b"%d" % number)
+    events.clear()
+    # Another process: this one knows which nodes it has put.
+    with Store.open(disk_store.root) as store:
+        create.create(store, "again", work)
+        assert private_files(store.root) == []  # now, not when it is closed
+    # The first of two attempts ended before all was read.
+    assert len([event for event in events if event.startswith(b"/")]) > 12
+    assert events.count(ALL_IS_READ) == 1
 
 
 def test_a_directory_waits_for_the_pack_that_its_files_are_in(
@@ -119,8 +179,9 @@ def test_a_directory_waits_for_the_pack_that_its_files_are_in(
     (tmp_path / "work" / "copy" / "0").write_bytes(b"0" * 2000)
     root = build(disk_store, tmp_path / "work")
     # Both wait, and it does not matter which of the equal files was read first.
-    assert events[0] == ALL_IS_READ
-    assert sorted(events[1:]) == [b"/copy", b"/packed"]
+    last = events.index(ALL_IS_READ)
+    assert set(events[:last]) == {READ}
+    assert sorted(events[last + 1 :]) == [b"/copy", b"/packed"]
     assert tree_nodes.find(disk_store, TreeHash(root), b"copy/0") is not None
 
 
