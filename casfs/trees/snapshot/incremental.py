@@ -72,6 +72,11 @@ class IncrementalSnapshot(Snapshot):
         self._cache.seen |= self._rows.keys() - self.gone
         return root
 
+    def _read_and_encode(self, reading: Iterator[None]) -> None:
+        """Only reads: an agent waits until all is read, and no longer."""
+        for _ in reading:
+            pass
+
     def _all_is_read(self) -> None:
         self._notify_read()
 

@@ -77,7 +77,7 @@ class ReadQueue:
     def collect(self, max_pending: int) -> Iterator[None]:
         """Has the pool read, and adopts its results until at most `max_pending` batches are
         outstanding. To be exhausted; yields after the files of each directory, when the caller may
-        do something else `while_reading`."""
+        do something else while the pool reads."""
         if self._pool is not None:
             if self._asked:
                 self._pool.submit(self._asked)
@@ -89,10 +89,6 @@ class ReadQueue:
                 self._put_packs(is_last=False)
                 yield
             self._put_packs(is_last=max_pending == 0)
-
-    def while_reading(self) -> bool:
-        """Returns whether the next result of the pool is still to come."""
-        return self._pool is not None and not self._pool.has_result()
 
     def _put_packs(self, *, is_last: bool) -> None:
         assert self._pool is not None

@@ -117,10 +117,6 @@ class ReaderPool(Generic[Key]):
             self._pending.popleft()
             self._answered.extend(zip(keys, self._unpacked(answer), strict=True))
 
-    def has_result(self) -> bool:
-        """Returns whether `results` would yield without waiting."""
-        return bool(self._answered) or (bool(self._pending) and self._pending[0][1].done())
-
     def packs(self, *, is_last: bool) -> Iterator[list[Staged]]:
         """Yields the blobs of each group that is complete by now; `is_last`: after the last result,
         of all groups."""

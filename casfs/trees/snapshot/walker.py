@@ -165,11 +165,11 @@ class Snapshot:
         return root
 
     def _read_and_encode(self, reading: Iterator[None]) -> None:
-        """Exhausts a generator of the queue. While the next files are still read, it encodes
-        directories, up to the first that waits for some: encoding is a third of the work here."""
+        """Exhausts a generator of the queue. While the next files are read, it encodes directories,
+        up to the first that waits for some: encoding is a third of the work of this process."""
         unencoded = self._unencoded
         for _ in reading:
-            while unencoded and self._queue.while_reading():
+            while unencoded:
                 below = unencoded[0].below
                 assert below is not None  # it is not encoded
                 if below.awaited:

@@ -16,6 +16,7 @@ from casfs.backend import hot_packs
 from casfs.backend.derived import staging_directory, total_stored
 from casfs.backend.disk import DiskBackend
 from casfs.checkpoints import create
+from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.store.nodes.directory import Subdirectory
@@ -82,8 +83,7 @@ READ = b"read"
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The directories that are encoded, in their order, when files were read, and when all were.
-    As if the pool never had the next result yet."""
+    """The directories that are encoded, in their order, when files were read, and when all were."""
     events: list[bytes] = []
     encode_entry = Encoder.encode_entry
     put_packs = ReadQueue._put_packs
@@ -107,7 +107,6 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     monkeypatch.setattr(Encoder, "encode_entry", encode_noted)
     monkeypatch.setattr(ReadQueue, "_put_packs", put_noted)
     monkeypatch.setattr(ReadQueue, "_adopt", adopt_noted)
-    monkeypatch.setattr(ReadQueue, "while_reading", lambda queue: True)
     return events
 
 
@@ -126,17 +125,17 @@ def test_directories_are_encoded_while_others_are_read(
     assert events == [*(event for path in encoded for event in (READ, path)), ALL_IS_READ]
 
 
-def test_nothing_is_encoded_while_there_are_results(
-    disk_store: Store,
-    tree: Path,
-    always: None,
-    events: list[bytes],
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_agent_waits_only_until_all_is_read(
+    disk_store: Store, tree: Path, always: None, events: list[bytes]
 ) -> None:
-    """Who waits until all is read waits no longer than that."""
-    monkeypatch.setattr(ReadQueue, "while_reading", lambda queue: False)
-    build(disk_store, tree)
-    assert set(events[: events.index(ALL_IS_READ)]) == {READ}
+    followed = FollowedDirectory(disk_store, tree)
+    try:
+        followed.look(None, all_read=lambda: events.append(b"the agent goes on"))
+    finally:
+        followed.close()
+    first = events.index(b"the agent goes on")
+    assert set(events[:first]) == {READ, ALL_IS_READ}
+    assert READ not in events[first:]
 
 
 def test_a_stale_cache_leaves_nothing(
