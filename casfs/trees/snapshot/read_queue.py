@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from casfs.backend.derived import staging_directory
+from casfs.backend.protocols import discard
 from casfs.store.write_batch import Batch
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
@@ -93,9 +94,13 @@ class ReadQueue:
     def _put_packs(self, *, is_last: bool) -> None:
         assert self._pool is not None
         for pack in self._pool.packs(is_last=is_last):
+            is_new = not all(self._batch.knows(staged.digest.hash) for staged in pack)
             for staged in pack:
                 self._batch.put_staged(staged)
                 self._note_arrived(staged.digest.hash)
+            # The batch leaves the file of a pack to its other members.
+            if not is_new:
+                discard(pack)
 
     def _await_content(self, scanned: ScannedDirectory, hash: str) -> None:
         """Has a directory wait for the content of a file where it is not here yet: it is in a pack,

@@ -125,6 +125,20 @@ def test_directories_are_encoded_while_others_are_read(
     assert events == [*(event for path in encoded for event in (READ, path)), ALL_IS_READ]
 
 
+def test_a_pack_of_which_the_batch_has_all_is_discarded(
+    disk_store: Store, tmp_path: Path, always: None
+) -> None:
+    """As after a stale cache, when all is read again."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for number in range(hot_packs.MIN_BLOBS):
+        (work / f"{number}").write_bytes(b"%d" % number * 2000)
+    with disk_store.batch() as batch:
+        first = walker.snapshot(batch, work, IgnoreRules())
+        assert walker.snapshot(batch, work, IgnoreRules()).node == first.node
+    assert private_files(disk_store.root) == []
+
+
 def test_an_agent_waits_only_until_all_is_read(
     disk_store: Store, tree: Path, always: None, events: list[bytes]
 ) -> None:
