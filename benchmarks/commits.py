@@ -64,7 +64,7 @@ class Version:
         command = [sys.executable, "-P", "-m", "casfs", *map(str, words)]
         subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=True)
 
-    def prepare(self) -> None:
+    def set_up(self) -> None:
         """Makes the store with a checkpoint, and a remote of it."""
         self.change_a_file()
         self.run("init")
@@ -193,7 +193,7 @@ def main() -> None:
             for name, source in (("earlier", work / "earlier-source"), ("here", ROOT))
         ]
         for version in versions:
-            version.prepare()
+            version.set_up()
         rows = [measure(case, versions, options.rounds) for case in CASES]
     common.table("Everyday commands", ["", options.commit, "here", "of a pair"], rows)
 

@@ -96,10 +96,8 @@ def pull(
             missing.store_blobs(begin)
         missing.store_nodes()
         if gone:
-            from casfs.maintenance.purge import purge_all  # 25 ms, for what is rare
-
             purged.check_substitutes(store, gone)
-            purge_all(store, gone)
+            purged.purge(store, gone)
         done.purged = missing.marked + len(gone)
         done.kept = [] if options.purge else kept
     for name in places:

@@ -115,11 +115,16 @@ def take(store: Store, purged: Collection[Tombstone]) -> None:
             if tombstone.hash in known and known[tombstone.hash].remote
         ]
         if lost:
-            from casfs.maintenance.purge import purge_all  # 25 ms, for what is rare
-
-            purge_all(store, lost)
+            purge(store, lost)
 
     retry_on_conflict(mark)
+
+
+def purge(store: Store, purged: Collection[Tombstone]) -> None:
+    """Purges content that is here. Raises as `casfs.maintenance.purge.purge_all`."""
+    from casfs.maintenance.purge import purge_all  # 25 ms, for what is rare
+
+    purge_all(store, purged)
 
 
 def kept_here(store: Store, purged: Tombstones) -> list[str]:

@@ -38,14 +38,12 @@ from casfs.trees.snapshot.stat_cache import (
 @dataclass(slots=True)
 class ScannedEntry:
     """`digest`: of a file or a directory, as soon as it is known; `times`: of a directory, as well;
-    `below`: what is in a directory that is not encoded yet; `target`: of a link; `hits`: secrets in
-    a file."""
+    `target`: of a link; `hits`: secrets in a file."""
 
     stat: Stat | os.stat_result
     fingerprint: bytes
     digest: Digest | None = None
     times: TimesRef = stat_cache.UNKNOWN_TIMES
-    below: ScannedDirectory | None = None
     target: bytes = b""
     hits: Hits = ()
 
@@ -100,11 +98,9 @@ class Encoder:
         self._vanished = vanished
         self._has_times = options.times and batch.has_times()
 
-    def encode_entry(self, entry: ScannedEntry) -> None:
-        """Encodes the directory of an entry, and keeps nothing else of it."""
-        assert entry.below is not None
-        entry.digest, entry.times, _ = self.encode(entry.below)
-        entry.below = None
+    def encode_entry(self, entry: ScannedEntry, scanned: ScannedDirectory) -> None:
+        """Encodes the directory of an entry."""
+        entry.digest, entry.times, _ = self.encode(scanned)
 
     def encode(self, scanned: ScannedDirectory) -> Encoded:
         """Makes the nodes of a directory; those of its subdirectories are made."""
@@ -205,7 +201,7 @@ class Encoder:
             is_link = stat.S_ISLNK(entry.stat.st_mode)
             digest = stat_cache.NO_BLOB if is_link else entry.digest
             if digest is None:
-                assert entry.below is None  # directories are encoded after those in them
+                assert not stat.S_ISDIR(entry.stat.st_mode)  # those in it are encoded before it
                 self._report.files -= 1
                 self._report.bytes -= scanned.entries.pop(name).stat.st_size
                 self._vanished(scanned.path + b"/" + name)

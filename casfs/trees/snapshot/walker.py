@@ -130,7 +130,7 @@ class Snapshot:
         racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
         self._racy_after = racy_after
         # Directories below the root in the order in which they are encoded: each after those in it.
-        self._unencoded: deque[ScannedEntry] = deque()
+        self._unencoded: deque[tuple[ScannedEntry, ScannedDirectory]] = deque()
         self._queue = ReadQueue(
             batch, root_fd, self._root, report, racy_after=racy_after, options=options
         )
@@ -148,7 +148,7 @@ class Snapshot:
             self._read_and_encode(self._queue.collect(0))
             self._all_is_read()
             while self._unencoded:
-                self._encoder.encode_entry(self._unencoded.popleft())
+                self._encoder.encode_entry(*self._unencoded.popleft())
             root = self._encoder.encode(top)
         except Invalid as error:
             # The batch refuses a node that refers to what is gone; only a cache can name such.
@@ -169,12 +169,8 @@ class Snapshot:
         up to the first that waits for some: encoding is a third of the work of this process."""
         unencoded = self._unencoded
         for _ in reading:
-            while unencoded:
-                below = unencoded[0].below
-                assert below is not None  # it is not encoded
-                if below.awaited:
-                    break
-                self._encoder.encode_entry(unencoded.popleft())
+            while unencoded and not unencoded[0][1].awaited:
+                self._encoder.encode_entry(*unencoded.popleft())
 
     def _all_is_read(self) -> None:
         """Called when nothing of the directory is read any more."""
@@ -386,8 +382,8 @@ class Snapshot:
         scanned = self._scan(inner, path, seen)
         if scanned is None:
             return None
-        scanned_entry = ScannedEntry(seen, stat_cache.DIRECTORY, below=scanned)
-        self._unencoded.append(scanned_entry)
+        scanned_entry = ScannedEntry(seen, stat_cache.DIRECTORY)
+        self._unencoded.append((scanned_entry, scanned))
         return scanned_entry
 
     def _count(self, files: int, size: int) -> None:

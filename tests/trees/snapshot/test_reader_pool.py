@@ -89,10 +89,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     put_packs = ReadQueue._put_packs
     adopt = ReadQueue._adopt
 
-    def encode_noted(encoder: Encoder, entry: ScannedEntry) -> None:
-        assert entry.below is not None
-        events.append(entry.below.path)
-        encode_entry(encoder, entry)
+    def encode_noted(encoder: Encoder, entry: ScannedEntry, scanned: ScannedDirectory) -> None:
+        events.append(scanned.path)
+        encode_entry(encoder, entry, scanned)
 
     def put_noted(queue: ReadQueue, *, is_last: bool) -> None:
         if is_last:
