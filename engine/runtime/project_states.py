@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -85,11 +84,13 @@ class ProjectStates:
         """Reads events as they come, until FOLLOWED_S after the last request: each directory costs
         the kernel a watch."""
         try:
-            with scope, suppress(CasfsError, OSError):
+            with scope:
                 while True:
                     await trio.lowlevel.wait_readable(project.fd)
                     await trio.sleep(BURST_S)
                     await blocking(project.drain)
+        except Exception as error:  # the next request follows it anew
+            self._log("directory not followed", directory=str(path), error=str(error))
         finally:
             self._let_go(path, project)
             with trio.CancelScope(shield=True):  # it waits for a look that is being taken

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -76,12 +75,14 @@ class Directories:
     async def _follow(self, directory: SessionDirectory, scope: trio.CancelScope) -> None:
         """Reads events as they come: who has made a change can be seen only as long as it lives."""
         try:
-            with scope, suppress(CasfsError, OSError):
+            with scope:
                 while True:
                     await trio.lowlevel.wait_readable(directory.fd)
                     if directory.is_idle():
                         await trio.sleep(BURST_S)
                     await blocking(directory.drain)
+        except Exception as error:  # the next event of a session there follows it anew
+            self._log("directory not followed", error=str(error) or repr(error))
         finally:
             # It waits for a look that another session is taking.
             with trio.CancelScope(shield=True):

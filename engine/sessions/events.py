@@ -14,6 +14,8 @@ from casfs.errors import Invalid
 from casfs.system.surrogates import replace_in_json
 
 MAX_ID_CHARS = 128
+MAX_NAMED_CHARS = 64  # of an event's name in a message
+MAX_DURATION_MS = 2**53 - 1  # the largest integer that a node can hold
 PROMPT_ID = re.compile("[0-9A-Za-z_-]{1,64}")
 
 
@@ -77,11 +79,12 @@ def read(event: spool.Event, readers: Mapping[str, Reader]) -> SessionEvent | No
     reader = readers.get(event.agent)
     if reader is None:
         raise Invalid(f"no agent {event.agent!r} can be attached")
-    payload = replace_in_json(event.payload)
     try:
-        return reader(event, payload)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        name = str(payload.get("hook_event_name"))
+        return reader(event, replace_in_json(event.payload))
+    # Of any kind: numbers without an end and texts without a limit fail in ways that no list
+    # of errors names, and one event must not end the recording of all others.
+    except Exception as error:
+        name = str(event.payload.get("hook_event_name"))[:MAX_NAMED_CHARS]
         raise Invalid(f"{event.agent} reported {name!r} in an unknown form: {error!r}") from None
 
 
@@ -95,6 +98,13 @@ def session_id(value: Any) -> str:
 def prompt_id(value: Any) -> str | None:
     """Returns the id of a prompt; None for what is no id: a step's is not searched for secrets."""
     return value if isinstance(value, str) and PROMPT_ID.fullmatch(value) else None
+
+
+def duration_ms(value: Any) -> int:
+    """Returns a duration in milliseconds; 0 for what is none: the call counts all the same."""
+    if isinstance(value, int | float) and 0 <= value <= MAX_DURATION_MS:
+        return int(value)
+    return 0
 
 
 def as_text(value: Any) -> str:

@@ -21,6 +21,7 @@ from engine.sessions.events import (
     ToolCall,
     ToolResult,
     as_text,
+    duration_ms,
     prompt_id,
     session_id,
 )
@@ -183,7 +184,7 @@ def _result(payload: Mapping[str, Any], *, is_failure: bool) -> ToolResult:
             text = "\n".join(filter(None, (response["stdout"], response.get("stderr"))))
         elif isinstance(response.get("llmContent"), str):
             text = response["llmContent"]
-    return ToolResult(text, is_failure, duration_ms=int(payload.get("duration_ms") or 0))
+    return ToolResult(text, is_failure, duration_ms=duration_ms(payload.get("duration_ms")))
 
 
 NAMES: Mapping[str, HookNames] = {

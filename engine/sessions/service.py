@@ -75,9 +75,10 @@ class SessionService:
         while True:
             await trio.sleep(LOST_S)
             ends: dict[str, SessionEvent] = {}
-            # The database of a shared store may be away.
-            with suppress(CasfsError):
+            try:
                 ends = await blocking(self._lost)
+            except Exception as error:  # the database of a shared store may be away
+                self._log("sessions not looked at", error=str(error) or repr(error))
             for id, event in ends.items():
                 # Seen twice: its last events may be in the spool still.
                 if id in lost:
@@ -142,13 +143,13 @@ class SessionService:
 
     async def _take(self, name: str, reported: spool.Event) -> None:
         self._taken.add(name)
-        event = None
         try:
             event = events.read(reported, READERS)
-        except CasfsError as error:
+            is_recorded = event is not None and not await blocking(partial(self._is_paused, event))
+        except Exception as error:  # what comes from outside ends no daemon
             await self._set_aside(name, error)
             return
-        if event is None or await blocking(partial(self._is_paused, event)):
+        if event is None or not is_recorded:
             await self._conclude(name)
             return
         await self._send(name, event)

@@ -219,6 +219,55 @@ def test_a_fault_of_ours_ends_neither_the_daemon_nor_the_session(
     assert recorded(disk_store)["other"] == [("two", [])]
 
 
+def reports_of_any_kind(project: Path) -> dict[str, bytes]:
+    """What no agent of today says, as it lies in the spool."""
+    header = f"casfs 1 claude {now_ms()} {os.getpid()}\n".encode()
+    events = ClaudeEvents(project, session="odd")
+    result = json.dumps(events.result("c1")).encode()
+    deep = (
+        b'{"session_id": "odd", "hook_event_name": "Stop", "cwd": ' + b"[" * 900 + b"]" * 900 + b"}"
+    )
+    return {
+        "a duration without an end": header + result.replace(b": 7", b": 1e400"),
+        "a duration that is no number": header + result.replace(b": 7", b': {"s": 7}'),
+        "a deep value": header + deep,
+        "a directory that no path names": header
+        + json.dumps({**events.prompt("x"), "cwd": "/a\0b"}).encode(),
+        "a process that no kernel has": b"casfs 1 claude 1 " + b"9" * 40 + b"\n" + result,
+        "a time that no clock has": b"casfs 1 claude " + b"9" * 40 + b" 1\n" + result,
+        "a number that no node holds": header
+        + json.dumps(events.call("c2", command=2**70, other=1e22)).encode(),
+        "an id of another kind": header + json.dumps({**events.stop(), "session_id": [1]}).encode(),
+        "no value": header + b"NaN",
+    }
+
+
+def test_no_report_ends_a_daemon(root: Path, disk_store: Store, project: Path) -> None:
+    folder = root / "spool"
+    for number, data in enumerate(reports_of_any_kind(project).values()):
+        (folder / f"00000000-{number:020d}-1").write_bytes(data)
+    with daemon(root) as pid:
+        until(lambda: is_empty(root), "an empty spool")
+        events = ClaudeEvents(project)
+        report(root, events.prompt("one"))
+        report(root, events.stop())
+        until(lambda: is_empty(root), "an empty spool")
+        assert alive(pid)
+    assert recorded(disk_store)[events.session] == [("one", [])]
+
+
+def test_a_duration_without_an_end_loses_no_result(
+    root: Path, disk_store: Store, project: Path
+) -> None:
+    events = ClaudeEvents(project)
+    endless = {**events.result("c1"), "duration_ms": float("inf")}
+    with daemon(root):
+        for payload in (events.prompt("one"), events.call("c1"), endless, events.stop()):
+            report(root, payload)
+        until(lambda: is_empty(root), "an empty spool")
+    assert recorded(disk_store)[events.session] == [("one", ["ok"])]
+
+
 def test_only_calls_are_answered_before_they_are_recorded(
     root: Path, disk_store: Store, project: Path
 ) -> None:
