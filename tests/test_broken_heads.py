@@ -44,6 +44,7 @@ def planted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.chdir(work)
     for one in ("one", "two"):
         cli("checkpoint", "create", one, work)
+        cli("checkpoint", "restore", one, tmp_path / f"out-{one}")
         cli("plugin", "sync", one, "1", work)
         cli("workspace", "open", one, tmp_path / f"ws-{one}", "--backend", "copy")
         cli("action", "run", "--cache", "--", "true", one)

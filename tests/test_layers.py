@@ -25,7 +25,8 @@ TRUNK = """
     casfs.scanner casfs.packs casfs.object_storage
     casfs.backend casfs.backend.postgres
     casfs.store.nodes casfs.store casfs.agents casfs.threads
-    casfs.trees casfs.trees.diff casfs.trees.git casfs.trees.snapshot casfs.trees.restore
+    casfs.trees casfs.trees.diff casfs.trees.git casfs.trees.snapshot casfs.directories
+    casfs.trees.restore
     casfs.checkpoints casfs.exchange casfs.attach casfs.sessions
     casfs.transcripts casfs.rewind casfs.history
     casfs.native.erofs casfs.native casfs.workspaces casfs.worktrees casfs.actions casfs.plugins

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints import checkpoint, create
+from casfs.directories.operations import Intent, Verb
 from casfs.store.store import Store
 from casfs.threads.threads import ENDED
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.apply import apply
-from casfs.trees.restore.restore import RestoreOptions, restore
+from casfs.trees.restore.options import RestoreOptions
+from casfs.trees.restore.restore import restore
 from casfs.workspaces import lifecycle, strategies
 from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.runtime.workspace import Workspace, Workspaces
@@ -26,6 +28,7 @@ from tests.mount.test_workspaces import EACH, opened, run
 from tests.support import programs
 from tests.support.builds import TOOLS, Tool
 from tests.support.engine import Cli, begin, carry_on, fork, loop, says
+from tests.support.restores import take_back_last
 from tests.support.served import serving, unmounted_after
 from tests.support.strategies import skip_without
 
@@ -84,7 +87,7 @@ def test_restored_over_a_built_directory(
     tool.make(project)
     assert tool.says(project) == tool.says_when_clean(project, tmp_path / "clean")
     assert "7" not in tool.says(project)
-    restore(disk_store, second, project, RestoreOptions(on_local_changes=lambda state, paths: None))
+    restore(disk_store, second, project, RestoreOptions(force=True))
     assert "7" in tool.says_when_clean(project, tmp_path / "clean")
     check(tool, project, tmp_path, is_idle=is_recorded and tool.trusts_order)
 
@@ -102,17 +105,10 @@ def test_restored_into_nothing(
 def test_undone(disk_store: Store, project: Path, tool: Tool, tmp_path: Path) -> None:
     first, _ = built_twice(disk_store, tool, project)
     tool.edit(project, tool.edited[2], "9")
-    before: list[RecordedState] = []
-    restore(
-        disk_store,
-        first,
-        project,
-        RestoreOptions(on_local_changes=lambda state, paths: before.append(state)),
-    )
+    options = RestoreOptions(force=True, operation=Intent(Verb.RESTORE, "first"))
+    restore(disk_store, first, project, options)
     tool.make(project)
-    restore(
-        disk_store, before[0], project, RestoreOptions(on_local_changes=lambda state, paths: None)
-    )
+    take_back_last(disk_store, project)
     tool.make(project)
     assert sorted(tool.says(project)) == ["0", "7", "9"]
     assert tool.says(project) == tool.says_when_clean(project, tmp_path / "clean")

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
 from casfs.api.values import Change, Checkpoint, Entry, Restored, Step
-from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.revisions import resolve, resolve_tree
 from casfs.digest import Digest, TreeHash
+from casfs.directories.operations import Intent, Verb
 from casfs.errors import NotFound
+from casfs.sessions import caller
 from casfs.store.nodes import directory
 from casfs.store.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import restore
+from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
@@ -142,32 +144,27 @@ class Trees:
         """Makes the directory `target` hold `tree`: new, empty, or recorded or restored before.
 
         In the last case only what differs or is missing is written, and files in neither tree
-        stay unless `delete_untracked`, which records them first and never deletes what a
+        stay unless `delete_untracked`, which never deletes what a
         checkpoint leaves out, as `.git`. `base` names the tree that is there where the store does
         not know; `paths`: restore only these. `verify` reads every file, also where its stat is
-        unchanged. Local changes are refused; `force` overwrites them once the directory is recorded
-        as the checkpoint `saved`. `parents` makes missing parents. Raises Refused for local changes
-        and for a directory of unknown content, Conflict, Failed.
+        unchanged. Local changes are refused; `force` overwrites them. `casfs undo DIR` takes a
+        restore back: it is the `operation` of the directory with this number. `parents` makes
+        missing parents. Raises Refused for local changes and for a directory of unknown content,
+        Conflict, Failed.
         """
-        saved: list[str] = []
-
-        def save(before: RecordedState, _: object = None) -> None:
-            checkpoint = create_before_restore(self._store, before, Path(target))
-            saved.append(f"{checkpoint.name}@{checkpoint.id}")
-
         state = self._state(tree)
         done = restore.restore(
             self._store,
             state,
             Path(target),
-            restore.RestoreOptions(
+            RestoreOptions(
                 base=None if base is None else self._state(base).full,
                 paths=[os.fsencode(path) for path in paths],
                 delete_untracked=delete_untracked,
                 verify=verify,
                 parents=parents,
-                on_local_changes=save if force else None,
-                on_delete=save,
+                force=force,
+                operation=Intent(Verb.RESTORE, f"{tree}", caller.actor(self._store, {})),
             ),
         )
         changed, kept = (
@@ -181,7 +178,7 @@ class Trees:
             deleted=done.outcome.deleted,
             changed=changed,
             kept=kept,
-            saved=next(iter(saved), None),
+            operation=None if done.operation is None else done.operation.number,
             aside={
                 os.fsdecode(path): os.fsdecode(aside) for path, aside in done.outcome.aside.items()
             },

@@ -72,7 +72,7 @@ class Restored:
     deleted: int
     changed: tuple[str, ...]  # paths that changed meanwhile, and are now as in the tree
     kept: tuple[str, ...]  # directories not deleted, for the untracked files in them
-    saved: str | None = None  # NAME@ID of the local changes that `force` overwrote
+    operation: int | None = None  # its number in the directory's log; None where nothing changed
     aside: Mapping[str, str] = field(default_factory=dict)  # what no tree has: path to new path
 
 

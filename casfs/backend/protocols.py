@@ -39,7 +39,13 @@ from casfs.digest import CHUNK, Digest, NodeHash, is_hash
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
 MAX_RECORD_BYTES = 4096  # of a head's record as canonical JSON
 # A message that quotes a hash keeps nothing alive, and an import of it requires nothing.
-TEXT_KEYS = ("message", "reason", "why")  # keys of records whose values are free text
+TEXT_KEYS = (
+    "message",
+    "reason",
+    "why",
+    "argument",
+    "actor",
+)  # keys of records whose values are free text
 MAX_NODE_BYTES = 256 << 20  # of a node: in put, import, fsck and repair
 INLINE_MAX_BYTES = 1024  # up to here a blob is cheaper as a row than as a file
 # Below this, plain bytes wait in memory: whether they are many enough for a pack shows only when

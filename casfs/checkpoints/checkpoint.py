@@ -30,7 +30,6 @@ NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
 NAME = re.compile(head_kinds.NAME + r"\Z")
 TEXT = re.compile(r"(?P<name>[^@~:]*)(@(?P<selector>\{[^{}]+\}|[^@~:{}]+))?(~(?P<back>\d{0,6}))?")
 NEWEST = ("latest", "last")
-BEFORE_RESTORE = "before-restore"  # name of the trees that a restore has overwritten
 ID_RANDOM = len("20261122T022727.907Z-")  # offset of an id's random part, behind its time
 MIN_PART_CHARS = 4
 SHOWN_MATCHES = 3  # of an ambiguous text
@@ -216,8 +215,6 @@ def _newest(store: Store) -> Checkpoint | None:
         if "origin" in head.record:
             continue
         checkpoint = _checkpoint(key, head)
-        if checkpoint.name == BEFORE_RESTORE:
-            continue
         if newest is None or checkpoint.id > newest.id:
             newest = checkpoint
     return newest

@@ -6,23 +6,22 @@ what changed (seed 004, SPEC-08.14).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from casfs.backend.protocols import Head
-from casfs.checkpoints import checkpoint, overwritten
-from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import NodeHash, TreeHash
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system.clock import moment_id, now_ms
-from casfs.system.paths import printable, real_path
+from casfs.system.paths import printable
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
@@ -30,7 +29,6 @@ from casfs.trees.restore.target import Target, record_state
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
-SHOWN_PARTS = 2  # of a path in a message
 MAX_CHANGED_PATHS = 1000  # that a checkpoint node names
 MAX_RECORD_MESSAGE = 500  # characters; a head's record holds at most 4 KiB
 COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
@@ -144,19 +142,6 @@ def create(
     return Created(created, report, stats=stats, new_bytes=batch.new_bytes, skipped=skipped)
 
 
-def create_before_restore(
-    store: Store, state: RecordedState, directory: Path, what: str = "restore"
-) -> Checkpoint:
-    """Record the stored state of all that is in `directory`, some of which a restore is about to
-    overwrite or delete, so that `casfs undo` brings it back."""
-    created = create_of_state(
-        store, BEFORE_RESTORE, state=state, message=f"before {what}: {_short(directory)}"
-    )
-    with suppress(OSError):  # a directory that is gone has nothing to bring back
-        overwritten.note(store, directory, created)
-    return created
-
-
 def create_of_state(
     store: Store,
     name: str,
@@ -169,7 +154,7 @@ def create_of_state(
     (the name), NotFound."""
     checkpoint.check_name(name)
     root = state.tree
-    # No report counts this state: it is of a step or revision, or what a restore overwrites.
+    # No report counts this state: it is of a step or revision.
     files = [entry for _, entry in tree.walk(store, root) if isinstance(entry, File)]
     previous = checkpoint.latest(store, name)
     counts, paths = _compare_with(store, previous, root)
@@ -178,17 +163,6 @@ def create_of_state(
     content = Content(state, message, stats=stats, paths=paths, applied=applied)
     with nullcontext(batch) if batch else store.batch() as writing:
         return put(writing, name, previous=previous, content=content)
-
-
-def _short(directory: Path) -> str:
-    """Returns the last components of a path, below `~` where that is above them."""
-    path = real_path(directory)
-    with suppress(RuntimeError, ValueError):
-        home = Path.home().resolve()
-        path = "~" / path.relative_to(home)
-    parts = path.parts
-    short = path if len(parts) <= SHOWN_PARTS + 1 else Path("…", *parts[-SHOWN_PARTS:])
-    return printable(os.fsencode(short))
 
 
 def create_from_base(

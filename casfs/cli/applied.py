@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli.diff_output import letter_json, shown_path
 from casfs.cli.output import echo_json, echo_line, wants_json, warn
-from casfs.cli.restore import aside_json, print_aside, print_failed, undo_command
+from casfs.cli.restore import aside_json, operation_json, print_aside, print_failed, way_back
 from casfs.trees.restore.apply import Applied
 
 
@@ -17,12 +16,11 @@ def report_applied(
     done: Applied,
     source: Mapping[str, Any],
     directory: str,
-    saved: Sequence[Checkpoint],
     *,
     check: bool,
 ) -> int:
     """Prints what was changed in a directory; returns the exit code. `source`: what was applied, in
-    the JSON; `saved`: checkpoints of what it held before."""
+    the JSON."""
     merged = done.merged
     if done.undone:
         warn("an interrupted apply was undone before")
@@ -42,7 +40,7 @@ def report_applied(
                     {"path": os.fsdecode(path), "reason": why} for path, why in done.failed.items()
                 ],
                 "aside": aside_json(done.aside),
-                "recordedAs": [f"{recorded.name}@{recorded.id}" for recorded in saved],
+                "operation": operation_json(done.operation),
             },
             pretty=False,
         )
@@ -51,8 +49,8 @@ def report_applied(
             echo_line(change.letter.encode() + b" " + shown_path(change))
         for path, why in merged.conflicts:
             echo_line(b"conflict: %s: %s" % (path, why.encode()))
-        for checkpoint in saved:
-            echo_line(f"undo: {undo_command(checkpoint, directory)}")
+        if done.operation is not None:
+            echo_line(way_back(directory))
         if not merged.changed and not merged.conflicts:
             echo_line("nothing to apply")
     print_aside(done.aside)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.revisions import resolve, resolve_tree
 from casfs.cli.output import warn
 from casfs.digest import TreeHash
@@ -96,16 +96,15 @@ def against(
 
 def name_of(store: Store, root: TreeHash, known: KnownDirectory | None = None) -> str | None:
     """Returns a checkpoint of a tree, as a revision: the one that the directory `known` was opened
-    from or recorded as, else the newest that a person has made, else the newest."""
+    from or recorded as, else the newest."""
     record = known.workspace.record if known and known.workspace else {}
 
-    def rank(candidate: Checkpoint) -> tuple[bool, bool, bool, str]:
+    def rank(candidate: Checkpoint) -> tuple[bool, bool, str]:
         own = known is not None and known.name == f"{candidate.name}@{candidate.id}"
         own = own or candidate.hash == record.get("checkpoint")
         return (
             own,
             candidate.name == record.get("name"),
-            candidate.name != BEFORE_RESTORE,
             candidate.id,
         )
 

@@ -53,7 +53,8 @@ COMMANDS = {
     "purge": ("purge", "delete a content or a text for good"),
     "grep": ("grep", "find a text in all that is stored"),
     "pack": ("pack", "compress what nothing has used lately"),
-    "undo": ("undo", "bring back what was removed or overwritten"),
+    "undo": ("undo", "take back what was written into a directory, or removed"),
+    "redo": ("undo", "do once more what `undo` has taken back"),
     "export": ("archive", "write threads, checkpoints and more to one file"),
     "import": ("archive", "import an exported file"),
     "remote": ("remote", "stores at another place: S3, or a directory"),
@@ -88,7 +89,7 @@ COMMANDS = {
     "help": ("help", "the help of a command"),
 }
 SECTIONS = {
-    "Daily": "init status checkpoint undo diff blame log bisect ls cat search workspace"
+    "Daily": "init status checkpoint undo redo diff blame log bisect ls cat search workspace"
     " worktree mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
     "Any agent": "attach rewind sessions detach watch mark",

@@ -109,7 +109,7 @@ def list_() -> None:
 @click.argument("version")
 @json_option
 def rm(name: str, version: str) -> None:
-    """Remove VERSION of a plugin; `casfs undo` restores it until gc deletes it.
+    """Remove VERSION of a plugin; `casfs undo --store` restores it until gc deletes it.
 
     \b
     casfs plugin rm linter 1.0

@@ -193,7 +193,7 @@ def _is_shipped(name: str, head: Any) -> bool:
 
 
 def _asks(remote: str, thread: Any) -> bool:
-    text = f"Thread {thread.id} has moved on in {remote}. Take that? (Yours: `casfs undo`.)"
+    text = f"Thread {thread.id} has moved on in {remote}. Take that? (Yours: `casfs undo --store`.)"
     return click.confirm(text, err=True)
 
 

@@ -20,7 +20,7 @@ def remove_heads(store: Store, heads: list[tuple[HeadName, Head]], **fields: Any
 
 
 def print_removed(id: str, names: list[str], **fields: Any) -> None:
-    line = f"{id} removed {listed(names)}; `casfs undo` restores it until gc deletes it"
+    line = f"{id} removed {listed(names)}; `casfs undo --store` restores it until gc deletes it"
     echo_result({"removal": id, "removed": names, **fields}, line)
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import click
 
-from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
-from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.revisions import resolve
 from casfs.cli.common import open_store, options_as
 from casfs.cli.json_values import record
@@ -20,10 +18,11 @@ from casfs.cli.output import echo_lines, echo_result, json_option, say_incomplet
 from casfs.cli.progress import progress
 from casfs.cli.purged_notes import print_missing
 from casfs.cli.snapshot_options import MAX_NAMED_PATHS, named
+from casfs.directories.operations import Intent, Operation, Verb
 from casfs.errors import Usage
+from casfs.sessions import caller
 from casfs.system.paths import printable
-from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions
+from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
 
 
@@ -49,10 +48,10 @@ class Flags(NamedTuple):
 @click.option(
     "--delete-untracked",
     is_flag=True,
-    help="Also delete files that are in neither tree; a checkpoint records them.",
+    help="Also delete files that are in neither tree; `casfs undo` brings them back.",
 )
 @click.option("--verify", is_flag=True, help="Read every file, also where its stat is unchanged.")
-@click.option("--force", is_flag=True, help="Overwrite local changes; a checkpoint records them.")
+@click.option("--force", is_flag=True, help="Overwrite local changes; `undo` has them.")
 @click.option("--dry-run", is_flag=True, help="Print what would be changed; change nothing.")
 @click.option("--parents", is_flag=True, help="Make missing parent directories.")
 @click.option(
@@ -67,8 +66,8 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
 
     In the last case every path of the two trees is checked, and what differs or is missing is
     written, or deleted; files that are in neither tree stay. Local changes are refused, exit 4.
-    What --force overwrites and --delete-untracked deletes is recorded first, and the command that
-    undoes it is printed. What `checkpoint create` leaves out, as .git, is never deleted.
+    `casfs undo` takes a restore back, what --force overwrites and --delete-untracked deletes
+    included. What `checkpoint create` leaves out, as .git, is never deleted.
 
     \b
     casfs checkpoint restore work@20261122 ./again
@@ -76,11 +75,6 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
     """
     if paths and options.delete_untracked:
         raise Usage("give --delete-untracked, or paths")
-    saved: list[Checkpoint] = []
-
-    def save(before: RecordedState, _: object = None) -> None:
-        saved.append(create_before_restore(store, before, Path(directory)))
-
     with open_store() as store, progress("restoring", "files") as update:
         revision = resolve(store, tree)
         source = revision.checkpoint
@@ -96,13 +90,11 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
                 set_id=options.preserve is not None,
                 parents=options.parents,
                 dry_run=options.dry_run,
-                on_local_changes=save if options.force else None,
-                on_delete=save,
+                force=options.force,
                 progress=update,
-                name=f"{source.name}@{source.id}"
-                if source and source.name != BEFORE_RESTORE
-                else "",
+                name=f"{source.name}@{source.id}" if source else "",
                 leaves_out_failed=True,
+                operation=Intent(Verb.RESTORE, tree, caller.actor(store, os.environ)),
             ),
         )
         print_missing(
@@ -111,8 +103,6 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
     for path in done.local if options.dry_run else ():
         forced = "moves it aside" if path in done.purged else "overwrites it"
         warn(f"{printable(path)}: changed locally; only --force {forced}")
-    for checkpoint in saved:
-        warn(f"the directory as it was is recorded; undo: {undo_command(checkpoint, directory)}")
     for path in done.outcome.changed:
         if path not in done.outcome.aside:
             warn(f"{printable(path)}: changed during the restore, and is now as in the tree")
@@ -140,7 +130,7 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
             {"path": os.fsdecode(path), "reason": reason} for path, reason in done.failed.items()
         ],
         "localChanges": [os.fsdecode(path) for path in done.local],
-        "recordedAs": [f"{recorded.name}@{recorded.id}" for recorded in saved],
+        "operation": operation_json(done.operation),
         "dryRun": options.dry_run,
         "changes": [{"letter": letter, "path": os.fsdecode(path)} for letter, path in plan],
         "seconds": round(done.seconds, 3),
@@ -154,6 +144,8 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
         f" {done.bytes} bytes, {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
     echo_result(value, line)
+    if done.operation is not None and done.old is not None and not wants_json():
+        click.echo(f"casfs: {way_back(directory)}", err=True)
 
 
 def print_failed(failed: Mapping[bytes, str]) -> None:
@@ -165,7 +157,7 @@ def print_failed(failed: Mapping[bytes, str]) -> None:
 
 
 def print_aside(aside: Mapping[bytes, bytes]) -> None:
-    """Names what was moved, since no checkpoint has it."""
+    """Names what was moved, since nothing could give it back."""
     for path, moved in aside.items():
         warn(f"{printable(path)}: no checkpoint has what was there; moved to {printable(moved)}")
 
@@ -176,7 +168,12 @@ def aside_json(aside: Mapping[bytes, bytes]) -> list[dict[str, str]]:
     ]
 
 
-def undo_command(before: Checkpoint, directory: str) -> str:
-    """Returns the command that brings back what a directory held before it was changed."""
-    quoted_path = shlex.quote(printable(os.fsencode(directory)))
-    return f"casfs checkpoint restore {before.name}@{before.id} {quoted_path}"
+def way_back(directory: str) -> str:
+    """Returns the line that says how to take back what was written into a directory."""
+    is_here = os.path.realpath(directory) == os.path.realpath(".")
+    where = "" if is_here else f" {shlex.quote(printable(os.fsencode(directory)))}"
+    return f"`casfs undo{where}` takes it back"
+
+
+def operation_json(operation: Operation | None) -> int | None:
+    return None if operation is None else operation.number

@@ -13,7 +13,7 @@ from casfs.cli.common import open_store
 from casfs.cli.diff_output import change_json, print_changes
 from casfs.cli.json_values import moment
 from casfs.cli.output import echo, echo_json, json_option, say_incomplete, wants_json, warn
-from casfs.cli.restore import print_aside, print_failed
+from casfs.cli.restore import print_aside, print_failed, way_back
 from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
@@ -21,7 +21,7 @@ from casfs.errors import Usage
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
 from casfs.rewind.rewind_files import FilePlan
-from casfs.sessions import find_session, points, session_steps
+from casfs.sessions import caller, find_session, points, session_steps
 from casfs.sessions.session_steps import Point, StepRecord
 from casfs.store.store import Store
 from casfs.system.paths import printable
@@ -148,11 +148,12 @@ def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
         _print_plan(plan, rewinding.directory)
     if rewinding.dry_run or not plan.undone.changed:
         return {}
-    done = rewind_files.do(rewinding.store, rewinding.directory, plan, rewinding.steps)
+    actor = caller.actor(rewinding.store, os.environ)
+    done = rewind_files.do(rewinding.store, rewinding.directory, plan, rewinding.steps, actor)
     if not wants_json():
         print_aside(done.outcome.aside)
         print_failed(done.failed)
-        echo("casfs undo takes it back")
+        echo(way_back(os.fspath(rewinding.directory)))
     return {printable(path): reason for path, reason in done.failed.items()}
 
 

@@ -93,7 +93,7 @@ def show(words: tuple[str, ...], of_output: bool) -> None:
 @click.argument("type")
 @json_option
 def rm(type: str) -> None:
-    """Remove a type that no node has; `casfs undo` restores it until gc deletes it.
+    """Remove a type that no node has; `casfs undo --store` restores it until gc deletes it.
 
     \b
     casfs schema rm note

@@ -1,4 +1,5 @@
-"""`casfs undo`: brings back what was removed, or what was overwritten in a directory."""
+"""`casfs undo` and `casfs redo`: what casfs has written into a directory is taken back, or done
+once more; what was removed from the store is brought back."""
 
 from __future__ import annotations
 
@@ -8,132 +9,251 @@ from typing import Any
 
 import click
 
-from casfs.checkpoints import checkpoint, overwritten
-from casfs.checkpoints.create import create_before_restore
-from casfs.checkpoints.overwritten import Overwritten
 from casfs.cli.common import open_store
+from casfs.cli.diff_output import change_json, print_changes
 from casfs.cli.json_values import moment
-from casfs.cli.output import echo_result, json_option, say_incomplete, wants_json
+from casfs.cli.output import (
+    echo,
+    echo_json,
+    echo_result,
+    json_option,
+    say_incomplete,
+    wants_json,
+    warn,
+)
 from casfs.cli.removal import listed
-from casfs.cli.restore import print_aside, print_failed
-from casfs.cli.table import Moment, echo_table
-from casfs.errors import Usage
-from casfs.rewind import rewind_files
+from casfs.cli.restore import aside_json, print_aside, print_failed
+from casfs.cli.table import Moment, date, echo_table
+from casfs.directories import operations
+from casfs.directories.operations import Log, Operation
+from casfs.errors import NotFound, Usage
+from casfs.rewind import take_back
+from casfs.rewind.take_back import Reversal
+from casfs.sessions import caller
 from casfs.store import removals
 from casfs.store.removals import Removal
 from casfs.store.store import Store
 from casfs.system.paths import printable
-from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions, RestoreResult, restore
-from casfs.trees.restore.target import Target
+
+MAX_ELSEWHERE = 3  # directories that are named
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be changed.")
 
 
 @click.command()
-@click.argument("removal", required=False, metavar="[REMOVAL|NAME|DIR]")
-@click.option("--list", "listing", is_flag=True, help="List what can be restored instead.")
+@click.argument("what", required=False, metavar="[N|DIR|REMOVAL|NAME]")
+@click.option("--list", "listing", is_flag=True, help="List what was done here, newest first.")
+@click.option("--store", "of_store", is_flag=True, help="The last `rm` or `forget`, or list these.")
+@dry_run_option
 @json_option
-def undo(removal: str | None, listing: bool) -> None:
-    """Take back the last `rm` or `forget`, or what a restore or an apply overwrote last.
+def undo(what: str | None, listing: bool, of_store: bool, dry_run: bool) -> int:
+    """Take back the last restore, apply or rewind of the directory that you are in.
 
-    Or the one that is named: REMOVAL, a NAME that was removed, or a directory. A removal can be
-    taken back until `casfs gc` has run, a grace period after it. An undo of files keeps what you
-    have changed since, names what it cannot bring back, and is undone by another one.
+    Again: the one before. What you have changed since stays, line by line; where you have changed
+    the same lines, the file stays as it is and is named (exit 1). `casfs redo` does it once more.
+    N is one operation of the list, DIR another directory. What `rm` or `forget` removed from the
+    store comes back by --store, or by its name, until `casfs gc` has run, a grace period after it.
 
     \b
     casfs undo --list
-    casfs undo work
-    casfs undo ./project
+    casfs undo --dry-run
+    casfs undo 3
+    casfs undo work@20261122
     """
-    if listing and removal is not None:
-        raise Usage("give --list, or what to restore")
+    if listing and what is not None and not os.path.isdir(what):
+        raise Usage("give --list, or what to take back")
     with open_store() as store:
+        if of_store or (what is not None and not _is_operation(what)):
+            _undo_removal(store, what, listing=listing, dry_run=dry_run)
+            return 0
+        directory = Path(what if what is not None and not what.isdecimal() else ".")
         if listing:
-            _list(store)
-        elif files := _overwritten(store, removal):
-            is_restored = _restore_files(store, files)
-            value = _files_value(files)
-            directory = printable(os.fsencode(files.directory))
-            said = f"restored to {directory}; `casfs undo` takes that back"
-            said = said if is_restored else f"stays to be undone in {directory}"
-            echo_result(value, f"{value['removal']} {said}")
+            _list(store, directory)
+            return 0
+        actor = caller.actor(store, os.environ)
+        path, log = _log(store, directory, actor)
+        if what is not None and what.isdecimal():
+            operation = log.numbered(int(what))
         else:
-            done = removals.undo(store, removal)
-            echo_result(_value(done), f"{done.id} restored {listed(done.names)}")
+            newest = log.to_undo(actor)
+            if newest is None:
+                raise _nothing(store, path, actor)
+            operation = newest
+        return _reverse(store, path, operation, actor, is_again=False, dry_run=dry_run)
 
 
-def _list(store: Store) -> None:
-    values = [_value(removal) | {"at": removal.removed_at} for removal in removals.listing(store)]
-    values += [
-        _files_value(files) | {"at": files.before.created_at}
-        for files in overwritten.listing(store)
+@click.command()
+@click.argument("directory", required=False)
+@dry_run_option
+@json_option
+def redo(directory: str | None, dry_run: bool) -> int:
+    """Do once more what the last `casfs undo` has taken back here; again: the one before it.
+
+    What you have changed since stays. A restore, an apply or a rewind after the undo ends it.
+
+    \b
+    casfs redo
+    """
+    with open_store() as store:
+        actor = caller.actor(store, os.environ)
+        path, log = _log(store, Path(directory or "."), actor)
+        operation = log.to_redo(actor)
+        if operation is None:
+            raise NotFound(f"{path}: nothing was taken back since the last operation")
+        return _reverse(store, path, operation, actor, is_again=True, dry_run=dry_run)
+
+
+def _is_operation(text: str) -> bool:
+    is_number = text.isdecimal() and len(text) <= operations.NUMBER_DIGITS
+    return is_number or os.path.isdir(text)
+
+
+# -- operations of a directory ----------------------------------------------------------------
+
+
+def _log(store: Store, directory: Path, actor: str) -> tuple[Path, Log]:
+    try:
+        held = operations.innermost(store, directory)
+    except OSError as error:
+        raise NotFound(f"{directory}: {error.strerror}") from None
+    if held is None:
+        raise _nothing(store, Path(os.path.abspath(directory)), actor)
+    return held
+
+
+def _nothing(store: Store, directory: Path, actor: str) -> NotFound:
+    """Returns the error that names what could be meant."""
+    elsewhere = [
+        str(operation.path)
+        for operation in operations.logs(store)
+        if operation.path != directory and operation.actor == actor
     ]
-    values.sort(key=lambda value: -value["at"])
-    if not values and not wants_json():
-        click.echo("nothing to undo", err=True)
-    rows = [(row["removal"], Moment(row.pop("at")), listed(row["names"])) for row in values]
-    echo_table(values, headers="REMOVAL DATE NAMES", rows=rows, whole="REMOVAL")
+    meant = [f"`casfs undo {path}`" for path in elsewhere[:MAX_ELSEWHERE]]
+    if removed := removals.listing(store)[:1]:
+        meant.append(f"`casfs undo --store` (removed: {listed(removed[0].names)})")
+    hint = f"; perhaps {', '.join(meant)}" if meant else ""
+    return NotFound(f"nothing to undo in {directory}{hint}")
 
 
-def _overwritten(store: Store, text: str | None) -> Overwritten | None:
-    """Returns the directory whose files are to come back; None where a removal is meant."""
-    candidates = overwritten.listing(store)
-    if text is None:
-        last = removals.listing(store)[:1]
-        is_later = bool(candidates) and (
-            not last or candidates[0].before.created_at > last[0].removed_at
-        )
-        return candidates[0] if is_later else None
-    for candidate in candidates:
-        before = candidate.before
-        if (
-            text == f"{before.name}@{before.id}"
-            or Path(os.path.realpath(text)) == candidate.directory
-        ):
-            return candidate
-    return None
-
-
-def _restore_files(store: Store, files: Overwritten) -> bool:
-    """Brings back what was overwritten, and keeps what was changed since, where it is known what
-    the directory held in between. Returns False where nothing could be brought back."""
-    before = checkpoint.recorded(store, files.before)
-    after = None
-    if files.directory.is_dir():
-        after = Target(store, files.directory).restored_state()
-    done: RestoreResult | None
-    if after is None or not store.blobs.info([after.full]):
-        done = _overwrite(store, files.directory, before)
-    else:
-        undone, done = rewind_files.undo(store, files.directory, before, after)
-        kept_in = f"{files.before.name}@{files.before.id}"
-        for path, reason in sorted(undone.conflicts.items()):
-            say_incomplete(
-                f"{printable(path)} stays as it is: {reason}; what it was is in {kept_in}"
-            )
-        if done is None and undone.conflicts:
-            return False  # it can be undone once these files are out of the way
-    if done is not None:
+def _reverse(
+    store: Store, path: Path, operation: Operation, actor: str, *, is_again: bool, dry_run: bool
+) -> int:
+    reversal = take_back.plan(store, path, operation, is_again=is_again)
+    if not wants_json():
+        _print_plan(reversal, dry_run=dry_run)
+    done = None if dry_run else take_back.do(store, reversal, actor)
+    failed = {} if done is None else done.failed
+    conflicts = reversal.undone.conflicts
+    if wants_json():
+        aside = {} if done is None else done.outcome.aside
+        value = {
+            **_about(operation),
+            "directory": os.fspath(path),
+            "dryRun": dry_run,
+            "changes": [change_json(reversal.store, change) for change in reversal.undone.changed],
+            "conflicts": {printable(name): reason for name, reason in conflicts.items()},
+            "failed": {printable(name): reason for name, reason in failed.items()},
+            "aside": aside_json(aside),
+        }
+        echo_json(value)
+    elif done is not None:
         print_aside(done.outcome.aside)
-        print_failed(done.failed)
-    overwritten.forget(store, files)
-    return True
+        print_failed(failed)
+        echo(f"`casfs {'undo' if is_again else 'redo'}` takes that back")
+    return int(bool(conflicts or failed))
 
 
-def _overwrite(store: Store, directory: Path, state: RecordedState) -> RestoreResult:
-    def save(current: RecordedState, _: object = None) -> None:
-        create_before_restore(store, current, directory=directory, what="undo")
+def _print_plan(reversal: Reversal, *, dry_run: bool) -> None:
+    operation = reversal.operation
+    if operation.path != reversal.directory:
+        warn(f"{reversal.directory}: it was at {operation.path}")
+    for path, reason in sorted(reversal.undone.conflicts.items()):
+        say_incomplete(f"{printable(path)} stays as it is: {reason}")
+    done = "done once more" if reversal.is_again else "taken back"
+    what = f"{operation.number}, {_words(operation)} of {date(operation.at_ms)}"
+    if not reversal.undone.changed:
+        stays = " by this" if reversal.undone.conflicts else ""
+        echo(f"{reversal.directory}: nothing to change{stays}: {what}")
+        return
+    would = "would be " if dry_run else ""
+    echo(f"{reversal.directory}: {would}{done}: {what}")
+    print_changes(reversal.store, iter(reversal.undone.changed))
 
-    options = RestoreOptions(on_local_changes=save, on_delete=save, leaves_out_failed=True)
-    return restore(store, state, directory, options)
+
+def _list(store: Store, directory: Path) -> None:
+    try:
+        held = operations.innermost(store, directory)
+    except OSError as error:
+        raise NotFound(f"{directory}: {error.strerror}") from None
+    log = () if held is None else held[1].operations
+    if not log and not wants_json():
+        click.echo(f"nothing was done in {os.path.abspath(directory)}", err=True)
+    rows = [
+        (
+            f"{operation.number}",
+            Moment(operation.at_ms),
+            operation.actor,
+            _words(operation),
+            _state(operation),
+        )
+        for operation in log
+    ]
+    values = [_value(operation) for operation in log]
+    echo_table(values, headers="N DATE BY OPERATION STATE", rows=rows, whole="N DATE")
 
 
-def _files_value(files: Overwritten) -> dict[str, Any]:
+def _words(operation: Operation) -> str:
+    return f"{operation.verb.value} {operation.argument}"
+
+
+def _state(operation: Operation) -> str:
+    if operation.is_taken_back:
+        return "taken back"
+    return "" if operation.is_done else "interrupted"
+
+
+def _about(operation: Operation) -> dict[str, Any]:
     return {
-        "removal": f"{files.before.name}@{files.before.id}",
-        "removedAt": moment(files.before.created_at),
-        "names": [os.fsdecode(files.directory)],
+        "operation": operation.number,
+        "directory": os.fspath(operation.path),
+        "verb": operation.verb.value,
+        "argument": operation.argument,
+        "actor": operation.actor,
+        "at": moment(operation.at_ms),
     }
 
 
-def _value(removal: Removal) -> dict[str, Any]:
+def _value(operation: Operation) -> dict[str, Any]:
+    return {
+        **_about(operation),
+        "takenBack": operation.is_taken_back,
+        "interrupted": not operation.is_done,
+        "left": operation.left,
+    }
+
+
+# -- removals of the store --------------------------------------------------------------------
+
+
+def _undo_removal(store: Store, text: str | None, *, listing: bool, dry_run: bool) -> None:
+    if listing:
+        _list_removals(store)
+        return
+    if dry_run:
+        raise Usage(
+            "--dry-run is for a directory; `casfs undo --store --list` names what comes back"
+        )
+    done = removals.undo(store, text)
+    echo_result(_removal_value(done), f"{done.id} restored {listed(done.names)}")
+
+
+def _list_removals(store: Store) -> None:
+    known = removals.listing(store)
+    values = [_removal_value(removal) for removal in known]
+    if not values and not wants_json():
+        click.echo("nothing to undo", err=True)
+    rows = [(removal.id, Moment(removal.removed_at), listed(removal.names)) for removal in known]
+    echo_table(values, headers="REMOVAL DATE NAMES", rows=rows, whole="REMOVAL")
+
+
+def _removal_value(removal: Removal) -> dict[str, Any]:
     return {"removal": removal.id, "removedAt": moment(removal.removed_at), "names": removal.names}

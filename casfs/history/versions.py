@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from casfs.checkpoints import checkpoint, revisions
-from casfs.checkpoints.checkpoint import BEFORE_RESTORE, NO_TREE, Checkpoint
+from casfs.checkpoints.checkpoint import NO_TREE, Checkpoint
 from casfs.checkpoints.revisions import Revision
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import NotFound
@@ -274,10 +274,8 @@ def _recorded(store: Store, root: TreeHash | None, before: int = NEVER) -> Place
     follow one another grow older, so they end."""
     same = [candidate for candidate in checkpoint.listing(store) if candidate.root == root]
     same = [candidate for candidate in same if candidate.created_at < before]
-    # Those of any directory that a restore overwrote: the last choice.
-    preferred = [candidate for candidate in same if candidate.name != BEFORE_RESTORE]
     if same:
-        newest = max(preferred or same, key=lambda candidate: candidate.created_at)
+        newest = max(same, key=lambda candidate: candidate.created_at)
         return _of_checkpoint(store, newest)
     return _recorded_by_step(store, root, before)
 

@@ -14,14 +14,14 @@ from pydantic import Field
 
 from casfs.agents import notation
 from casfs.checkpoints import create, revisions
+from casfs.directories.operations import Intent, Verb
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
 from casfs.system import daemon_socket
 from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, open_beneath
 from casfs.trees import recorded_state
-from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions
+from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
 from casfs.trees.restore.target import Target
 
@@ -30,6 +30,7 @@ Agents = Annotated[
     Mapping[str, Text],
     Field(description="by role: NAME, NAME:TEXT or NAME:JSON, as `casfs thread start --agent`"),
 ]
+ACTOR = "an MCP client"  # in the logs of directories
 NO_AGENTS: Mapping[str, str] = {}
 
 
@@ -47,28 +48,20 @@ class Writing(Reading):
     def restore(self, tree: Revision, directory: Directory, force: bool = False) -> Value:
         """Makes a directory hold a tree: a new or empty one, or one that was recorded or restored
         before. Files that are in neither tree stay, and so do private ones. `force`: also
-        overwrites local changes, which a checkpoint records first (`savedAs`)."""
+        overwrites local changes; a person can take it back by the number of the `operation`."""
         shown = revisions.resolve(self.store, tree).state
         store = self.store.whole
-        saved = []
         with self._opened(directory, make=True) as opened:
-
-            def save(before: RecordedState, _: object) -> None:
-                checkpoint = create.create_before_restore(store, before, opened.here)
-                saved.append(f"{checkpoint.name}@{checkpoint.id}")
-
             known = Target(store, opened.path, opened.fd).known_state()
             is_whole = shown.local is not None
             state = shown if is_whole else recorded_state.with_local_of(store, shown, known)
-            done = restore_tree(
-                store,
-                state,
-                opened.path,
-                RestoreOptions(on_local_changes=save if force else None, opened=opened.fd),
-            )
+            intent = Intent(Verb.RESTORE, tree, ACTOR)
+            options = RestoreOptions(force=force, opened=opened.fd, operation=intent)
+            done = restore_tree(store, state, opened.path, options)
         counts = {"files": done.files, "bytes": done.bytes, "deleted": done.outcome.deleted}
         moved = {os.fsdecode(old): os.fsdecode(new) for old, new in done.outcome.aside.items()}
-        return {"tree": state.tree, **counts, "savedAs": saved, "movedAside": moved}
+        operation = None if done.operation is None else done.operation.number
+        return {"tree": state.tree, **counts, "operation": operation, "movedAside": moved}
 
     def start_thread(
         self, workflow: Text, task: Long, tree: Revision = "", agents: Agents = NO_AGENTS

@@ -7,7 +7,7 @@ error then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from casfs.backend.derived import note_use
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import NAME
 from casfs.digest import is_hash
-from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.errors import Failed, Invalid, NotFound
 from casfs.plugins import sources
 from casfs.plugins.registry import Plugin, find, get, head_name, of_head
 from casfs.store.nodes import head_kinds
@@ -24,7 +24,8 @@ from casfs.store.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.paths import printable
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions, restore
+from casfs.trees.restore.options import RestoreOptions
+from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot.report import Progress, SnapshotOptions, SnapshotReport
 
 MAX_SOURCE_CHARS = 1000  # in a record
@@ -86,18 +87,8 @@ def sync(
 def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
     """Restores a plugin to `target`. Raises NotFound, and as `casfs.trees.restore`."""
     plugin = find(store, name, version)
-
-    def refuse(_: RecordedState, changed: Sequence[bytes]) -> None:
-        raise Refused(
-            f"{target}: {printable(changed[0])} was changed there; use an empty directory"
-        )
-
-    restore(
-        store,
-        RecordedState(plugin.root),
-        target,
-        RestoreOptions(parents=True, on_local_changes=refuse),
-    )
+    options = RestoreOptions(parents=True, advice="use an empty directory")
+    restore(store, RecordedState(plugin.root), target, options)
     note_use(store.heads, [head_name(name, version)])
     return plugin
 

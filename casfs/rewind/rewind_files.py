@@ -1,8 +1,8 @@
 """Brings the directory of a session back to a point: without the agent's changes since, or exactly.
 
-A plan looks at the directory and stores nothing. When it is done, the whole directory is recorded
-before it is written, as before a restore, so `casfs undo` takes a rewind back, and no file is
-deleted that no record has.
+A plan looks at the directory and stores nothing. When it is done, each path is stored before it is
+written, as before a restore, so `casfs undo` takes a rewind back, and no file is deleted that no
+record has.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.checkpoints.create import create_before_restore
 from casfs.digest import hash_bytes
+from casfs.directories.operations import PERSON, Intent, Verb
 from casfs.errors import Conflict, NotFound
 from casfs.rewind.undo_calls import Undone, undo_calls
 from casfs.sessions import session_steps
@@ -19,7 +19,8 @@ from casfs.sessions.session_steps import CallRecord, Point, StepRecord
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions, RestoreResult, restore
+from casfs.trees.restore.options import RestoreOptions, RestoreResult
+from casfs.trees.restore.restore import restore
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
@@ -73,54 +74,29 @@ def plan_last(store: Store, directory: Path, steps: list[StepRecord]) -> FilePla
     raise NotFound("no call of this session has changed a file that is still as it left it")
 
 
-def do(store: Store, directory: Path, planned: FilePlan, steps: list[StepRecord]) -> RestoreResult:
-    """Does what was planned, in the directory as it is now. Raises Conflict where that has changed
-    since, Refused, Failed."""
+def do(
+    store: Store,
+    directory: Path,
+    planned: FilePlan,
+    steps: list[StepRecord],
+    actor: str = PERSON,
+) -> RestoreResult:
+    """Does what was planned, in the directory as it is now; `actor`: who asks for it. Raises
+    Conflict where the directory has changed since, Refused, Failed."""
     current = look(store, directory, _latest(steps))
     if not current.is_equal(planned.current):
         raise Conflict(f"{directory} has changed since it was looked at; try again")
     current_plan = _plan(store, current, steps, planned.point, planned.is_exact)
-    return _write(store, directory, current, current_plan.undone.state, what="rewind")
-
-
-def undo(
-    store: Store, directory: Path, before: RecordedState, after: RecordedState
-) -> tuple[Undone, RestoreResult | None]:
-    """Takes back what a restore has made of a directory, from `before` to `after`, and keeps what
-    was changed since; the result is None where nothing is to be written. Raises NotFound, Refused,
-    Failed."""
-    current = look(store, directory, after)
-    overwriting = CallRecord(
-        step=0,
-        number=0,
-        id="",
-        tool="restore",
-        arguments="",
-        status="completed",
-        reported_ms=0,
-        before=before,
-        after=after,
-    )
-    undone = undo_calls(store, current, [overwriting])
-    if not undone.changed:
-        return undone, None
-    return undone, _write(store, directory, current, undone.state, what="undo")
+    intent = Intent(Verb.REWIND, f"to before {planned.point}", actor)
+    return _write(store, directory, current, current_plan.undone.state, intent)
 
 
 def _write(
-    store: Store, directory: Path, current: RecordedState, state: RecordedState, what: str
+    store: Store, directory: Path, current: RecordedState, state: RecordedState, intent: Intent
 ) -> RestoreResult:
-    """Makes a directory that holds `current` hold `state`; what it holds is recorded before."""
-    create_before_restore(store, current, directory=directory, what=what)
-
-    def save(seen: RecordedState, _: object = None) -> None:
-        create_before_restore(store, seen, directory=directory, what=what)
-
+    """Makes a directory that holds `current` hold `state`."""
     options = RestoreOptions(
-        base=current.full,
-        on_local_changes=save,
-        on_delete=save,
-        leaves_out_failed=True,
+        base=current.full, force=True, leaves_out_failed=True, operation=intent
     )
     return restore(store, state, directory, options)
 

@@ -217,8 +217,12 @@ class _Undoing:
                 if not isinstance(there, Subdirectory):
                     leaves.add(name)
                 elif count == len(parts):
-                    below = tree.walk(self._store, there.digest.hash)
-                    leaves |= {name + b"/" + inner for inner, _ in below}
+                    # A directory goes with what is in it.
+                    leaves |= {
+                        name + b"/" + inner
+                        for inner, below in tree.walk(self._store, there.digest.hash)
+                        if self._leaf(below) is not None
+                    }
         return leaves
 
 

@@ -201,8 +201,10 @@ def is_strong_password(value: bytes) -> bool:
 
 def is_counted(value: bytes) -> bool:
     """Returns whether a person typed the digits or the letters in their order: 123a456b, abcd12."""
+    # Of a long random value the few digits may be in order by chance.
+    least = max(MIN_COUNTED_CHARS, len(value) // 4)
     return any(
-        len(chars) >= MIN_COUNTED_CHARS
+        len(chars) >= least
         and sum(after - before == 1 for before, after in pairwise(chars)) * 2 >= len(chars)
         for chars in (b"".join(DIGITS.findall(value)), b"".join(LETTERS.findall(value)))
     )

@@ -18,6 +18,10 @@ KEEP_SIZE = 1  # linux/falloc.h
 PUNCH_HOLE = 2
 OPENAT2 = 437  # the same number on every architecture
 BENEATH = 0x08 | 0x02  # linux/openat2.h: RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS
+AT_EMPTY_PATH = 0x1000  # linux/fcntl.h
+STATX_BTIME = 0x800  # linux/stat.h
+STATX_SIZE = 256  # of struct statx; its mask is first, the time of birth at STATX_BTIME_AT
+STATX_BTIME_AT = 80
 MAX_OPEN_TRIES = 100  # while others rename what is on the path
 
 
@@ -75,3 +79,18 @@ def punch_hole(fd: int, start: int, size: int) -> bool:
             raise
         return False
     return True
+
+
+def birth_time_ns(fd: int) -> int:
+    """Returns when an open file was made, in ns since 1970 UTC; 0 where the kernel or the file
+    system does not say."""
+    import ctypes
+
+    buffer = ctypes.create_string_buffer(STATX_SIZE)
+    try:
+        call("statx", fd, b"", AT_EMPTY_PATH, STATX_BTIME, buffer)
+    except (OSError, AttributeError):  # AttributeError: a libc without it
+        return 0
+    (mask,) = struct.unpack_from("I", buffer)
+    seconds, ns = struct.unpack_from("qI", buffer, STATX_BTIME_AT)
+    return seconds * 1_000_000_000 + ns if mask & STATX_BTIME else 0

@@ -6,7 +6,7 @@ recorded with. A mtime that the tree itself has (`--preserve`) stands above thes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -153,10 +153,17 @@ def walk_newer(
             yield above + name, entry, recorded.entries[name]
 
 
-def times_for(store: Store, batch: Batch, tree: TreeHash, source: DatedTree) -> TimesHash | None:
+def times_for(
+    store: Store,
+    batch: Batch,
+    tree: TreeHash,
+    source: DatedTree,
+    has: Callable[[TimesHash], bool] = lambda times: True,
+) -> TimesHash | None:
     """Returns the times that the paths of a stored tree have in `source`, where they are as there;
-    None where nothing is known. What is equal is not read."""
-    if tree == source.tree or source.times is None:
+    None where nothing is known. What is equal is not read, but where the store of the batch does
+    not have its times: `store` may be a view of that."""
+    if source.times is None or (tree == source.tree and has(source.times)):
         return source.times
     recorded = load_times(store, source)
     theirs = loaded(store, source.tree).entries
@@ -166,7 +173,7 @@ def times_for(store: Store, batch: Batch, tree: TreeHash, source: DatedTree) -> 
         their = theirs.get(name)
         if isinstance(entry, Subdirectory) and isinstance(their, Subdirectory):
             inner = DatedTree(their.digest.hash, recorded.below.get(name))
-            times_hash = times_for(store, batch, tree=entry.digest.hash, source=inner)
+            times_hash = times_for(store, batch, entry.digest.hash, source=inner, has=has)
             if times_hash is not None:
                 below[name] = times_hash
         elif entry == their and name in recorded.entries:

@@ -35,7 +35,8 @@ from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions, restore
+from casfs.trees.restore.options import RestoreOptions
+from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.restore.write import set_directory_attributes
 from casfs.workspaces import (

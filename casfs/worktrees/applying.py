@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,12 @@ from casfs.worktrees.worktree import Worktree, note, record
 
 @dataclass(frozen=True, slots=True)
 class Applying:
-    """`check`: change nothing; `with_ignored`: also what git ignores; `on_change`: as of
-    `casfs.trees.restore.apply.apply`."""
+    """`check`: change nothing; `with_ignored`: also what git ignores; `actor`: who asks for it."""
 
     directory: Path
     check: bool
     with_ignored: bool
-    on_change: Callable[[RecordedState], None]
+    actor: str
 
 
 def apply(store: Store, worktree: Worktree, options: Applying, env: Mapping[str, str]) -> Applied:
@@ -54,7 +53,7 @@ def apply(store: Store, worktree: Worktree, options: Applying, env: Mapping[str,
         options.directory,
         label=f"worktree {worktree.name}",
         check=options.check,
-        on_change=options.on_change,
+        actor=options.actor,
     )
     if is_to_project and not options.check:
         # What was not brought there is not noted as if it were: its only copy may be here.

@@ -29,7 +29,8 @@ from casfs.trees import recorded_state
 from casfs.trees.git.index import TrackedFiles
 from casfs.trees.git.recorded_index import RecordedTrackedFiles
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions, restore
+from casfs.trees.restore.options import RestoreOptions
+from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.git_classes import ThreadRules

@@ -12,6 +12,7 @@ import pytest
 import casfs
 from casfs.checkpoints import checkpoint, create
 from casfs.digest import Digest
+from casfs.directories import operations
 from casfs.errors import NotFound, Refused
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
@@ -117,11 +118,12 @@ def test_a_change_of_a_private_file_is_a_local_change(cli: Cli, project: Path) -
     cli("checkpoint", "restore", f"w@{first}", project, "--force")
     assert ((project / ".env").read_bytes(), modes(project)) == (KEY, MODES)
     with Store.open(cli.root) as store:
-        saved = recorded(store, create.BEFORE_RESTORE)
-        assert tree.find(store, saved.tree, b".env") is None
-        entry = tree.find(store, saved.full, b".env")
-        assert store.get(entry.digest.hash) == b"KEY=mine\n"  # type: ignore[union-attr]
-    cli("checkpoint", "restore", create.BEFORE_RESTORE, project)
+        (operation,) = operations.log_of(store, project).operations
+        entry = tree.find(store, operation.before.tree, b".env")
+        hash = entry.digest.hash  # type: ignore[union-attr]
+        assert store.get(hash) == b"KEY=mine\n"
+        assert not store.shown().blobs.info([hash, operation.before.tree])
+    cli("undo", project)
     assert ((project / ".env").read_bytes(), modes(project)) == (b"KEY=mine\n", MODES)
 
 

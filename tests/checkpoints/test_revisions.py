@@ -84,9 +84,6 @@ def test_the_newest_of_all(store: Store) -> None:
         resolve(store, "@last")
     put_checkpoint(store, {"f": b"1"}, at=2 * STARTED)
     assert resolve(store, "@last").checkpoint is not None
-    made = resolve(store, "@last").checkpoint
-    create.create_before_restore(store, resolve(store, "@last").state, Path("d"))
-    assert resolve(store, "@last").checkpoint == made, "no automatic one"
     first = make_thread(store, "01JD00000087654ABCDEFGHJKM")
     make_thread(store, "01JD00000187654ABCDEFGHJKM").move(first.head.hash, parent=first.id)
     found = resolve(store, "@last").thread

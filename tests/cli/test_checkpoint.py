@@ -83,21 +83,3 @@ def test_one_that_would_be_equal_is_skipped(cli: Cli, tmp_path: Path) -> None:
     assert (second["skipped"], second["id"] > first) == (False, True)
     assert len(cli("checkpoint", "list", "app", "--json").json) == 2
     assert cli(*create[:-1]).word > second["id"]
-
-
-def test_what_restores_recorded_does_not_flood_the_list(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    place = write_tree(tmp_path / "src", {"p": {"a": b"1"}}) / "p"
-    cli("checkpoint", "create", "p", place)
-    for text in ("2", "3", "4"):
-        (place / "a").write_text(text)
-        cli("checkpoint", "restore", "p", place, "--force")
-    first, second = cli("checkpoint", "list").text.splitlines()
-    said = "before restore: ~/src/p (and 2 more: casfs checkpoint list before-restore)"
-    assert first.startswith("before-restore@")
-    assert first.split("\t")[-1] == said
-    assert second.startswith("p@")
-    listed = cli("checkpoint", "list", "before-restore").text.splitlines()
-    assert [line.split("\t")[-1] for line in listed] == ["before restore: ~/src/p"] * 3

@@ -302,12 +302,11 @@ def test_restore_says_what_it_did(cli: Cli, two: tuple[str, str], tmp_path: Path
     value = done.json
     assert (value["files"], value["deleted"], value["changed"]) == (2, 1, [])
     assert value["root"] != value["from"]
-    (saved,) = value["recordedAs"]
-    undo = f"casfs checkpoint restore {saved} {place}"
-    assert done.err == f"casfs: warning: the directory as it was is recorded; undo: {undo}\n"
+    assert (value["operation"], done.err) == (2, "")
     assert read_tree(place) == named({"f": b"1\n2\n", "d": {"h": b"\0"}, "mine": b"mine"})
-    cli("checkpoint", "restore", saved, place)
+    assert cli("undo", place).word == f"{place}:"
     assert read_tree(place) == named({"f": b"mine", "g": b"x", "mine": b"mine"})
+    assert f"`casfs undo {place}` takes it back" in cli(*arguments, "--force").err
 
 
 def test_restore_keeps_what_is_foreign_until_told(
@@ -320,7 +319,8 @@ def test_restore_keeps_what_is_foreign_until_told(
     assert read_tree(place) == named({"f": b"1\n", "g": b"x", "d": {"mine": b"mine"}})
     said = cli("tree", "restore", two[0], place, "--delete-untracked", "--verify").err
     assert read_tree(place) == named({"f": b"1\n", "g": b"x"})
-    cli(*said.split("undo: casfs ")[1].split())
+    assert f"`casfs undo {place}` takes it back" in said
+    cli("undo", place)
     assert read_tree(place) == named({"f": b"1\n", "g": b"x", "d": {"mine": b"mine"}})
 
 
@@ -338,7 +338,7 @@ def test_what_checkpoints_leave_out_is_never_deleted(cli: Cli, tmp_path: Path) -
     done = cli("checkpoint", "restore", "p", place, "--delete-untracked")
     assert read_tree(place) == named({"a": b"1", ".casfsignore": b"*.log\n", **kept})
     assert "casfs: kept: .git, my.log, s/__pycache__\n" in done.err
-    cli(*done.err.split("undo: casfs ")[1].splitlines()[0].split())
+    cli("undo", place)
     assert read_tree(place) == before
 
 

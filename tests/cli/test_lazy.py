@@ -92,7 +92,8 @@ def test_a_remote_that_blobs_are_in_is_not_removed(clone: Cli) -> None:
 
 
 def test_gc_deletes_the_mirrors_of_what_it_deletes(clone: Cli, tmp_path: Path) -> None:
-    clone("checkpoint", "restore", "t", str(tmp_path / "out"))
+    for name in FILES:
+        clone("cat", f"t:{name}")
     mirrors = tmp_path / "clone" / "remotes" / "origin" / "packs"
     assert list(mirrors.iterdir())
     clone("gc", "--grace", "0")

@@ -65,7 +65,7 @@ def test_it_is_shown_applied_and_undone(cli: Cli, project: Path, thread: str) ->
     assert (project / "tests/test_login.py").read_text() == LOGIN
     assert (project / "local.cfg").read_text() == KEY + "MORE=1\n"
     assert (project / ".env").read_text() == "NAME=value\nEXTRA=2\n"
-    assert "undo: " in applied.text
+    assert "takes it back" in applied.text
     cli("undo", project)
     assert not (project / "tests/test_login.py").exists()
     assert (project / "local.cfg").read_text() == KEY

@@ -16,7 +16,7 @@ from casfs.store.store import Store
 from casfs.system import clock
 from tests.support.cli import lines, value, written
 from tests.support.engine import ONE, Cli, begin, says
-from tests.support.helpers import blobs, read_tree, set_head, write_tree
+from tests.support.helpers import blobs, set_head, write_tree
 from tests.support.maintenance import age, ended, put_checkpoint, sql
 
 DAY_MS = 86_400_000
@@ -41,19 +41,20 @@ def test_a_checkpoint_is_removed_and_restored(cli: Cli, opened: Store, recorded:
     before = heads(opened)
     done = cli("checkpoint", "rm", f"work@{recorded[1]}")
     assert done.text == (
-        f"{done.word} removed work@{recorded[1]}; `casfs undo` restores it until gc deletes it\n"
+        f"{done.word} removed work@{recorded[1]};"
+        " `casfs undo --store` restores it until gc deletes it\n"
     )
     assert [one.id for one in checkpoint.listing(opened, "work")] == [recorded[0], recorded[2]]
     assert fsck.check(opened).faults == []
-    assert cli("undo").text == f"{done.word} restored work@{recorded[1]}\n"
+    assert cli("undo", "--store").text == f"{done.word} restored work@{recorded[1]}\n"
     assert heads(opened) == before
-    assert "nothing to undo" in cli.refused("undo", code=3)
+    assert "nothing to undo" in cli.refused("undo", "--store", code=3)
     shown = value(cli, "checkpoint", "rm", "work")
     assert shown["removed"] == [f"work@{id}" for id in recorded]
     assert "no checkpoint 'work'" in cli.refused("checkpoint", "rm", "work", code=3)
-    (listed,) = value(cli, "undo", "--list")
+    (listed,) = value(cli, "undo", "--store", "--list")
     assert (listed["removal"], listed["names"]) == (shown["removal"], shown["removed"])
-    assert lines(cli, "undo", "--list")[0].split("\t")[2] == ", ".join(shown["removed"])
+    assert lines(cli, "undo", "--store", "--list")[0].split("\t")[2] == ", ".join(shown["removed"])
     assert cli("undo", "work").word == shown["removal"]
     assert heads(opened) == before
 
@@ -72,11 +73,11 @@ def test_gc_makes_a_removal_final(
     text = "would make 1 removals final: `casfs undo` cannot undo them"
     assert lines(cli, "gc", "--dry-run")[-1] == text
     assert value(cli, "gc", "--dry-run")["removals"] == 1
-    assert [one["removal"] for one in value(cli, "undo", "--list")] == [second, first]
+    assert [one["removal"] for one in value(cli, "undo", "--store", "--list")] == [second, first]
     assert blobs(opened) == kept
     assert lines(cli, "gc")[-1] == text.replace("would make", "made")
     assert len(blobs(opened)) == len(kept) - 4  # file, directory, times and checkpoint
-    assert [one["removal"] for one in value(cli, "undo", "--list")] == [second]
+    assert [one["removal"] for one in value(cli, "undo", "--store", "--list")] == [second]
     assert "gc has deleted it since" in cli.refused("undo", f"work@{recorded[0]}", code=3)
     assert "no removal of 'other'" in cli.refused("undo", "other", code=3)
     assert cli("undo", second).word == second
@@ -92,7 +93,9 @@ def test_a_name_with_a_new_value_is_not_overwritten(cli: Cli, opened: Store) -> 
     cli("workflow", "rm", name)
     assert f"no workflow '{name}'" in cli.refused("workflow", "rm", name, code=3)
     cli("workflow", "add", written(path / "v.json", definition))
-    assert f"{name} has a new value since; remove that first" in cli.refused("undo", code=4)
+    assert f"{name} has a new value since; remove that first" in cli.refused(
+        "undo", "--store", code=4
+    )
     newer = cli("workflow", "rm", name).word
     assert cli("undo", "workflows/" + name).word == newer
     assert cli("workflow", "show", name).text.startswith(f"{name}: another")
@@ -101,14 +104,14 @@ def test_a_name_with_a_new_value_is_not_overwritten(cli: Cli, opened: Store) -> 
 def test_ambiguous_and_missing_removals(cli: Cli, recorded: list[str]) -> None:
     for id in recorded[:2]:
         cli("checkpoint", "rm", f"work@{id}")
-    assert "is ambiguous: " in cli.refused("undo", "2", code=4)
-    assert "give --list, or what to restore" in cli.refused("undo", "--list", "x", code=2)
+    assert "is ambiguous: " in cli.refused("undo", "20", "--store", code=4)
+    assert "give --list, or what to take back" in cli.refused("undo", "--list", "x", code=2)
 
 
 def test_a_thread_and_its_key(cli: Cli, opened: Store) -> None:
     thread = ended(opened, "one").id
     before = heads(opened)
-    assert f"{thread} removed; `casfs undo` restores it" in cli("thread", "rm", thread).text
+    assert f"{thread} removed; `casfs undo --store` restores it" in cli("thread", "rm", thread).text
     assert cli("undo", thread).text.endswith(f" restored {thread}\n")
     assert heads(opened) == before
 
@@ -119,7 +122,7 @@ def test_a_plugin(cli: Cli, opened: Store, tmp_path: Path) -> None:
     before = heads(opened)
     cli("plugin", "rm", "p", "1.0")
     assert "no plugin p 1.0" in cli.refused("plugin", "rm", "p", "1.0", code=3)
-    assert cli("undo").text.endswith(" restored p/1.0\n")
+    assert cli("undo", "--store").text.endswith(" restored p/1.0\n")
     assert heads(opened) == before
 
 
@@ -138,7 +141,7 @@ def test_only_an_unused_schema_is_removed(cli: Cli, opened: Store, tmp_path: Pat
     cli("schema", "rm", "about")
     opened.put_node("note", {})
     assert "1 nodes are of the type 'note'" in cli.refused("schema", "rm", "note", code=4)
-    cli("undo")
+    cli("undo", "--store")
     assert cli("schema", "show", "about").json == refers
 
 
@@ -214,7 +217,7 @@ def test_a_policy_keeps_the_newest_of_each_period(
     assert [line.split("\t")[0] for line in printed].count("keep") == len(kept)
     assert [one.id for one in checkpoint.listing(opened, "work")] == [ids[place] for place in kept]
     if planned["remove"]:
-        cli("undo")
+        cli("undo", "--store")
     assert [one.id for one in checkpoint.listing(opened, "work")] == ids
 
 
@@ -227,10 +230,10 @@ def test_forget_needs_a_policy_and_a_name(cli: Cli, recorded: list[str]) -> None
 
 
 def test_what_can_be_undone_is_said(cli: Cli, recorded: list[str]) -> None:
-    assert cli("undo", "--list").err == "nothing to undo\n"
+    assert cli("undo", "--store", "--list").err == "nothing to undo\n"
     forget = ("checkpoint", "forget", "work", "--keep-last", "1")
     assert cli(*forget, "--dry-run").err == "would forget 2 checkpoints\n"
-    assert "removed 2 checkpoints; `casfs undo` restores them" in cli(*forget).err
+    assert "removed 2 checkpoints; `casfs undo --store` restores them" in cli(*forget).err
     said = cli.refused("cat", "work", code=4)
     assert "'work' is a directory; use work:PATH" in said
 
@@ -245,82 +248,9 @@ def test_a_removed_thread_is_found_by_its_name(cli: Cli, opened: Store) -> None:
     assert cli("undo", "nightly").text.endswith(f" restored {id}\n")
 
 
-# -- files ----------------------------------------------------------------------------------
-
-
-def test_undo_brings_back_what_a_restore_overwrote(cli: Cli, tmp_path: Path) -> None:
-    place = write_tree(tmp_path / "place", {"f": b"1", "g": b"g"})
-    cli("checkpoint", "create", "p", place)
-    for text in (b"mine", b"more"):
-        (place / "f").write_bytes(text)
-        (place / "g").unlink(missing_ok=True)
-        cli("checkpoint", "restore", "p", place, "--force")
-        assert read_tree(place) == {b"f": b"1", b"g": b"g"}
-    (listed,) = value(cli, "undo", "--list")
-    assert listed["names"] == [str(place)]
-    said = f"{listed['removal']} restored to {place}; `casfs undo` takes that back\n"
-    assert cli("undo").text == said
-    assert read_tree(place) == {b"f": b"more"}
-
-
-def test_undo_of_an_undo(cli: Cli, tmp_path: Path) -> None:
-    place = write_tree(tmp_path / "place", {"f": b"1", "g": b"1"})
-    cli("checkpoint", "create", "p", place)
-    for name in "fg":
-        (place / name).write_bytes(b"mine")
-    cli("checkpoint", "restore", "p", place, "--force")
-    (place / "f").write_bytes(b"later")
-    assert "f stays as it is: changed since" in cli("undo", place, code=1).err
-    assert read_tree(place) == {b"f": b"later", b"g": b"mine"}
-    cli("undo", place)
-    assert read_tree(place) == {b"f": b"later", b"g": b"1"}
-
-
-def test_an_undo_that_would_take_what_was_written_since(cli: Cli, tmp_path: Path) -> None:
-    place = write_tree(tmp_path / "place", {"f": b"1"})
-    cli("checkpoint", "create", "p", place)
-    (place / "f").write_bytes(b"mine")
-    cli("checkpoint", "restore", "p", place, "--force")
-    (place / "f").write_bytes(b"later")
-    kept = value(cli, "undo", "--list")
-    assert f"what it was is in {kept[0]['removal']}" in cli("undo", place, code=1).err
-    assert read_tree(place) == {b"f": b"later"}
-    assert value(cli, "undo", "--list") == kept
-    (place / "f").write_bytes(b"1")
-    cli("undo", place)
-    assert read_tree(place) == {b"f": b"mine"}
-
-
-def test_undo_takes_back_an_apply(cli: Cli, tmp_path: Path) -> None:
-    """What was applied goes, what a person wrote beside it stays."""
-    place = write_tree(tmp_path / "place", {"f": b"1\n", "gone": b"g"})
-    script = tmp_path / "agent.sh"
-    script.write_text("echo 2 >>f; echo new >new; rm gone\n")
-    try:
-        cli("run", "--apply", f"command:sh {script}", "Do it.", place)
-    finally:
-        cli("daemon", "stop")
-    assert read_tree(place) == {b"f": b"1\n2\n", b"new": b"new\n"}
-    (place / "beside").write_bytes(b"mine")
-    cli("undo")
-    assert read_tree(place) == {b"f": b"1\n", b"gone": b"g", b"beside": b"mine"}
-
-
-def test_undo_takes_the_last_of_both(cli: Cli, tmp_path: Path, recorded: list[str]) -> None:
-    place = write_tree(tmp_path / "place", {"f": b"1"})
-    cli("checkpoint", "create", "p", place)
-    (place / "f").write_bytes(b"mine")
-    cli("checkpoint", "restore", "p", place, "--force")
-    removed = cli("checkpoint", "rm", f"work@{recorded[0]}").word
-    assert [len(one["names"]) for one in value(cli, "undo", "--list")] == [1, 1]
-    assert cli("undo").word == removed
-    cli("undo")
-    assert read_tree(place) == {b"f": b"mine"}
-
-
 def test_a_broken_thread_is_removed_for_good(cli: Cli, opened: Store) -> None:
     thread = begin(opened, ONE, {"a": says({})})
     opened.backend.publish([], [Swap(thread.name, thread.head, Head(thread.hash, {}))])
     done = cli("thread", "rm", thread.id)
     assert done.text == f"{thread.id} removed; it was damaged, so nothing restores it\n"
-    assert "nothing to undo" in cli.refused("undo", code=3)
+    assert "nothing to undo" in cli.refused("undo", "--store", code=3)

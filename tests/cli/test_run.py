@@ -128,7 +128,7 @@ def test_an_agent_runs_and_its_changes_are_applied(cli: Cli, project: Path, open
     assert "succeeded" in said
     assert "1 path changed, +1 -0 lines" in said
     assert "+two" in said
-    assert "undo: casfs checkpoint restore before-restore@" in said
+    assert "`casfs undo` takes it back" in said
     assert (project / "notes").read_text() == "one\ntwo\n"
     assert daemon_socket.runs(cli.root)
     assert newest(opened).fields["workflow"] == "single"
@@ -159,7 +159,7 @@ def test_without_a_terminal_there_are_plain_lines(
     assert (project / "notes").read_text() == "one\n"
     code, out, _ = spawned(cli, project, "command:./writes", "Add", "--apply")
     assert code == 0
-    assert "M notes\nundo: " in out
+    assert "M notes\n`casfs undo` takes it back" in out
     assert (project / "notes").read_text() == "one\ntwo\n"
 
 

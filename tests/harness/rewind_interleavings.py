@@ -23,16 +23,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from casfs.checkpoints import checkpoint, overwritten
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import FilePlan
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.system.paths import printable
-from casfs.trees.restore.restore import RestoreOptions, restore
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.new_store import init_store
+from tests.support.restores import take_back_last
 
 MOVED = ".moved"
 NAMES = ("a", "b", "c", "d/e", "d/f", "g h")
@@ -144,7 +143,7 @@ def check_rewind(play: Play, point: str) -> str:
     assert persons <= after, f"lost: {persons - after}"
     _check_marks(play, point, plan)
     if plan.undone.changed:
-        _undo(agent)
+        take_back_last(agent.store, agent.directory)
         assert contents(directory) == before, "an undo differs"
     return "named" if plan.undone.conflicts or plan.undone.kept else "whole"
 
@@ -169,17 +168,8 @@ def check_exact(play: Play, point: str) -> None:
         rewind_files.do(agent.store, agent.directory, plan, steps)
     assert contents(agent.directory) == contents(agent.copy_of(point)), "not as the copy"
     if plan.undone.changed:
-        _undo(agent)
+        take_back_last(agent.store, agent.directory)
         assert contents(agent.directory) == before, "an undo differs"
-
-
-def _undo(agent: AttachedAgent) -> None:
-    (files,) = overwritten.listing(agent.store)
-    state = checkpoint.recorded(agent.store, files.before)
-    options = RestoreOptions(
-        on_local_changes=lambda state, paths: None, on_delete=lambda state: None
-    )
-    restore(agent.store, state, files.directory, options)
 
 
 def interleaving(seed: int) -> str:

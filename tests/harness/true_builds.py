@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from casfs.trees.restore.restore import RestoreOptions
+from casfs.trees.restore.options import RestoreOptions
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -97,7 +97,7 @@ class Sequence:
             self.store,
             one.state,
             self.project,
-            RestoreOptions(on_local_changes=lambda state, paths: None),
+            RestoreOptions(force=True),
         )
         self._look(one, is_idle=one.is_built and self.tool.trusts_order)
 

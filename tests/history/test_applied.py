@@ -143,14 +143,6 @@ def test_a_step_that_is_gone_is_left_out(disk_store: Store, place: Path) -> None
     assert by(disk_store, "site:f") == [own] * 5
 
 
-def test_a_thread_of_an_equal_tree_is_not_of_a_restore(disk_store: Store, place: Path) -> None:
-    """A `before-restore` may be of any directory."""
-    tree = create.create(disk_store, "before-restore", place).checkpoint.root
-    thread = start(disk_store, PARENT, tree)
-    step(thread, {"f": BASE + b"six\n", "g": b"other\n"})
-    assert by(disk_store, f"{PARENT}:f") == [f"{PARENT}@0"] * 5 + [f"{PARENT}@1"]
-
-
 def test_a_step_that_changed_nothing_is_not_before_a_first_checkpoint(
     disk_store: Store, place: Path
 ) -> None:

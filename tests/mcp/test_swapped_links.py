@@ -18,6 +18,7 @@ import pytest
 
 from casfs.backend.sqlite_connection import Database
 from casfs.checkpoints import checkpoint
+from casfs.directories import operations
 from casfs.mcp.writing import Writing
 from casfs.store.store import Store
 from casfs.system import paths
@@ -157,8 +158,8 @@ async def test_a_link_that_is_swapped_in_while_a_tool_works(
     assert ((allowed / "sub/file").read_text(), undo_writes(outside)) == ("ours", False)
     assert states_of(disk_store, outside) == 0
     assert states_of(disk_store, allowed / "moved") > 1
-    (saved,) = checkpoint.listing(disk_store, checkpoint.BEFORE_RESTORE)
-    assert "allowed/moved" in saved.message
+    (operation,) = operations.logs(disk_store)
+    assert operation.path == allowed / "moved"
 
 
 async def test_patterns_are_read_from_no_file_outside(disk_store: Store, outside: Path) -> None:

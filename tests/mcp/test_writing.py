@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from casfs.agents.secrets import Secrets
+from casfs.directories import operations
 from casfs.mcp.writing import Writing
 from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.state import state
 from casfs.threads.summary import content_text
 from casfs.threads.threads import ThreadId
+from casfs.trees import tree
 from engine.workflow import registry as workflows
 from tests.support.engine import STATUS, daemon, loop, shell, until
 from tests.support.helpers import put_tree
@@ -53,8 +55,10 @@ async def test_a_directory_is_recorded_and_restored(disk_store: Store, place: Pa
         assert (place / "project/a.txt").read_text() == "mine"
         done = await agent.call("restore", tree="work", directory="project", force=True)
         assert (place / "project/a.txt").read_text() == "one"
-        (saved,) = done["savedAs"]
-        assert (await agent.call("read_file", file=f"{saved}:a.txt"))["text"] == "mine"
+        (operation,) = operations.log_of(disk_store, place / "project").operations
+        assert (done["operation"], operation.actor) == (1, "an MCP client")
+        entry = tree.find(disk_store, operation.before.tree, b"a.txt")
+        assert disk_store.get(entry.digest.hash) == b"mine"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from casfs.checkpoints import checkpoint, overwritten
 from casfs.errors import Conflict, NotFound
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import FilePlan
 from casfs.sessions.session_steps import Point
-from casfs.trees.restore.restore import RestoreOptions, restore
 from tests.support.attached_agent import AttachedAgent, contents
+from tests.support.restores import take_back_last
 
 
 def rewind(agent: AttachedAgent, point: str, *, is_exact: bool = False) -> FilePlan:
@@ -28,13 +27,6 @@ def rewind(agent: AttachedAgent, point: str, *, is_exact: bool = False) -> FileP
 
 def changed(plan: FilePlan) -> list[bytes]:
     return [change.path for change in plan.undone.changed]
-
-
-def undo(agent: AttachedAgent) -> None:
-    (files,) = overwritten.listing(agent.store)
-    state = checkpoint.recorded(agent.store, files.before)
-    options = RestoreOptions(on_local_changes=lambda state, paths: None)
-    restore(agent.store, state, files.directory, options)
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -119,6 +111,13 @@ def test_a_file_where_a_directory_was(agent: AttachedAgent, project: Path) -> No
     assert (project / "b/mine").read_text() == "mine"
 
 
+def test_a_file_where_a_directory_with_directories_was(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    point = agent.run("rm b; mkdir -p b/deep/er; echo x > b/deep/er/x; mkdir b/empty; echo y > b/y")
+    assert rewind(agent, point).undone.conflicts == {}
+    assert contents(project) == contents(agent.copy_of(point))
+
+
 def test_exactly_as_it_was(agent: AttachedAgent, project: Path) -> None:
     agent.prompt()
     agent.run("echo x >> a")
@@ -138,7 +137,7 @@ def test_undo_brings_it_back(agent: AttachedAgent, project: Path) -> None:
     before = contents(project)
     rewind(agent, "1", is_exact=True)
     assert "mine" not in contents(project)
-    undo(agent)
+    take_back_last(agent.store, project)
     assert contents(project) == before
 
 

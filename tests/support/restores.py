@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from casfs.digest import TreeHash
+from casfs.directories import operations
+from casfs.directories.operations import PERSON, Intent, Verb
+from casfs.rewind import take_back
 from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.restore import RestoreOptions, RestoreResult, restore
+from casfs.trees.restore.options import RestoreOptions, RestoreResult
+from casfs.trees.restore.restore import restore
 from tests.support.helpers import Tree, put_tree
 
 
@@ -21,6 +25,19 @@ def moved(store: Store, place: Path, old: Tree, new: Tree, **options: Any) -> Re
     """Restores `old`, then `new` on top; returns the result of the second restore."""
     restore_tree(store, put_tree(store, old), place)
     return restore_tree(store, put_tree(store, new), place, base=put_tree(store, old), **options)
+
+
+def restored(store: Store, root: TreeHash, place: Path, **options: Any) -> RestoreResult:
+    """Restores a tree as a person does: the directory's log has it."""
+    return restore_tree(store, root, place, operation=Intent(Verb.RESTORE, "a tree"), **options)
+
+
+def take_back_last(store: Store, place: Path) -> RestoreResult | None:
+    """Takes back what a person has done last in a directory."""
+    operation = operations.log_of(store, place).to_undo(PERSON)
+    assert operation is not None
+    plan = take_back.plan(store, place, operation, is_again=False)
+    return take_back.do(store, plan, PERSON)
 
 
 def leftovers(place: Path) -> list[Path]:

@@ -1,7 +1,8 @@
 """Heads of a shared store, and the journal of their moves.
 
-Heads of LOCAL kinds belong to one machine, such as its open workspaces: they are stored below
-`machines/<id>/`, where gc finds them, and have their plain names on that machine alone.
+Heads of LOCAL kinds belong to one machine, such as its open workspaces and the logs of its
+directories: they are stored below `machines/<id>/`, where gc finds them, and have their plain names
+on that machine alone.
 A move's number is its rank in (xid, id), the order in which moves become readable. The place of
 the last one read is kept, so that counting starts there; else it starts at the pruned end.
 """
@@ -32,7 +33,7 @@ from casfs.digest import NodeHash
 from casfs.errors import CasfsError
 from casfs.system.clock import now_ms
 
-LOCAL = ("workspaces/",)
+LOCAL = ("workspaces/", "operations/")
 MACHINES = "machines/"
 POLL_S = 0.05  # between two looks at the journal
 PRUNE_INTERVAL = 1000  # moves

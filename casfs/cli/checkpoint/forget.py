@@ -17,7 +17,7 @@ from casfs.errors import NotFound, Usage
 @click.argument("checkpoint", metavar="NAME[@ID]")
 @json_option
 def rm(checkpoint: str) -> None:
-    """Remove a checkpoint, or all of NAME; `casfs undo` restores them until gc deletes them.
+    """Remove a checkpoint, or all of NAME; `casfs undo --store` restores them until gc.
 
     \b
     casfs checkpoint rm work@20261122T084847
@@ -39,7 +39,7 @@ def forget(name: str, dry_run: bool, **policy: int | None) -> None:
     """Remove the checkpoints of NAME but those that a policy keeps, as `restic forget` does.
 
     Kept is the newest of each of the last N hours, days, … that have a checkpoint, by local
-    time. `casfs undo` restores the rest until gc deletes it.
+    time. `casfs undo --store` restores the rest until gc deletes it.
 
     \b
     casfs checkpoint forget work --keep-last 3 --keep-daily 7 --keep-weekly 5 --dry-run
@@ -75,5 +75,5 @@ def forget(name: str, dry_run: bool, **policy: int | None) -> None:
     if dry_run:
         click.echo(f"would forget {len(gone)} checkpoints", err=True)
     elif id is not None:
-        text = f"{id} removed {len(gone)} checkpoints; `casfs undo` restores them until gc deletes"
-        click.echo(f"{text} them", err=True)
+        way_back = "`casfs undo --store` restores them until gc deletes them"
+        click.echo(f"{id} removed {len(gone)} checkpoints; {way_back}", err=True)

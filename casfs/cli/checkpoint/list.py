@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from casfs.checkpoints import checkpoint as checkpoints
-from casfs.checkpoints.checkpoint import BEFORE_RESTORE, Checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli.common import open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import json_option
@@ -18,7 +18,7 @@ from casfs.store.store import Store
 @click.argument("name", required=False)
 @json_option
 def list_(name: str | None) -> None:
-    """List the checkpoints of NAME, or all, newest first; of `before-restore` only the newest.
+    """List the checkpoints of NAME, or all, newest first.
 
     \b
     casfs checkpoint list work
@@ -28,22 +28,15 @@ def list_(name: str | None) -> None:
         sizes = [recorded_size(store, checkpoint) for checkpoint in listing]
     if name is not None and not listing:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
-    undos = [
-        checkpoint for checkpoint in listing if name is None and checkpoint.name == BEFORE_RESTORE
-    ]
-    suffix = f" (and {len(undos) - 1} more: casfs checkpoint list {BEFORE_RESTORE})"
-    older = set(undos[1:])
-    counted = {undos[0].id: suffix} if older else {}
     rows = [
         (
             f"{checkpoint.name}@{checkpoint.id}",
             Moment(checkpoint.created_at),
             files,
             size and Size(size),
-            checkpoint.message + counted.get(checkpoint.id, ""),
+            checkpoint.message,
         )
         for checkpoint, (files, size) in zip(listing, sizes, strict=True)
-        if checkpoint not in older
     ]
     values = [
         {**record(checkpoint), "files": files, "bytes": size}

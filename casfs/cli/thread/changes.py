@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import click
 
-from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.create import create_before_restore
 from casfs.checkpoints.revisions import step_state
 from casfs.cli.applied import report_applied
 from casfs.cli.common import open_store
@@ -16,6 +15,7 @@ from casfs.cli.diff import DiffFormat, format_options, print_state_diff
 from casfs.cli.output import json_option
 from casfs.digest import NodeHash
 from casfs.errors import Usage
+from casfs.sessions import caller
 from casfs.store.store import Store
 from casfs.threads import lookup, threads
 from casfs.threads.threads import Thread
@@ -48,9 +48,8 @@ def apply(id: str, directory: str, check: bool) -> int:
     """Bring what a thread changed to DIRECTORY (the working directory), by a three-way merge.
 
     Exit 1 where both changed the same: in text the conflict is marked as by git, and each is
-    named. A checkpoint records the directory before it is changed, and the command that undoes it
-    is printed. Paths in .git are left out. Exit 4 while a file to be merged has the
-    conflict markers of a former apply.
+    named. `casfs undo` takes it back. Paths in .git are left out. Exit 4 while a file to be merged
+    has the conflict markers of a former apply.
 
     \b
     casfs thread apply 8XKQ --check
@@ -58,25 +57,19 @@ def apply(id: str, directory: str, check: bool) -> int:
     """
     from casfs.trees.restore.apply import apply as apply_changes
 
-    saved: list[Checkpoint] = []
     with open_store() as store:
         thread, old, new, step = _steps(store, id)
-        name = f"thread {thread.id}"
-
-        def save(state: RecordedState) -> None:
-            saved.append(create_before_restore(store, state, directory=Path(directory), what=name))
-
         done = apply_changes(
             store,
             old,
             new=new,
             directory=Path(directory),
-            label=name,
+            label=f"thread {thread.id}",
+            actor=caller.actor(store, os.environ),
             step=step,
             check=check,
-            on_change=save,
         )
-    return report_applied(done, {"thread": thread.id}, directory, saved, check=check)
+    return report_applied(done, {"thread": thread.id}, directory, check=check)
 
 
 def _steps(store: Store, text: str) -> tuple[Thread, RecordedState, RecordedState, NodeHash | None]:

@@ -124,7 +124,7 @@ def graph(id: str, outline: bool) -> None:
 @click.argument("id")
 @json_option
 def rm(id: str) -> None:
-    """Remove an ended thread; `casfs undo` restores it until gc deletes it.
+    """Remove an ended thread; `casfs undo --store` restores it until gc deletes it.
 
     \b
     casfs thread rm 01K2
@@ -135,7 +135,7 @@ def rm(id: str) -> None:
         thread = lookup.find(store, id)
         is_damaged = thread.fault is not None or not store.blobs.info([thread.hash])
         lifecycle.remove(store, thread)
-    way_back = "`casfs undo` restores it until gc deletes it"
+    way_back = "`casfs undo --store` restores it until gc deletes it"
     if is_damaged:
         way_back = "it was damaged, so nothing restores it"
     line = f"{thread.id} removed; {way_back}"

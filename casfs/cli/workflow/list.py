@@ -56,7 +56,7 @@ def trust(name: str, yes: bool) -> None:
 @click.argument("name")
 @json_option
 def rm(name: str) -> None:
-    """Remove a workflow's name; threads that run it go on. `casfs undo` restores it.
+    """Remove a workflow's name; threads that run it go on. `casfs undo --store` restores it.
 
     \b
     casfs workflow rm develop

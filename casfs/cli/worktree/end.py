@@ -7,14 +7,12 @@ from pathlib import Path
 
 import click
 
-from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.create import create_before_restore
 from casfs.cli import implicit_mount
 from casfs.cli.applied import report_applied
 from casfs.cli.common import open_store
 from casfs.cli.output import echo_lines, echo_result, json_option
 from casfs.cli.worktree import common
-from casfs.trees.recorded_state import RecordedState
+from casfs.sessions import caller
 from casfs.worktrees import applying, removal
 from casfs.worktrees.applying import Applying
 
@@ -31,24 +29,19 @@ def apply(name: str, target: str | None, check: bool, ignored: bool) -> int:
 
     Files alone: commits stay on the worktree's branch. What git ignores stays, too: what was built,
     and an .env. Exit 1 where both changed the same: in text the conflict is marked as by git, and
-    each is named. A checkpoint records the directory before it is changed.
+    each is named. `casfs undo` takes it back.
 
     \b
     casfs worktree apply try --check
     casfs worktree apply try --to ../other
     """
-    saved: list[Checkpoint] = []
     with open_store() as store:
         source = common.find(store, name)
         directory = source.project if target is None else Path(target)
-
-        def save(state: RecordedState) -> None:
-            what = f"worktree {name}"
-            saved.append(create_before_restore(store, state, directory=directory, what=what))
-
-        options = Applying(directory, check=check, with_ignored=ignored, on_change=save)
+        actor = caller.actor(store, os.environ)
+        options = Applying(directory, check=check, with_ignored=ignored, actor=actor)
         done = applying.apply(store, source, options, os.environ)
-    return report_applied(done, {"worktree": name}, str(directory), saved, check=check)
+    return report_applied(done, {"worktree": name}, str(directory), check=check)
 
 
 @click.command()

@@ -9,16 +9,26 @@ merged one: where an apply was killed, the next one brings the directory back fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from casfs.digest import NodeHash, TreeHash
+from casfs.directories import operations
+from casfs.directories.operations import (
+    PERSON,
+    Intent,
+    OpenedAt,
+    Operation,
+    Verb,
+    WrittenPaths,
+)
 from casfs.errors import Failed, NotFound, Refused
 from casfs.store.store import Store
 from casfs.system import locks
+from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, printable
-from casfs.trees import recorded_state
+from casfs.trees import dated, recorded_state
 from casfs.trees.dated import DatedTree
 from casfs.trees.diff import merge
 from casfs.trees.diff.merge import Changes, Merged
@@ -30,8 +40,8 @@ from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
 from casfs.trees.scratch_store import ScratchStore
-from casfs.trees.snapshot import tracked, working_tree
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot import tracked
+from casfs.trees.snapshot.report import SnapshotReport
 
 JOURNAL = "applied"
 PURGED_HERE = "its content here was purged, and could not be recorded; it is as it was"
@@ -41,13 +51,15 @@ PURGED_HERE = "its content here was purged, and could not be recorded; it is as 
 class Applied:
     """`skipped`: changed paths in `.git`, which are left out; `undone`: an interrupted apply was
     undone before; `failed`: paths that are as they were, since they could not be written, with the
-    reason; `aside`: to which paths what was changed meanwhile was moved."""
+    reason; `aside`: to which paths what was changed meanwhile was moved; `operation`: its entry in
+    the log of the directory, None where nothing was changed."""
 
     merged: Merged
     skipped: int
     undone: bool
     failed: Mapping[bytes, str]
     aside: Mapping[bytes, bytes]
+    operation: Operation | None = None
 
 
 def apply(
@@ -57,15 +69,15 @@ def apply(
     directory: Path,
     *,
     label: str,
+    actor: str = PERSON,
     step: NodeHash | None = None,
     check: bool = False,
-    on_change: Callable[[RecordedState], None] = lambda state: None,
 ) -> Applied:
     """Brings what changed from the state `old` to the state `new` to `directory`, in work and in
     private files; conflicts are marked, and named in the result. `label` names the new side in
-    markers; `step`: the one that made `new`, which the next checkpoint there is to name; `check`:
-    change nothing; `on_change`: called before the first, with the tree of all that is there.
-    Raises NotFound, Refused, Conflict (another restore or apply there), Failed."""
+    markers, and the operation in the log of the directory; `step`: the one that made `new`, which
+    the next checkpoint there is to name; `check`: change nothing. Raises NotFound, Refused,
+    Conflict (another restore or apply there), Failed."""
     target = Target(store, directory)
     if not target.path.is_dir():
         raise NotFound(f"no directory {directory}")
@@ -88,27 +100,24 @@ def apply(
             result = _merge(
                 store.local_writes(), target, theirs=theirs, old=before, new=after, label=label
             )
-            merged = result.merged
-            known = [RecordedState(root) for root in result.sides]
-            options = SnapshotOptions(leaves_out_unreadable=True)  # which stays as it is
-            there = working_tree.record(store, target.path, known, options=options)
-            on_change(there)
-            task.write(result.ours, merged.root)
+            task.write(result, Intent(Verb.APPLY, label, actor))
             if step is not None:  # again: a look that has begun may have missed what was written
                 applied_steps.note(store, target.path, step)
-            target.save_undo(there.full, merged.root)
     return Applied(
-        result.merged, theirs.skipped, undone=undone, failed=task.failed, aside=task.aside
+        result.merged,
+        theirs.skipped,
+        undone=undone,
+        failed=task.failed,
+        aside=task.aside,
+        operation=task.operation,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _MergeHere:
-    """`sides`: trees of the changed paths, before and after; `ours`: of the same, as they are in
-    the directory."""
+    """`ours`: the changed paths, as they are in the directory."""
 
-    sides: list[TreeHash]
-    ours: TreeHash
+    ours: DatedTree
     merged: Merged
 
 
@@ -121,16 +130,16 @@ def _merge(
         merge.partial_tree(store, theirs.new, new),
     ]
     report = SnapshotReport()
-    ours = tracked.snapshot_tracked(store, target.path, sides, report=report).tree
+    ours = tracked.snapshot_tracked(store, target.path, sides, report=report)
     theirs, refused = _without_purged(theirs, report.purged)
-    merged = merge.merge(store, theirs, ours=ours, like=new, label=label)
+    merged = merge.merge(store, theirs, ours=ours.tree, like=new, label=label)
     merged.conflicts = sorted([*merged.conflicts, *refused])
     if merged.unresolved:
         raise Refused(
             f"{target}: conflicts of a former apply are not resolved:"
             f" {listed(merged.unresolved)}; edit the marked lines, and run this again"
         )
-    return _MergeHere(sides, ours, merged)
+    return _MergeHere(ours, merged)
 
 
 def _without_purged(
@@ -158,6 +167,7 @@ class _Apply:
         self._journal = RestoreStates(store.root, JOURNAL)
         self.failed: dict[bytes, str] = {}
         self.aside: dict[bytes, bytes] = {}
+        self.operation: Operation | None = None
 
     def undo_interrupted(self, check: bool) -> bool:
         """Brings the directory back to what it held before an apply that was killed. Raises
@@ -179,13 +189,25 @@ class _Apply:
         self._journal.forget(self._target.path)
         return True
 
-    def write(self, ours: TreeHash, merged: TreeHash) -> None:
+    def write(self, result: _MergeHere, intent: Intent) -> None:
+        ours = result.ours
+        merged = result.merged.root
         status = os.lstat(self._target.path)
         path = str(self._target.path)
-        state = RestoreState(path, status.st_dev, inode=status.st_ino, roots=(ours, merged))
+        state = RestoreState(path, status.st_dev, inode=status.st_ino, roots=(ours.tree, merged))
+        operation = self._begin(ours, merged, intent)
         self._journal.save(state, durable=True)
-        self._write([ours], merged)
+        self._write([ours.tree], merged)
         self._journal.forget(self._target.path)
+        self.operation = operations.conclude(self._store, operation, left=len(self.failed))
+
+    def _begin(self, ours: DatedTree, merged: TreeHash, intent: Intent) -> Operation:
+        fd = os.open(self._target.path, DIR_FLAGS)
+        with closing_fd(fd), self._store.local_writes().batch() as batch:
+            times = dated.times_for(self._store, batch, tree=merged, source=self._source)
+            written = WrittenPaths(ours, DatedTree(merged, times))
+            opened = OpenedAt(self._target.path, fd)
+            return operations.begin(self._store, batch, intent, opened, written)
 
     def _write(self, olds: Sequence[TreeHash | None], new: TreeHash) -> None:
         progress = WriteProgress(failed=self.failed)

@@ -8,11 +8,11 @@ half directory under the target's name.
 or by the restore state (`casfs.trees.restore.restore_state`). First every path of the old and the
 new tree is looked at, by its stat where the stat cache knows it (`casfs.trees.snapshot.tracked`),
 in a view of the store: looking stores nothing. What is as in neither tree was changed locally
-(`casfs.trees.restore.local_changes`): the caller decides, before anything is touched, and is given
-the tree of the whole directory, so that restoring it is undo. Then the paths that are not as in the
-new tree are brought to it (`casfs.trees.restore.incremental`). Before the first change the state is
-marked with all trees that the directory may hold from then on, so an interrupted restore is
-completed by running it again.
+(`casfs.trees.restore.local_changes`), and is refused unless the caller insists. Then the paths that
+are not as in the new tree are brought to it (`casfs.trees.restore.incremental`). Before the first
+change they are stored as they are, as an operation of the directory
+(`casfs.directories.operations`), and the state is marked with all trees that the directory may hold
+from then on, so an interrupted restore is completed by running it again, or taken back.
 
 Nothing of ours stays in the target. One restore at a time into a directory. The way of both is
 `_Restore.run`: look, decide, have recorded what is lost, write.
@@ -23,12 +23,15 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from casfs.digest import TreeHash
+from casfs.digest import TimesHash, TreeHash
+from casfs.directories import operations
+from casfs.directories.operations import OpenedAt
 from casfs.errors import Failed
 from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
@@ -38,71 +41,19 @@ from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore import host_entries
-from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore, Outcome
+from casfs.trees.restore import host_entries, unseen, written_paths
+from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes, replaced_directories
+from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.target import Roots, Target
-from casfs.trees.restore.write import Progress, WriteProgress, write_tree
+from casfs.trees.restore.write import WriteProgress, write_tree
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked, working_tree
 from casfs.trees.snapshot.properties import preserved_names
-from casfs.trees.snapshot.report import SPECIAL_BITS, RelativePath, SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.report import SPECIAL_BITS, SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.tracked import Unseen
 
-# Called with the state of the whole directory, and the changed paths.
-OnLocalChanges = Callable[[RecordedState, list[bytes]], None]
-OnDelete = Callable[[RecordedState], None]
 Changes = Mapping[bytes, Entry | None]
-
-
-@dataclass(slots=True)
-class RestoreResult:
-    """`files`: files and links that were written or corrected; `old`: the previous tree, None for
-    a full restore; `local`: paths that were changed locally; `purged`: those of them whose content
-    was purged, so that no checkpoint can record it; `plan`: what a dry run would change;
-    `excluded`: paths that stay where untracked files are deleted, as no checkpoint has them;
-    `failed`: paths that are as they were, since they could not be read or written, with the
-    reason."""
-
-    root: TreeHash
-    old: TreeHash | None = None
-    local: list[bytes] = field(default_factory=list)
-    purged: list[bytes] = field(default_factory=list)
-    plan: list[tree.Change] = field(default_factory=list)
-    excluded: list[bytes] = field(default_factory=list)
-    files: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    outcome: Outcome = field(default_factory=Outcome)
-    failed: dict[RelativePath, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreOptions:
-    """How a restore treats what is in the directory.
-
-    `base`: the tree that was restored there before. `paths`: restore only these of the tree.
-    `delete_untracked`: also delete entries that are in neither tree, but none that a checkpoint
-    leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
-    every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
-    preserved modes. `parents`: make missing parents. `dry_run`: only find out what would be
-    changed. `on_local_changes`: called before they are overwritten; without it they are refused.
-    `name`: NAME@ID of the checkpoint, which is noted of the directory. `leaves_out_failed`: what
-    cannot be read or written is in the result, and the rest is restored. `opened`: as in Target.
-    """
-
-    base: TreeHash | None = None
-    paths: Sequence[bytes] = ()
-    delete_untracked: bool = False
-    verify: bool = False
-    set_id: bool = False
-    parents: bool = False
-    dry_run: bool = False
-    on_local_changes: OnLocalChanges | None = None
-    on_delete: OnDelete = lambda before: None
-    progress: Progress | None = None
-    opened: int | None = None
-    name: str = ""
-    leaves_out_failed: bool = False
 
 
 DEFAULTS = RestoreOptions()
@@ -114,7 +65,7 @@ def restore(
     """Make the directory `target` hold all of `state`: a new one with the recorded times, one that
     has files with times in the recorded order (`casfs.trees.restore.modification_order`).
 
-    What cannot be recorded before it is overwritten, since it was purged, is moved aside.
+    What cannot be stored before it is overwritten, since it was purged, is moved aside.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
     """
@@ -138,15 +89,16 @@ def restore(
 class _Contents:
     """What the directory holds before the restore. `olds`: the trees that it may have been restored
     to. `tracked`: what it has at the paths of these and the new tree; None where it is empty.
-    `current`: that, with the untracked entries that this restore deletes. `whole`: all of it, where
-    it is to be recorded. `purged`: paths that are left out, as their content was purged. `newest`:
-    the last time of a file, in ns."""
+    `current`: that, with the untracked entries that this restore deletes; `dated`: with its times.
+    `purged`: paths that are left out, as their content was purged. `unseen`: the topmost paths that
+    the new tree says nothing of. `newest`: the last time of a file, in ns."""
 
     olds: Roots = field(default_factory=list)
     tracked: TreeHash | None = None
     current: TreeHash | None = None
-    whole: RecordedState | None = None
+    dated: DatedTree | None = None
     purged: list[bytes] = field(default_factory=list)
+    unseen: list[bytes] = field(default_factory=list)
     newest: int | None = None
 
 
@@ -167,6 +119,9 @@ class _Restore:
         self.result = RestoreResult(state.full)
         # One dict for both: what cannot be written is reported like what cannot be read.
         failed = self.result.failed if options.leaves_out_failed else None
+        self._unseen: Unseen | None = None
+        if options.is_of_checkpoint:
+            self._unseen = unseen.of_restore(store, self._root, target.here)
         self._progress = WriteProgress(
             progress=options.progress, set_id=options.set_id, failed=failed
         )
@@ -183,8 +138,11 @@ class _Restore:
         if self._options.dry_run:
             self.result.plan = list(tree.changes(self._store, current, self._goal))
             return
-        self._record_before()
-        if current is None and self._target.is_replaceable():
+        if self.result.local and not self._options.force:
+            raise self._target.local_changes_refused(
+                self.result.local, self.result.purged, self._options.advice
+            )
+        if current is None and self._target.is_replaceable() and not self._has_log():
             self._restore_fully()
         else:
             self._restore_incrementally()
@@ -213,7 +171,7 @@ class _Restore:
         base = self._options.base
         # Single paths need no old tree: what is there of them is compared with the new one alone.
         is_whole = not self._options.paths
-        contents.olds = self._target.possible_trees(base, self._root, is_needed=is_whole)
+        contents.olds = self._target.possible_trees(base, is_needed=is_whole)
         contents.tracked = self._snapshot_tracked()
         contents.current = contents.tracked
 
@@ -226,11 +184,14 @@ class _Restore:
         options.verify |= self._options.set_id
         path = self._target.here
         snapshot = tracked.snapshot_tracked(
-            self._store, path, roots=roots, options=options, report=report
+            self._store, path, roots=roots, options=options, report=report, unseen=self._unseen
         )
         self.result.failed |= report.unreadable
+        self._contents.unseen = sorted(exclusion.path for exclusion in report.excluded)
+        self.result.excluded = self._contents.unseen
         self._contents.purged = sorted(report.purged)
         self._contents.newest = dated.load_times(self._store, snapshot).newest
+        self._contents.dated = snapshot
         return snapshot.tree
 
     def _known_roots(self) -> list[TreeHash]:
@@ -262,6 +223,12 @@ class _Restore:
         if not self.result.failed:
             return root
         return self._edited(root, dict.fromkeys(self.result.failed), like=None)
+
+    def _without_unseen(self, root: TreeHash) -> TreeHash:
+        """Leaves out what is not to be deleted: for what is in no old tree, nothing is done."""
+        if not self._contents.unseen:
+            return root
+        return self._edited(root, dict.fromkeys(self._contents.unseen), like=None)
 
     def _edited(self, root: TreeHash | None, changes: Changes, like: TreeHash | None) -> TreeHash:
         """Puts a tree with these changes. `like`: a directory that `root` does not have gets the
@@ -299,28 +266,26 @@ class _Restore:
         return any((path + b"/").startswith(selected + b"/") for selected in self._paths)
 
     def _find_untracked(self) -> None:
-        """Adds the untracked entries that this restore deletes to `contents.current`, and sets
-        `contents.whole` where the directory is to be recorded before. Raises Refused where one is
-        in the way."""
+        """Adds the untracked entries that this restore deletes to `contents.current`. Raises
+        Refused where one is in the way."""
         contents = self._contents
         current = contents.tracked
         if current is None:
             return
         blocked = self._blocked(current)
-        is_forced = self._options.on_local_changes is not None
-        overwrites = is_forced and bool(blocked or self.result.local)
-        # Nothing untracked is deleted, and nothing is lost that is to be recorded.
-        if not self._options.delete_untracked and not overwrites:
+        # Nothing untracked is deleted.
+        if not self._options.delete_untracked and not (self._options.force and blocked):
             self._target.refuse_blocked(blocked, forced=False)
             return
         report = SnapshotReport()
-        # In the view first: a dry run, and what is refused below, must store nothing.
-        whole = self._record_whole(self._store, report)
+        # In the view: a dry run, and what is refused below, must store nothing.
+        whole = self._record_whole(report)
         # All untracked entries are deleted, or, by force, those in blocked directories. Else local
         # changes alone are overwritten, and untracked entries stay.
         if self._options.delete_untracked:
             current = whole.full
-            self.result.excluded = sorted(exclusion.path for exclusion in report.excluded)
+            paths = (exclusion.path for exclusion in report.excluded)
+            self.result.excluded = sorted({*contents.unseen, *paths})
         elif blocked:
             entries = {path: tree.resolve(self._store, whole.full, path) for path in blocked}
             current = self._edited(current, entries, like=whole.full)
@@ -328,7 +293,7 @@ class _Restore:
         # Again: what a checkpoint leaves out is still in the way, and could not be had back.
         self._target.refuse_blocked(self._blocked(current), forced=True)
         contents.current = current
-        contents.whole = whole
+        contents.dated = DatedTree(current, self._times_of(current, whole.whole))
 
     def _blocked(self, current: TreeHash) -> list[bytes]:
         """Returns the directories that a file is to replace, with other files than in `current`."""
@@ -349,23 +314,8 @@ class _Restore:
         with closing_fd(fd):
             return any(tracked.untracked(self._store, fd, [root]))
 
-    def _record_before(self) -> None:
-        """Has the caller record the directory where something is lost, unless that is refused."""
-        contents = self._contents
-        changed = self.result.local
-        if changed:
-            on_local_changes = self._options.on_local_changes
-            if on_local_changes is None:
-                raise self._target.local_changes_refused(changed, self.result.purged)
-            on_local_changes(self._record_whole(self._real_store), changed)
-        elif contents.whole is not None:
-            # Without a local change something is lost only where there are untracked files.
-            untracked = tree.changes(self._store, contents.tracked, contents.whole.full)
-            if any(untracked):
-                self._options.on_delete(self._record_whole(self._real_store))
-
-    def _record_whole(self, store: Store, report: SnapshotReport | None = None) -> RecordedState:
-        """Stores the whole directory as it is now, by the rules of a checkpoint."""
+    def _record_whole(self, report: SnapshotReport) -> RecordedState:
+        """Returns the whole directory as it is now, by the rules of a checkpoint."""
         held = self._target.known_state()
         # `record` decides by the first state what is private, so the one known to be there comes
         # first.
@@ -376,7 +326,51 @@ class _Restore:
                 states.append(RecordedState(root))
         path = self._target.here
         options = self._snapshot_options()
-        return working_tree.record(store, path, known=states, report=report, options=options)
+        return working_tree.record(self._store, path, known=states, report=report, options=options)
+
+    def _begin_operation(self, fd: int) -> None:
+        """Stores what is about to be overwritten or deleted, and that it is."""
+        intent = self._options.operation
+        if intent is None:
+            return
+        with self._real_store.local_writes().batch() as batch:
+            written = written_paths.put(
+                self._store, batch, fd, self._contents.dated, self._dated_goal()
+            )
+            if written is not None:
+                self.result.operation = operations.begin(
+                    self._real_store,
+                    batch,
+                    intent,
+                    OpenedAt(self._target.path, fd),
+                    written,
+                    bases=self._bases(),
+                )
+
+    def _has_log(self) -> bool:
+        """Whether it is an empty directory with a log, which one in its place would not have."""
+        if self._options.operation is None or not self._target.here.exists():
+            return False
+        return bool(operations.log_of(self._real_store, self._target.here).operations)
+
+    def _bases(self) -> dict[str, Any] | None:
+        """Returns what restores compare with before this one and after it; None where it changes
+        nothing of that."""
+        if self._options.keeps_base or self._paths:
+            return None
+        after = {
+            "roots": [self._root],
+            "name": self._options.name,
+            "work": self._work_if_divided(),
+            "is_restored": True,
+        }
+        return {"before": self._target.base_values(), "after": after}
+
+    def _conclude_operation(self) -> None:
+        if self.result.operation is not None:
+            self.result.operation = operations.conclude(
+                self._real_store, self.result.operation, left=len(self._progress.failed or ())
+            )
 
     def _restore_fully(self) -> None:
         """Builds the tree beside the target and renames it into place."""
@@ -387,6 +381,7 @@ class _Restore:
         try:
             fd = os.open(staging, DIR_FLAGS)
             with closing_fd(fd):
+                self._begin_operation(fd)
                 # Before the rename: killed right after it, the directory is known all the same.
                 self._save_state(fd)
                 write_tree(self._store, self._dated_goal(), fd=fd, progress=self._progress)
@@ -395,6 +390,7 @@ class _Restore:
                 staging.rename(path)  # takes the place of an empty directory
                 # Again: another restore deletes states of directories that are not there yet.
                 self._save_state(fd)
+                self._conclude_operation()
         except BaseException:
             # The first error is told, and the next restore deletes what is left.
             with suppress(Failed):
@@ -407,6 +403,7 @@ class _Restore:
         fd = self._target.open()
         with closing_fd(fd):
             host_entries.grant_owner_access(fd)
+            self._begin_operation(fd)
             self._mark_under_way(fd)
             temp = self._target.staging.encode()
             mode = self._allowed_mode_bits()
@@ -425,6 +422,7 @@ class _Restore:
             # that was empty the other paths are only missing, which is no local change.
             if not self._paths or contents.current is None:
                 self._save_state(fd)
+            self._conclude_operation()
         self.result.old = contents.olds[0] if contents.olds else None
         self.result.outcome = task.outcome
 
@@ -432,7 +430,9 @@ class _Restore:
         """Notes all trees that the directory may hold from now on, before the first change."""
         olds = self._contents.olds
         states = list(dict.fromkeys([*olds, self._root]))
-        if not self._paths:
+        if self._options.keeps_base:
+            self._save_state(fd)
+        elif not self._paths:
             self._target.save_state(fd, states, by_restore=True)
         elif olds:  # else nothing is known of the other paths
             self._target.save_partial_state(fd, states)
@@ -444,7 +444,7 @@ class _Restore:
         olds = self._contents.olds
         if len(olds) <= 1:
             return []
-        return [old and self._without_failed(old) for old in olds]
+        return [old and self._without_unseen(self._without_failed(old)) for old in olds]
 
     def _allowed_mode_bits(self) -> int:
         """Returns the permissions that the target may have: no more than those that the user gave
@@ -476,10 +476,18 @@ class _Restore:
 
     def _dated_goal(self) -> DatedTree:
         """Returns what the directory is to hold, with the times that it was recorded with."""
+        return DatedTree(self._goal, self._times_of(self._goal, self._state.whole))
+
+    def _times_of(self, root: TreeHash, source: DatedTree) -> TimesHash | None:
         with self._store.batch() as batch:
-            times = dated.times_for(self._store, batch, tree=self._goal, source=self._state.whole)
-        return DatedTree(self._goal, times)
+            return dated.times_for(self._store, batch, tree=root, source=source)
 
     def _save_state(self, fd: int) -> None:
-        work = self._state.tree if self._state.local else None
+        if self._options.keeps_base:
+            self._target.save_written(fd, self._state)
+            return
+        work = self._work_if_divided()
         self._target.save_state(fd, [self._root], self._options.name, work=work, by_restore=True)
+
+    def _work_if_divided(self) -> TreeHash | None:
+        return self._state.tree if self._state.local else None

@@ -30,8 +30,9 @@ class RestoreState:
     """`path`: the absolute path of the target; `roots`: of the whole directory; `name`: NAME@ID of
     the checkpoint that it was recorded as, else empty; `work`: of the first root, where not all of
     it is work; `is_partial`: a restore of single paths; `is_restored`: a restore has made it, so
-    that git may track in it what an agent has added; `steps`: when each applied step was noted;
-    `looks`: when the last checkpoint of each name looked."""
+    that git may track in it what an agent has added; `written`, `written_work`: what a rewind or
+    an undo has made of it since, the whole and the work, which no restore compares with; `steps`:
+    when each applied step was noted; `looks`: when the last checkpoint of each name looked."""
 
     path: str
     device: int
@@ -41,17 +42,28 @@ class RestoreState:
     work: TreeHash | None = None
     is_partial: bool = False
     is_restored: bool = False
+    written: TreeHash | None = None
+    written_work: TreeHash | None = None
     steps: dict[str, int] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
 
     @property
     def state(self) -> RecordedState | None:
         """What a completed restore left; None while one is under way."""
-        if self.roots[0] is None or (len(self.roots) != 1 and not self.is_partial):
+        if not self.roots or self.roots[0] is None:
+            return None
+        if len(self.roots) != 1 and not self.is_partial:
             return None
         if self.work is None:
             return RecordedState(self.roots[0])
         return RecordedState(self.work, self.roots[0])
+
+    @property
+    def last_written(self) -> RecordedState | None:
+        """What casfs wrote there last; None where it wrote nothing, or is about to."""
+        if self.written is not None and self.written_work is not None:
+            return RecordedState(self.written_work, self.written)
+        return self.state if self.is_restored else None
 
     def is_of(self, status: os.stat_result) -> bool:
         return (self.device, self.inode) == (status.st_dev, status.st_ino)
@@ -114,8 +126,8 @@ def _read(path: Path) -> RestoreState | None:
         value = json.loads(path.read_bytes())
         state = RestoreState(**{**value, "roots": tuple(value["roots"])})
         roots = [root for root in state.roots if root is not None]
-        works = [] if state.work is None else [state.work]
-        hashes = [*roots, *works, *state.steps]
+        optional = (state.work, state.written, state.written_work)
+        hashes = [*roots, *(hash for hash in optional if hash is not None), *state.steps]
         is_valid = hashes and all(map(is_hash, hashes)) and isinstance(state.name, str)
         times = [*state.steps.values(), *state.looks.values()]
         is_valid = is_valid and all(isinstance(time, int) for time in times)

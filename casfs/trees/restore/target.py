@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from casfs.digest import TreeHash
 from casfs.errors import Conflict, NotFound, Refused
@@ -17,7 +18,6 @@ from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
-UNDO = "undo"  # folder of the states: the trees before an apply, and of what it made
 SHOWN_PATHS = 5  # of those in a message
 WORKSPACES = ("workspaces", "tests")  # directories of a store: of threads, of `casfs bisect`
 Roots = list[TreeHash | None]  # None: an empty tree
@@ -31,7 +31,6 @@ class Target:
     def __init__(self, store: Store, path: Path, opened: int | None = None) -> None:
         self._store = store
         self._states = RestoreStates(store.root)
-        self._undo = RestoreStates(store.root, UNDO)
         self._opened = opened
         if opened is None:
             self.path = self.here = absolute(path)
@@ -92,9 +91,9 @@ class Target:
         if self._opened is None:
             rmtree.delete(self.path.parent / self.staging)
 
-    def _current_state(self, states: RestoreStates) -> RestoreState | None:
+    def _current_state(self) -> RestoreState | None:
         """Returns the restore state of the directory that is there now."""
-        state = states.find(self.path)
+        state = self._states.find(self.path)
         # `here` of an open directory is itself a link, of /proc; any other one is not followed.
         try:
             status = os.stat(self.here, follow_symlinks=self._opened is not None)
@@ -106,17 +105,17 @@ class Target:
 
     def known_state(self) -> RecordedState | None:
         """Returns what a completed restore, or a checkpoint, left there."""
-        current = self._current_state(self._states)
+        current = self._current_state()
         return None if current is None else current.state
 
     def restored_state(self) -> RecordedState | None:
-        """Returns what the directory is known to hold, where a restore has made it."""
-        current = self._current_state(self._states)
-        return current.state if current is not None and current.is_restored else None
+        """Returns what casfs wrote there last, if it did."""
+        current = self._current_state()
+        return None if current is None else current.last_written
 
     def recorded_as(self) -> str:
         """Returns NAME@ID of the checkpoint that was recorded of the directory last, or empty."""
-        current = self._current_state(self._states)
+        current = self._current_state()
         return "" if current is None else current.name
 
     def is_empty(self) -> bool:
@@ -140,32 +139,22 @@ class Target:
             return False
         return os.access(self.path.parent, os.W_OK | os.X_OK)
 
-    def possible_trees(self, base: TreeHash | None, new: TreeHash, *, is_needed: bool) -> Roots:
-        """Returns the trees that the directory may hold: `base`, else what is known of it. Where
-        `new` is the tree before an apply, which is undone then, also those that the apply made.
-        Raises Refused when they are unknown, and `is_needed`."""
-        state = self._current_state(self._states)
+    def possible_trees(self, base: TreeHash | None, *, is_needed: bool) -> Roots:
+        """Returns the trees that the directory may hold: `base`, else what is known of it. Raises
+        Refused when they are unknown, and `is_needed`."""
+        state = self._current_state()
         recorded = list(state.roots) if state is not None else []
         if base is not None:
             # The caller's tree stands above the record, but not what a killed restore wrote since:
             # several roots are recorded while one runs (`save_state`).
             unfinished = recorded if len(recorded) > 1 else []
             return list(dict.fromkeys([base, *unfinished]))
-        roots = [*recorded, *self._applied(new)]
-        if not roots and is_needed:
+        if not recorded and is_needed:
             raise Refused(
                 f"{self.path}: not empty and not restored by casfs before;"
                 " use --base TREE, or an empty directory"
             )
-        return self._stored(roots)
-
-    def _applied(self, before: TreeHash) -> Roots:
-        """Returns what an apply made of the tree `before`, if one has been here."""
-        # It is known, so that to undo an apply needs neither --base nor --force.
-        undo = self._current_state(self._undo)
-        if undo is None or undo.roots[0] != before:
-            return []
-        return list(undo.roots[1:])
+        return self._stored(recorded)
 
     def _stored(self, roots: Roots) -> Roots:
         """Returns those that the store has. Raises Refused where it has none."""
@@ -181,21 +170,23 @@ class Target:
             )
         return kept
 
-    def local_changes_refused(self, changed: Sequence[bytes], purged: Sequence[bytes]) -> Refused:
-        """`purged`: those of the changed paths that no checkpoint can record."""
-        recorded = "they are recorded as a checkpoint first"
-        if purged:
-            recorded += f"; {listed(purged)} was purged, cannot be recorded, and is moved aside"
-        return Refused(
-            f"{self}: local changes would be overwritten: {listed(changed)}; use --force to"
-            f" overwrite them ({recorded})"
-        )
+    def local_changes_refused(
+        self, changed: Sequence[bytes], purged: Sequence[bytes], advice: str
+    ) -> Refused:
+        """`purged`: those of the changed paths that cannot be stored first; `advice`: what to do,
+        empty where they can be overwritten."""
+        if not advice:
+            way_back = "`casfs undo` takes that back"
+            if purged:
+                way_back += f"; {listed(purged)} was purged, cannot be recorded, and is moved aside"
+            advice = f"use --force to overwrite them ({way_back})"
+        return Refused(f"{self}: local changes would be overwritten: {listed(changed)}; {advice}")
 
     def refuse_blocked(self, blocked: Sequence[bytes], *, forced: bool) -> None:
         """`forced`: what can be recorded is, so these hold what a checkpoint leaves out."""
         if blocked:
             kind = "untracked files"
-            or_force = ", or use --force, which records it first"
+            or_force = ", or use --force"
             if forced:
                 kind = "files that checkpoints leave out"
                 or_force = ""
@@ -216,10 +207,10 @@ class Target:
         """Save which trees the directory `fd`, which is or becomes this one, may hold; `name` and
         `work`: as in RestoreState; `by_restore`: a restore has made it, or begins to."""
         new = self._new_state(os.fstat(fd), roots)
-        before = self._current_state(self._states)
+        before = self._current_state()
         # A directory that a restore has made stays one when it is recorded as a checkpoint, any
         # other does not become one.
-        was_restored = before is not None and before.is_restored
+        was_restored = before is not None and (before.is_restored or before.written is not None)
         state = replace(new, name=name, work=work, is_restored=by_restore or was_restored)
         # One root is a hint, which may be lost. Several are all that tells of a killed restore.
         self._states.save(state, durable=len(roots) > 1)
@@ -227,22 +218,42 @@ class Target:
     def save_partial_state(self, fd: int, roots: Roots) -> None:
         """As `save_state`, before single paths are restored: what the directory held stays what it
         is compared with, unless a restore of all of it was interrupted."""
-        before = self._current_state(self._states)
+        before = self._current_state()
         # The record is of no use where the caller named another tree, or gc took the recorded one.
-        if before is None or before.roots[0] != roots[0]:
+        if before is None or before.roots[:1] != tuple(roots[:1]):
             before = self._new_state(os.fstat(fd), roots[:1])
         # None while a restore of all of it is under way, or was interrupted.
         was_complete = before.state is not None
         state = replace(before, roots=tuple(roots), is_partial=was_complete)
         self._states.save(state, durable=True)
 
-    def save_undo(self, before: TreeHash, merged: TreeHash) -> None:
-        """Save that an apply turned the tree `before` into one with the paths of `merged`."""
-        # Beside the restore state, which stays: an apply is no restore.
-        state = self._new_state(os.stat(self.here), [before, merged])
-        self._undo.save(state)
+    def base_values(self) -> dict[str, Any]:
+        """Returns what restores compare with, as `reset_base` takes it."""
+        current = self._current_state()
+        if current is None or current.state is None:
+            return {}
+        return {
+            "roots": list(current.roots[:1]),
+            "name": current.name,
+            "work": current.work,
+            "is_restored": current.is_restored,
+        }
 
-    def _new_state(self, status: os.stat_result, roots: Roots) -> RestoreState:
+    def reset_base(self, values: Mapping[str, Any]) -> None:
+        """Has restores compare again with what they compared with when `values` were taken."""
+        current = self._current_state()
+        if current is not None:
+            roots = tuple(values.get("roots", ()))
+            reset = {**values, "roots": roots} if roots else {"roots": (), "name": "", "work": None}
+            self._states.save(replace(current, **reset, is_partial=False))
+
+    def save_written(self, fd: int, state: RecordedState) -> None:
+        """Save what a rewind or an undo makes of the directory `fd`. What a restore compares with
+        stays: a person's own work is in `state`, too, and is not to be taken for restored."""
+        before = self._current_state() or self._new_state(os.fstat(fd), ())
+        self._states.save(replace(before, written=state.full, written_work=state.tree))
+
+    def _new_state(self, status: os.stat_result, roots: Sequence[TreeHash | None]) -> RestoreState:
         path = str(self.path)
         return RestoreState(path, status.st_dev, inode=status.st_ino, roots=tuple(roots))
 
@@ -251,7 +262,6 @@ class Target:
         self.delete_staging()
         with os_errors(f"cannot forget {self}"):
             self._states.forget(self.path)
-            self._undo.forget(self.path)
 
 
 def record_state(store: Store, directory: Path, state: RecordedState, name: str) -> None:

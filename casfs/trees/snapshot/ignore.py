@@ -12,14 +12,17 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from casfs.digest import hash_bytes
-from casfs.errors import Failed, Invalid
+from casfs.digest import TreeHash, hash_bytes
+from casfs.errors import Failed, Invalid, NotFound
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
 from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_beneath, shown_path
+from casfs.trees import tree
 from casfs.trees.snapshot.derived import GIT, DerivedDirectories, Surroundings
 from casfs.trees.snapshot.gitignore import Patterns
 from casfs.trees.snapshot.report import BY_PATTERN
@@ -163,6 +166,19 @@ def read_patterns(root: Path) -> bytes:
         raise Failed(f"cannot read {path}: {error.strerror}") from None
     check_size(str(path), len(data))
     return data
+
+
+def patterns_of(store: Store, root: TreeHash) -> bytes:
+    """Returns the `.casfsignore` of a tree; empty where it has none that can be read. Raises
+    Corrupt."""
+    entry = tree.find(store, root, IGNORE_FILE.encode())
+    if not isinstance(entry, File) or entry.digest.size_bytes > MAX_IGNORE_BYTES:
+        return b""
+    with suppress(NotFound, ValueError):  # purged, or it was never valid
+        data = store.blobs.get(entry.digest.hash).data
+        Patterns(data)
+        return data
+    return b""
 
 
 def _open(root: Path) -> int:

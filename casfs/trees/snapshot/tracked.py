@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 from casfs.digest import Digest, TreeDigest, TreeHash
@@ -23,28 +25,58 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import exclusions, policy, stat_cache, working_tree
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
-from casfs.trees.snapshot.report import Hit, Hits, SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.report import Excluded, Hit, Hits, SnapshotOptions, SnapshotReport
 
 RECORDED_AS_PRIVATE = (Hit("a secret", 1),)  # it was found before, and is not looked for again
 CLOCK_TICK_S = 0.011  # the coarsest of Linux, 10 ms, and more
 UNNAMED_FILE = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 
 
-class TrackedPaths(IgnoreRules):
-    """Ignores whatever is in none of the trees `roots`."""
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What the look that made the tree `root` did not look at: the paths that it lacks and that
+    one of `rules` leaves out. Whether the directory had them then is not known."""
 
-    def __init__(self, store: Store, roots: Collection[TreeHash]) -> None:
+    root: TreeHash
+    rules: Sequence[IgnoreRules]
+
+
+class TrackedPaths(IgnoreRules):
+    """Ignores whatever is in none of the trees `roots`, and what is `unseen`. `left_out`: the
+    topmost paths of the latter that were met, with the reason."""
+
+    def __init__(
+        self, store: Store, roots: Collection[TreeHash], unseen: Unseen | None = None
+    ) -> None:
         super().__init__()
         self._store = store
         self._directories = {b"": self._load(roots)}
+        self._unseen = unseen
+        self._seen = None if unseen is None else TrackedPaths(store, [unseen.root])
+        self.left_out: dict[bytes, str] = {}
 
     def verdict(
         self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None = None
     ) -> Verdict | None:
-        above = path[: -len(name) - 1] if len(path) > len(name) else b""
-        if path in self.excluded or not any(name in entries for entries in self._entries(above)):
+        if path in self.excluded or not self._has(path, name):
             return Verdict("untracked")
+        return self._unseen_verdict(path, name, directory=directory, surroundings=surroundings)
+
+    def _unseen_verdict(
+        self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None
+    ) -> Verdict | None:
+        if self._unseen is None or self._seen is None or self._seen._has(path, name):
+            return None
+        for rules in self._unseen.rules:
+            verdict = rules.verdict(path, name, directory=directory, surroundings=surroundings)
+            if verdict is not None and not verdict.is_local:
+                self.left_out[path] = verdict.reason
+                return verdict
         return None
+
+    def _has(self, path: bytes, name: bytes) -> bool:
+        above = path[: -len(name) - 1] if len(path) > len(name) else b""
+        return any(name in entries for entries in self._entries(above))
 
     def _entries(self, path: bytes) -> list[tree.Entries]:
         """Returns what the trees have in the directory `path`."""
@@ -66,17 +98,23 @@ def snapshot_tracked(
     options: SnapshotOptions | None = None,
     *,
     report: SnapshotReport | None = None,
+    unseen: Unseen | None = None,
 ) -> DatedTree:
-    """Store the paths of the trees `roots` as they are in `directory`; returns the tree, which no
-    head keeps. Raises as `casfs.trees.snapshot.working_tree.record`."""
-    rules = TrackedPaths(store, roots)
+    """Store the paths of the trees `roots` as they are in `directory`, without what is `unseen`,
+    which is among the `excluded` of the report; returns the tree, which no head keeps. Raises as
+    `casfs.trees.snapshot.working_tree.record`."""
+    rules = TrackedPaths(store, roots, unseen)
     exclusions.exclude_stores(store, directory, rules=rules, report=SnapshotReport())
     # Scanned like any snapshot, so that the stat cache's rows serve both.
     options = options or SnapshotOptions()
     options.scanner = policy.load(store).scanner()
-    return working_tree.snapshot_paths(
+    root = working_tree.snapshot_paths(
         store, directory, rules=rules, options=options, report=report
     )
+    if report is not None:
+        # Of all that is in no tree, too, the walk has reported that it is left out.
+        report.excluded = list(starmap(Excluded, rules.left_out.items()))
+    return root
 
 
 def untracked(store: Store, fd: int, roots: Collection[TreeHash]) -> Iterator[bytes]:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from casfs.directories import operations
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied
 from casfs.trees.restore.incremental import IncrementalRestore
-from casfs.trees.restore.restore import RestoreOptions, restore
 from tests.support.helpers import Program, put_tree, read_tree, write_tree
-from tests.support.restores import restore_tree
+from tests.support.restores import restored, take_back_last
 from tests.trees.restore.test_restore import named
 
 OLD = {"a": b"1\n2\n3\n4\n5\n", "gone": b"g", "d": {"x": b"x", "y": b"y"}, "run": b"#!"}
@@ -45,15 +45,16 @@ def place(tmp_path: Path) -> Path:
 
 def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None:
     untouched = {name: (place / name).stat().st_ctime_ns for name in ("mine", "d/z")}
-    overwritten: list[RecordedState] = []
-    done = apply(disk_store, place, on_change=overwritten.append)
+    done = apply(disk_store, place)
     assert read_tree(place) == AFTER
     assert [one.path for one in done.merged.changed] == [
         *(b"a", b"d/x", b"d/y", b"e/n", b"gone", b"run")
     ]
     assert done.merged.conflicts == []
     assert {name: (place / name).stat().st_ctime_ns for name in untouched} == untouched
-    assert [one.tree for one in overwritten] == [put_tree(disk_store, HERE)]
+    assert done.operation is not None
+    changed = {"a": HERE["a"], "d": {"x": b"x", "y": b"y"}, "gone": b"g", "run": b"#!"}
+    assert done.operation.before.tree == put_tree(disk_store, changed)
     again = apply(disk_store, place)
     assert (again.merged.changed, again.merged.conflicts) == ([], [])
 
@@ -117,39 +118,38 @@ def test_what_cannot_be_applied_to(disk_store: Store, tmp_path: Path) -> None:
 
 
 def test_one_at_a_time(disk_store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nested(*_: Any) -> None:
+    begin = operations.begin
+
+    def nested(*arguments: Any, **options: Any) -> Any:
         with pytest.raises(Conflict, match="under way"):
             apply(disk_store, place)
+        return begin(*arguments, **options)
 
-    apply(disk_store, place, on_change=nested)
+    monkeypatch.setattr(operations, "begin", nested)
+    apply(disk_store, place)
 
 
-def test_the_tree_before_is_undo_also_where_the_directory_was_not_tracked(
+def test_it_is_taken_back_also_where_the_directory_was_not_tracked(
     disk_store: Store, place: Path
 ) -> None:
-    before: list[Any] = []
-    apply(disk_store, place, on_change=before.append)
+    apply(disk_store, place)
     (place / "later").write_bytes(b"mine")
-    restore(disk_store, before[0], place)
+    take_back_last(disk_store, place)
     assert read_tree(place) == named({**HERE, "later": b"mine"})
 
 
-def test_a_given_base_stands_above_what_was_restored_before(
+def test_an_apply_does_not_change_what_restores_compare_with(
     disk_store: Store, tmp_path: Path
 ) -> None:
-    """Also after an apply: that it is known is no sign of a killed restore."""
     place = tmp_path / "place"
-    restore_tree(disk_store, put_tree(disk_store, {**HERE, "mine": b"restored"}), place)
+    first = put_tree(disk_store, {**HERE, "mine": b"restored"})
+    restored(disk_store, first, place)
     (place / "mine").write_bytes(b"m")
-    before: list[RecordedState] = []
-    apply(disk_store, place, on_change=before.append)
-    after = put_tree(disk_store, read_tree(place))
-    (place / "mine").write_bytes(b"restored")
-    with pytest.raises(Refused, match="local changes would be overwritten: mine;"):
-        restore(disk_store, before[0], place, RestoreOptions(base=after))
-    (place / "mine").write_bytes(b"m")
-    restore(disk_store, before[0], place, RestoreOptions(base=after))
-    assert read_tree(place) == named(HERE)
+    apply(disk_store, place)
+    with pytest.raises(Refused, match=r"local changes would be overwritten: .*mine"):
+        restored(disk_store, first, place)
+    take_back_last(disk_store, place)
+    assert read_tree(place) == named({**HERE, "mine": b"m"})
 
 
 def test_conflicts_that_are_not_resolved_are_refused(disk_store: Store, place: Path) -> None:

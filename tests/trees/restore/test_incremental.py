@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from casfs.errors import Refused
 from casfs.store.store import Store
-from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.file_reader import FileReader
 from tests.support.helpers import (
@@ -27,7 +26,7 @@ from tests.support.helpers import (
     take,
     write_tree,
 )
-from tests.support.restores import leftovers, moved, restore_tree
+from tests.support.restores import leftovers, moved, restore_tree, restored, take_back_last
 from tests.trees.restore.test_restore import NAMES, TREES, named
 
 # -- every kind of change -----------------------------------------------------------------
@@ -115,22 +114,11 @@ def test_verify_reads_every_file(disk_store: Store, tmp_path: Path) -> None:
     assert restore_tree(disk_store, root, place).files == 0
     with pytest.raises(Refused, match="overwritten: f;"):
         restore_tree(disk_store, root, place, verify=True)
-    restore_tree(disk_store, root, place, verify=True, on_local_changes=Overwrite())
+    restore_tree(disk_store, root, place, verify=True, force=True)
     assert (place / "f").read_bytes() == LARGE
 
 
 # -- what somebody changed or brought ---------------------------------------------------------
-
-
-class Overwrite:
-    """Lets local changes be overwritten, and remembers them."""
-
-    def __init__(self) -> None:
-        self.state: RecordedState | None = None
-        self.paths: list[bytes] = []
-
-    def __call__(self, state: RecordedState, paths: list[bytes]) -> None:
-        self.state, self.paths = state, paths
 
 
 @pytest.mark.parametrize(
@@ -161,17 +149,16 @@ def test_what_was_changed_here_is_refused_and_can_be_had_back(
         with pytest.raises(Refused, match=said):
             restore_tree(*arguments, base=base)
         assert read_tree(place) == before
-    overwrite = Overwrite()
     if new == "nothing" and here == {"f": b"one"}:
-        done = restore_tree(*arguments, base=base, on_local_changes=overwrite)
+        done = restored(*arguments, base=base, force=True)
         assert done.outcome.kept == [b"x"]
         return
-    done = restore_tree(*arguments, base=base, on_local_changes=overwrite)
+    done = restored(*arguments, base=base, force=True)
     assert read_tree(place) == named(after)
     assert done.outcome.changed == []
-    assert done.local == overwrite.paths == ([] if is_theirs else [b"x"])
-    if overwrite.state:
-        restore_tree(store, overwrite.state.full, place, base=put_tree(store, after))
+    assert done.local == ([] if is_theirs else [b"x"])
+    if done.operation is not None:
+        take_back_last(store, place)
         assert read_tree(place) == before
 
 
@@ -239,11 +226,11 @@ def test_an_untracked_directory_in_the_way_of_a_file_is_refused_before_anything_
     write_tree(place / "x", {"mine": b"m"})
     before = read_tree(place)
     for dry_run in (False, True):
-        with pytest.raises(Refused, match="move it away, or use --force, which records it first"):
+        with pytest.raises(Refused, match="move it away, or use --force"):
             restore_tree(disk_store, put_tree(disk_store, new), place, dry_run=dry_run)
     assert read_tree(place) == before, "refused before anything is written"
     write_tree(place / "x", {"__pycache__": {"c": b"c"}})
-    for forced in ({"on_local_changes": Overwrite()}, {"delete_untracked": True}):
+    for forced in ({"force": True}, {"delete_untracked": True}):
         with pytest.raises(Refused, match="x: a directory with files that checkpoints leave out"):
             restore_tree(disk_store, put_tree(disk_store, new), place, **forced)
     (place / "x" / "__pycache__" / "c").unlink()
@@ -261,7 +248,7 @@ def test_a_directory_of_somebody_is_merged_into(store: Store, tmp_path: Path) ->
     write_tree(place, {"d": {"mine": b"m", "f": b"mine too", "sub": {}}})
     new = {"d": {"f": b"theirs", "sub": {"g": b"1"}}}
     arguments = (store, put_tree(store, new), place)
-    done = restore_tree(*arguments, base=put_tree(store, {}), on_local_changes=Overwrite())
+    done = restore_tree(*arguments, base=put_tree(store, {}), force=True)
     assert done.local == [b"d/f"]
     assert read_tree(place) == named({"d": {"mine": b"m", "f": b"theirs", "sub": {"g": b"1"}}})
 
@@ -285,7 +272,7 @@ def test_a_planted_link_is_replaced_and_never_followed(
     arguments = (store, put_tree(store, new), place)
     with pytest.raises(Refused, match=f"overwritten: {where};"):
         restore_tree(*arguments, base=put_tree(store, old))
-    done = restore_tree(*arguments, base=put_tree(store, old), on_local_changes=Overwrite())
+    done = restore_tree(*arguments, base=put_tree(store, old), force=True)
     assert read_tree(outside) == before
     assert read_tree(place) == named(new)
     assert done.local == [os.fsencode(where)]

@@ -1,0 +1,51 @@
+"""Which directory it is, wherever it was moved to: device, inode and time of birth.
+
+Inode numbers are used again as soon as a directory is deleted, so the number alone would take a new
+directory for an old one; the time of birth tells them apart where the file system has it. A device
+may get another number with each boot, so it counts only where there is no time of birth.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from casfs.system import syscalls
+from casfs.system.files import closing_fd
+from casfs.system.paths import DIR_FLAGS
+
+
+class Identity(NamedTuple):
+    """`born_ns`: since 1970 UTC, 0 where the file system does not say."""
+
+    device: int
+    inode: int
+    born_ns: int
+
+    @classmethod
+    def of(cls, fd: int) -> Self:
+        """Returns that of an open directory. Raises OSError."""
+        status = os.fstat(fd)
+        return cls(status.st_dev, status.st_ino, syscalls.birth_time_ns(fd))
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """Returns that of the directory at a path, which may be a link to it. Raises OSError."""
+        fd = os.open(path, DIR_FLAGS & ~os.O_NOFOLLOW)
+        with closing_fd(fd):
+            return cls.of(fd)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of `str`. Raises ValueError."""
+        device, inode, born_ns = map(int, text.split(":"))
+        return cls(device, inode, born_ns)
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
+    def is_same(self, other: Identity) -> bool:
+        if (self.inode, self.born_ns) != (other.inode, other.born_ns):
+            return False
+        return self.born_ns != 0 or self.device == other.device

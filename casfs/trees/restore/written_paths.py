@@ -1,0 +1,96 @@
+"""The paths that a command is about to write, as two trees: as they are, and as they shall be.
+
+Both are stored for the log of operations before the first write, with the content of each file that
+the store does not have yet, so that whatever is overwritten or deleted can be had back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from casfs.digest import TimesHash, TreeHash
+from casfs.directories.operations import WrittenPaths
+from casfs.errors import Conflict
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.write_batch import Batch
+from casfs.system.files import closing_fd
+from casfs.system.paths import FILE_FLAGS, open_directory, printable
+from casfs.trees import dated, edit, tree
+from casfs.trees.dated import DatedTree
+from casfs.trees.scratch_store import ScratchStore
+
+TOP = b"."  # the path of the directory itself in a difference
+Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
+
+
+def put(
+    scratch: ScratchStore, batch: Batch, fd: int, current: DatedTree | None, goal: DatedTree
+) -> WrittenPaths | None:
+    """Puts what differs between the trees `current`, which the open directory `fd` holds, and
+    `goal`, into a batch of the store that `scratch` is a view of; commits it. None where nothing
+    does. Raises Conflict where a file was changed since it was looked at."""
+    before: Leaves = {}
+    after: Leaves = {}
+    for change in tree.changes(scratch, current and current.tree, goal.tree):
+        for side, entry in ((before, change.old), (after, change.new)):
+            if entry is not None and change.path != TOP and _is_leaf(scratch, entry):
+                side[change.path] = entry
+    if not before and not after:
+        return None
+    _put_contents(scratch, batch, fd, before)
+    trees = [
+        _put_tree(scratch, batch, leaves, like=source and source.tree)
+        for leaves, source in ((before, current), (after, goal))
+    ]
+    batch.commit()  # so that the trees can be read
+
+    def is_stored(times: TimesHash) -> bool:
+        return bool(scratch.stored([times]))
+
+    dates = [
+        None if source is None else dated.times_for(scratch, batch, root, source, has=is_stored)
+        for root, source in zip(trees, (current, goal), strict=True)
+    ]
+    return WrittenPaths(*map(DatedTree, trees, dates))
+
+
+def _is_leaf(scratch: ScratchStore, entry: Entry) -> bool:
+    return not isinstance(entry, Subdirectory) or not tree.load(scratch, entry.digest.hash)
+
+
+def _put_tree(
+    scratch: ScratchStore, batch: Batch, leaves: Mapping[bytes, Entry], like: TreeHash | None
+) -> TreeHash:
+    for entry in leaves.values():
+        if isinstance(entry, Subdirectory):  # the view may have it in memory only
+            own = tree.directory_properties(scratch, entry.digest.hash)
+            batch.put_directory(directory.encode([], own))
+    return edit.with_entries(scratch, batch, root=None, changes=leaves, like=like).hash
+
+
+def _put_contents(
+    scratch: ScratchStore, batch: Batch, fd: int, leaves: Mapping[bytes, Entry]
+) -> None:
+    files = {path: entry for path, entry in leaves.items() if isinstance(entry, File)}
+    stored = scratch.stored({entry.digest.hash for entry in files.values()})
+    for path, entry in files.items():
+        if entry.digest.hash in stored:
+            continue
+        *above, name = path.split(b"/")
+        try:
+            inner = open_directory(fd, above)
+            with (
+                closing_fd(inner),
+                open(os.open(name, FILE_FLAGS, dir_fd=inner), "rb", buffering=0) as file,
+            ):
+                digest = batch.put_stream(file)
+        except OSError:
+            raise _changed(path) from None
+        if digest.hash != entry.digest.hash:
+            raise _changed(path)
+
+
+def _changed(path: bytes) -> Conflict:
+    return Conflict(f"{printable(path)} was changed while it was looked at; try again")
