@@ -273,7 +273,17 @@ def put_work(batch: Batch, data: bytes) -> Digest:
     return batch.put_work(data) if isinstance(batch, _RedactingBatch) else batch.put(data)
 
 
+def put_structure(batch: Batch, type: str, payload: Mapping[str, Any]) -> NodeDigest:
+    """Puts a node of what casfs compares: paths, kinds, references, no text that anybody wrote. A
+    value of an `.env` is often a word of these, and redacted they would mean nothing."""
+    if isinstance(batch, _RedactingBatch):
+        return batch.put_structure(type, payload)
+    return batch.put_known(type, payload)
+
+
 class _RedactingBatch(Batch):
+    _is_structure = False
+
     def __init__(self, backend: Backend, registry: Registry, secrets: Secrets) -> None:
         super().__init__(backend, registry)
         self._secrets = secrets
@@ -282,7 +292,16 @@ class _RedactingBatch(Batch):
         """Unlike other batches, this one reads the whole stream into memory."""
         return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
 
+    def put_structure(self, type: str, payload: Mapping[str, Any]) -> NodeDigest:
+        self._is_structure = True
+        try:
+            return self.put_known(type, payload)
+        finally:
+            self._is_structure = False
+
     def put_node(self, type: str, payload: Any) -> NodeDigest:
+        if self._is_structure:
+            return super().put_node(type, payload)
         if type in DEFINITIONS:  # with a mark in it, one would not work any more
             payload = self._secrets.redact_variables_in_json(payload)
         elif type == STEP:

@@ -13,16 +13,18 @@ from pathlib import Path
 from casfs.digest import hash_bytes
 from casfs.directories.operations import PERSON, Intent, Verb
 from casfs.errors import Conflict, NotFound
-from casfs.rewind.undo_calls import Undone, undo_calls
+from casfs.rewind.undo_calls import IGNORED, Undone, undo_calls
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import CallRecord, Point, StepRecord
+from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
-from casfs.trees import tree
+from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.restore import restore
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import exclusions, policy, working_tree
+from casfs.trees.snapshot.ignore import IgnoredPaths
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.working_tree import Earlier
 
@@ -125,14 +127,29 @@ def _plan(
     calls = session_steps.calls_from(steps, point)
     lost: tuple[CallRecord, ...] = ()
     if is_exact:
-        state = session_steps.state_at(steps, point)
-        changed = list(tree.changes(store, current.full, state.full))
-        undone = Undone(state, changed)
+        undone = _exact(store, current, session_steps.state_at(steps, point))
     else:
         undone = undo_calls(store, current, calls)
         lost = tuple(call for call in calls if call.is_lost)
     late = tuple(call for call in calls if call.is_late)
     return FilePlan(store, point, is_exact, current, undone, late, lost)
+
+
+def _exact(store: Store, current: RecordedState, state: RecordedState) -> Undone:
+    """Returns how a directory that holds `current` comes to hold `state`, but for what one of both
+    looks has left out."""
+    ignored = IgnoredPaths(store, [current.full, state.full])
+    changed = []
+    left: dict[bytes, Entry | None] = {}
+    for change in tree.changes(store, current.full, state.full):
+        if change.path in ignored:
+            left[change.path] = change.old
+        else:
+            changed.append(change)
+    undone = Undone(state, changed, kept=dict.fromkeys(left, IGNORED))
+    if left:
+        undone.state = recorded_state.with_entries(store, state, left)
+    return undone
 
 
 def _latest(steps: list[StepRecord]) -> RecordedState | None:

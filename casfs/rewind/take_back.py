@@ -89,5 +89,5 @@ def _plan(store: Store, directory: Path, operation: Operation, *, is_again: bool
         before=before,
         after=after,
     )
-    undone = undo_calls(store, RecordedState.of_tree(seen), [overwriting])
+    undone = undo_calls(store, RecordedState.of_tree(seen), [overwriting], looks=False)
     return Reversal(store, directory, operation, is_again, seen.tree, undone)

@@ -24,6 +24,7 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.diff import merge, renames, three_way, unified_diff
 from casfs.trees.diff.merge import is_same
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.snapshot.ignore import IgnoredPaths
 
 GIT = b".git"
 SAME_LINES = "changed since, in the same lines"
@@ -31,6 +32,7 @@ NOT_TEXT = "changed since, and it is not a text"
 GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
 MOVED = "it holds what was elsewhere, and cannot come back there"
+IGNORED = ".casfsignore leaves it out"
 UNSEEN = "ambiguous: the daemon was not there when the call began"
 
 
@@ -46,10 +48,13 @@ class Undone:
     kept: dict[bytes, str] = field(default_factory=dict)
 
 
-def undo_calls(store: Store, current: RecordedState, calls: Iterable[CallRecord]) -> Undone:
+def undo_calls(
+    store: Store, current: RecordedState, calls: Iterable[CallRecord], *, looks: bool = True
+) -> Undone:
     """Returns what a directory that holds `current` shall hold without the changes of these calls,
-    given newest first. Raises NotFound, Corrupt."""
-    undoing = _Undoing(store, current.full)
+    given newest first. `looks`: their trees are of looks at the directory, and say nothing of what
+    its `.casfsignore` left out then. Raises NotFound, Corrupt."""
+    undoing = _Undoing(store, current.full, looks=looks)
     local = {path for path, _ in recorded_state.local_paths(store, current.tree, current.full)}
     for call in calls:
         if call.before is None or call.after is None:
@@ -88,9 +93,10 @@ def _with_edits(
 class _Undoing:
     """`oldest`: the directory before the oldest call that was undone."""
 
-    def __init__(self, store: Store, current: TreeHash) -> None:
+    def __init__(self, store: Store, current: TreeHash, *, looks: bool) -> None:
         self._store = store
         self._current = current
+        self._looks = looks
         self._entries: dict[bytes, Entry | None] = {}  # as undone so far, of the paths looked at
         self.conflicts: dict[bytes, str] = {}
         self.kept: dict[bytes, str] = {}
@@ -106,8 +112,13 @@ class _Undoing:
         # all what was moved away: where it cannot come back, the file that it went to stays.
         changes.sort(key=lambda change: change.path, reverse=True)
         changes.sort(key=lambda change: change.path not in moved)
+        roots = (self._current, call.before.full, call.after.full) if self._looks else ()
+        ignored = IgnoredPaths(self._store, roots)
         for change in changes:
-            self._undo_change(call, change)
+            if change.path in ignored:  # whoever wrote the rule, it is not known what was there
+                self.kept.setdefault(change.path, IGNORED)
+            else:
+                self._undo_change(call, change)
             if change.path in moved and self._stays_as_it_is(change.path):
                 for path in moved[change.path]:
                     self.conflicts.setdefault(path, MOVED)

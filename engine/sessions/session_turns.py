@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from casfs.agents.secrets import put_structure
 from casfs.digest import NodeHash
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -55,16 +56,20 @@ def call_turn(
     if boundary.is_unseen:
         members["isUnseen"] = True
     if boundary.foreign:
-        members["foreign"] = content.put(
-            batch, json.dumps(dict(boundary.foreign), ensure_ascii=False, sort_keys=True, indent=1)
-        )
-    tool_call = batch.put_known("react-tool-call", members).hash
+        members["foreign"] = _put_paths(batch, boundary.foreign)
+    tool_call = put_structure(batch, "react-tool-call", members).hash
     empty = content.put(batch, "")
     payload = {**turn_fields(event, boundary), "input": empty, "output": empty}
     payload |= {"toolCalls": [tool_call], "callId": call.id}
     if before is not None:
         payload["begun"] = before
     return payload
+
+
+def _put_paths(batch: Batch, reasons: Mapping[str, str]) -> NodeHash:
+    """Puts paths with the reasons why their changes are not a call's."""
+    text = json.dumps(dict(reasons), ensure_ascii=False, sort_keys=True, indent=1)
+    return put_structure(batch, content.TYPE, {"text": text, "artifacts": []}).hash
 
 
 def turn_fields(event: SessionEvent, boundary: Boundary) -> dict[str, Any]:
@@ -138,7 +143,7 @@ def _with_result(
         return {}
     status = "failed" if result.is_failure else "completed"
     text = content.put(batch, result.text)
-    ended = batch.put_known("react-tool-call", {**call, "status": status, "result": text})
+    ended = put_structure(batch, "react-tool-call", {**call, "status": status, "result": text})
     return {"toolCalls": [ended.hash]}
 
 

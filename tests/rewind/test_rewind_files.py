@@ -234,6 +234,54 @@ def test_changes_that_are_not_known_to_be_its(agent: AttachedAgent, project: Pat
     assert (project / "b").read_text() == "b\n"
 
 
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_what_is_left_out_now_stays(agent: AttachedAgent, project: Path, is_exact: bool) -> None:
+    """Whoever wrote the rule: the agent's look does not see how a person goes on."""
+    (project / "notes.txt").write_text("old\n")
+    agent.prompt()
+    point = agent.run("echo notes.txt > .casfsignore; echo x >> a")
+    (project / "notes.txt").write_text("mine\n")
+    plan = rewind(agent, point, is_exact=is_exact)
+    assert plan.undone.kept == {b"notes.txt": ".casfsignore leaves it out"}
+    assert (project / "notes.txt").read_text() == "mine\n"
+    assert not (project / ".casfsignore").exists()
+    assert contents(project).keys() == contents(agent.copy_of(point)).keys()
+
+
+def test_what_is_no_longer_left_out_is_not_what_a_call_has_made(
+    agent: AttachedAgent, project: Path
+) -> None:
+    (project / ".casfsignore").write_text("data/\n")
+    (project / "data").mkdir()
+    (project / "data/mine").write_text("mine")
+    agent.prompt()
+    agent.run("rm .casfsignore; echo x >> a")
+    plan = rewind(agent, "1")
+    assert plan.undone.kept == {b"data/mine": ".casfsignore leaves it out"}
+    assert contents(project) == contents(agent.copy_of("1"))
+
+
+def test_a_persons_file_whose_path_has_a_private_value(agent: AttachedAgent, project: Path) -> None:
+    """Redacted, the path of a change that is not the agent's would be no path any more."""
+    (project / ".env").write_text("POSTGRES_PASSWORD=postgres\n")
+    for name in ("postgres/init.sql", "other.sql"):
+        (project / "docker" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / "docker" / name).write_text("one\n")
+    agent.prompt()
+
+    def act() -> None:
+        (project / "a").write_text("agent\n")
+        for name in ("postgres/init.sql", "other.sql"):
+            with (project / "docker" / name).open("a") as file:
+                file.write("mine\n")
+
+    agent.call(act, "Edit", path="a")
+    plan = rewind(agent, "1")
+    assert plan.undone.kept.keys() == {b"docker/postgres/init.sql", b"docker/other.sql"}
+    assert (project / "docker/postgres/init.sql").read_text() == "one\nmine\n"
+    assert (project / "docker/other.sql").read_text() == "one\nmine\n"
+
+
 def test_a_directory_that_changes_after_the_plan(agent: AttachedAgent, project: Path) -> None:
     agent.prompt()
     agent.run("echo x >> a")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -179,6 +179,27 @@ def patterns_of(store: Store, root: TreeHash) -> bytes:
         Patterns(data)
         return data
     return b""
+
+
+class IgnoredPaths:
+    """The paths that the `.casfsignore` of one of the trees `roots` leaves out: a look that such a
+    file rules says nothing of them."""
+
+    def __init__(self, store: Store, roots: Iterable[TreeHash]) -> None:
+        texts = {patterns_of(store, root) for root in roots} - {b""}
+        self._rules = [IgnoreRules(text) for text in texts]
+
+    def __contains__(self, path: bytes) -> bool:
+        return any(self._is_left_out(rules, path) for rules in self._rules)
+
+    def _is_left_out(self, rules: IgnoreRules, path: bytes) -> bool:
+        parts = path.split(b"/")
+        for count in range(1, len(parts) + 1):
+            above = b"/".join(parts[:count])
+            # What is below a directory that is left out is not asked about.
+            if rules.verdict(above, parts[count - 1], directory=count < len(parts)) is not None:
+                return True
+        return False
 
 
 def _open(root: Path) -> int:
