@@ -19,7 +19,7 @@ from casfs.trees.snapshot.report import (
     BY_PATTERN,
     HARD_LINKS,
     MODES,
-    OF_CASFS,
+    NOT_PART,
     OWNERS,
     XATTRS,
     SnapshotOptions,
@@ -143,7 +143,7 @@ def print_unreadable(report: SnapshotReport) -> None:
 def _lines(report: SnapshotReport) -> Iterator[str]:
     """Yields one line on what is not in the work and how to change that, and one for each secret
     that is."""
-    derived = [path for path, why in report.excluded if why not in (BY_PATTERN, *OF_CASFS)]
+    derived = [path for path, why in report.excluded if why not in (BY_PATTERN, *NOT_PART)]
     matched = [path for path, why in report.excluded if why == BY_PATTERN]
     parts = []
     if report.local:

@@ -157,7 +157,7 @@ class Set:
             self._edit(source.path)
         ours, theirs = state_of(self.project), state_of(source.path)
         expected, conflicts = self._merged(base, ours, theirs=theirs, label=f"worktree {name}")
-        options = Applying(self.project, check=False, with_ignored=False, on_change=lambda _: None)
+        options = Applying(self.project, check=False, with_ignored=False, actor="a person")
         done = applying.apply(self.store, source, options, os.environ)
         named = {os.fsdecode(path) for path, _ in done.merged.conflicts}
         holds = state_of(self.project)

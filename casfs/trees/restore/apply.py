@@ -213,7 +213,12 @@ class _Apply:
         progress = WriteProgress(failed=self.failed)
         fd = os.open(self._target.path, DIR_FLAGS)
         try:
-            task = IncrementalRestore(self._store, self._target.staging.encode(), progress)
+            task = IncrementalRestore(
+                self._store,
+                self._target.staging.encode(),
+                progress,
+                mount_points=self._target.mount_points(),
+            )
             task.directory(fd, b"", list(olds), new)
             task.date(fd, self._source, keep=True)
         except OSError as error:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -74,15 +74,17 @@ class IncrementalRestore:
         *,
         top_mode: int = ALL_BITS,
         newest: int | None = None,
+        mount_points: Collection[Path] = (),
     ) -> None:
         """`top_mode`: bits that the mode of the directory itself may have; `newest`: the last time
-        of a file there, in ns."""
+        of a file there, in ns; `mount_points`: in the directory, which are not entered."""
         self._store = store
         self._temp = temp
         self._progress = progress
         self._top_mode = top_mode
         self._start = modification_order.first_moment(newest)
         self._written: dict[Path, int | None] = {}  # as in `modification_order`
+        self._mount_points = mount_points
         self.outcome = Outcome()
 
     def directory(self, fd: int, path: Path, olds: Olds, new: TreeHash | None) -> None:
@@ -107,6 +109,8 @@ class IncrementalRestore:
         for path, when in modification_order.new_times(
             self._store, source, written=self._written, start=self._start, keep=keep
         ):
+            if self._is_mounted(path):
+                continue
             *above, name = path.split(b"/")
             self._progress.path = path.split(b"/")
             with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile
@@ -139,6 +143,9 @@ class IncrementalRestore:
             self._place(fd, name, entry)
         os.utime(name, ns=(when, when), dir_fd=fd, follow_symlinks=False)
 
+    def _is_mounted(self, path: Path) -> bool:
+        return any((path + b"/").startswith(point + b"/") for point in self._mount_points)
+
     def _load(self, hash: TreeHash | None) -> tree.Entries:
         return {} if hash is None else tree.load(self._store, hash)
 
@@ -148,6 +155,10 @@ class IncrementalRestore:
         self._progress.path.append(name)
         depth = len(self._progress.path)
         path = above + name
+        if path in self._mount_points:
+            self._progress.path.pop()
+            self.outcome.kept.append(path)
+            return
         try:
             status = host_entries.lstat(fd, name)
             if status is not None and stat.S_ISDIR(status.st_mode):

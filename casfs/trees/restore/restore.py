@@ -408,7 +408,12 @@ class _Restore:
             temp = self._target.staging.encode()
             mode = self._allowed_mode_bits()
             task = IncrementalRestore(
-                self._store, temp, self._progress, top_mode=mode, newest=contents.newest
+                self._store,
+                temp,
+                self._progress,
+                top_mode=mode,
+                newest=contents.newest,
+                mount_points=self._target.mount_points(),
             )
             task.directory(fd, b"", [contents.current, *self._unfinished()], self._goal)
             if contents.current is None:

@@ -11,7 +11,7 @@ from typing import Any
 from casfs.digest import TreeHash
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store.store import Store
-from casfs.system import rmtree
+from casfs.system import mounts, rmtree
 from casfs.system.files import closing_fd, os_errors
 from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable, real_path
 from casfs.trees import tree
@@ -124,6 +124,13 @@ class Target:
                 return next(entries, None) is None
         except FileNotFoundError:
             return True
+
+    def mount_points(self) -> frozenset[bytes]:
+        """Returns the paths in the directory at which something is mounted."""
+        # The kernel gave the path of an open one, without links.
+        top = self.path if self._opened is not None else real_path(self.path)
+        points = mounts.mounted_below(top)
+        return frozenset(os.fsencode(point.relative_to(top)) for point in points)
 
     def is_replaceable(self) -> bool:
         """An empty mount point or working directory is filled in place, and so is one whose parent

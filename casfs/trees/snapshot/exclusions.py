@@ -1,4 +1,8 @@
-"""The rules by which a directory is recorded, with the stores and mounts below it excluded."""
+"""The rules by which a directory is recorded, with the stores and mounts below it excluded.
+
+What is mounted in a directory is not part of it, as of `find -xdev`: it may be another directory of
+the same disk, and what is written there is written elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from casfs.system import mounts
 from casfs.system.paths import printable, real_path, shown_path
 from casfs.trees.snapshot import policy
 from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import MOUNT, STORE, SnapshotReport
+from casfs.trees.snapshot.report import MOUNT, OTHER_MOUNT, STORE, SnapshotReport
 
 MOUNT_TYPE = "fuse.casfs"  # of a mount of a store in the kernel's table
 KERNEL_TYPES = set(
@@ -51,13 +55,15 @@ def ignore_rules(
 def exclude_stores(
     store: Store, directory: Path, rules: IgnoreRules, report: SnapshotReport
 ) -> None:
-    """Exclude the store, which would record itself, and mounts of any store, which hold all
-    that was ever recorded. Raises Refused where `directory` is the store."""
+    """Exclude the store, which would record itself, and what is mounted there. Raises Refused where
+    `directory` is the store."""
     refuse_unrecordable(store, directory)
     top = real_path(directory)
-    stores = {mount.point: MOUNT for mount in mounts.mounts() if mount.type == MOUNT_TYPE}
-    stores[store.root.resolve()] = STORE
-    inside = {path: kind for path, kind in stores.items() if top in path.parents}
+    foreign = {
+        mount.point: MOUNT if mount.type == MOUNT_TYPE else OTHER_MOUNT for mount in mounts.mounts()
+    }
+    foreign[store.root.resolve()] = STORE
+    inside = {path: kind for path, kind in foreign.items() if top in path.parents}
     for path, kind in inside.items():
         report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {kind}")
     excluded = {os.fsencode(path.relative_to(top)): kind for path, kind in inside.items()}

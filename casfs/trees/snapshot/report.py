@@ -29,7 +29,7 @@ KINDS = {  # of what has no place in a tree
 }
 
 BY_PATTERN = "an ignore pattern"
-OF_CASFS = STORE, MOUNT = "the store", "a mount of casfs"
+NOT_PART = STORE, MOUNT, OTHER_MOUNT = "the store", "a mount of casfs", "a mount"
 
 HARD_LINKS, OWNERS, MODES, XATTRS = NOT_KEPT = (
     "hardLinks", "foreignOwners", "specialModes", "extendedAttributes",

@@ -1,0 +1,86 @@
+"""What is mounted in a directory is not part of it: no look sees it, and nothing is written there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.rewind import rewind_files
+from casfs.sessions.session_steps import Point
+from casfs.store.store import Store
+from casfs.system import mounts
+from casfs.trees import tree
+from tests.support.attached_agent import AttachedAgent, contents
+from tests.support.engine import Cli
+from tests.support.helpers import put_tree, write_tree
+from tests.support.lasting import ROOT_ONLY
+from tests.support.restores import restored
+
+pytestmark = ROOT_ONLY
+
+
+@pytest.fixture
+def elsewhere(project: Path, tmp_path: Path) -> Iterator[Path]:
+    """Another directory, which is mounted at `data` in the project."""
+    folder = write_tree(tmp_path / "elsewhere", {"theirs": b"theirs", "f": b"1"})
+    (project / "data").mkdir()
+    mounts.mount(str(folder), project / "data", "none", mounts.MS_BIND)
+    try:
+        yield folder
+    finally:
+        for point in mounts.mounted_below(project):
+            mounts.unmount(point, lazy=True)
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_a_rewind_leaves_it(
+    agent: AttachedAgent, project: Path, elsewhere: Path, is_exact: bool
+) -> None:
+    agent.prompt()
+    agent.run("echo x >> a; echo agent > data/f; rm data/theirs; echo n > data/new")
+    before = contents(elsewhere)
+    steps = agent.steps()
+    plan = rewind_files.plan(agent.store, project, steps, Point(1), is_exact=is_exact)
+    assert [change.path for change in plan.undone.changed] == [b"a"]
+    rewind_files.do(agent.store, project, plan, steps)
+    assert contents(elsewhere) == before
+
+
+def test_one_that_was_mounted_since(agent: AttachedAgent, project: Path, tmp_path: Path) -> None:
+    """The tree to come has other files there."""
+    write_tree(project, {"data": {"old": b"old"}})
+    agent.prompt()
+    agent.run("echo x >> a; rm data/old")
+    folder = write_tree(tmp_path / "elsewhere", {"theirs": b"theirs"})
+    mounts.mount(str(folder), project / "data", "none", mounts.MS_BIND)
+    try:
+        steps = agent.steps()
+        plan = rewind_files.plan(agent.store, project, steps, Point(1), is_exact=True)
+        rewind_files.do(agent.store, project, plan, steps)
+        assert contents(folder) == {"theirs": ("file 0", b"theirs")}
+    finally:
+        mounts.unmount(project / "data", lazy=True)
+    assert not (project / "data/old").exists()
+
+
+def test_a_restore_and_a_checkpoint(cli: Cli, project: Path, elsewhere: Path) -> None:
+    with Store.open(cli.root) as opened:
+        _restore_and_record(cli, opened, project, elsewhere)
+
+
+def _restore_and_record(cli: Cli, opened: Store, project: Path, elsewhere: Path) -> None:
+    before = contents(elsewhere)
+    done = cli("checkpoint", "create", "p", project)
+    assert "data: left out, it is a mount" in done.err
+    assert cli("ls", "p", "-R").text.split("\n")[:-1] == ["a", "b"]
+    assert "M" not in cli("status", project).text
+    other = put_tree(opened, {"a": b"other", "data": {"f": b"2", "g": b"3"}})
+    result = restored(opened, other, project, force=True)
+    assert (project / "a").read_bytes() == b"other"
+    assert contents(elsewhere) == before
+    assert result.outcome.kept == [b"data"]
+    result = restored(opened, put_tree(opened, {}), project, delete_untracked=True, force=True)
+    assert contents(elsewhere) == before
+    assert tree.find(opened, result.root, b"data") is None
