@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ from casfs.cli.restore import print_aside, print_failed, way_back
 from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
-from casfs.errors import Usage
+from casfs.errors import CasfsError, Usage
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
 from casfs.rewind.rewind_files import FilePlan
 from casfs.sessions import caller, find_session, points, session_steps
 from casfs.sessions.session_steps import Point, StepRecord
 from casfs.store.store import Store
+from casfs.system import daemon_socket
 from casfs.system.paths import printable
-from casfs.threads import sessions
+from casfs.threads import sessions, threads
 from casfs.threads.threads import Thread
 
 LOST = "its trees are not kept any more (attach.max_turn_trees); --exact goes back to a prompt"
@@ -97,6 +99,7 @@ def rewind(
             thread = find_session.latest_in(store, Path.cwd())
         else:
             thread = find_session.named(store, session)
+        thread = _settled(store, thread)
         steps = session_steps.load(store, thread)
         if listing:
             _list(store, thread, steps)
@@ -106,6 +109,16 @@ def rewind(
             what = pick_what(WHAT)
         rewinding = Rewinding(store, thread, steps, chosen, what or FILES, exact, dry_run)
         return _rewind(rewinding)
+
+
+def _settled(store: Store, thread: Thread) -> Thread:
+    """Has the daemon find out which open calls are over: of a killed agent no hook tells."""
+    if thread.pending is None or not thread.record["session"]["open"]:
+        return thread
+    # Without a daemon they stay open, and are named.
+    with suppress(CasfsError):
+        daemon_socket.request(store.root, "session_settle", id=thread.id)
+    return threads.get(store, thread.id)
 
 
 def _chosen(store: Store, thread: Thread, steps: list[StepRecord], point: str | None) -> Point:
@@ -139,7 +152,7 @@ def _rewind(rewinding: Rewinding) -> int:
         is_open = rewinding.thread.pending is not None
         quit_first = "quit the session, then run" if is_open else "go on from there with"
         echo(f"{quit_first}: {conversation['command']}")
-    return int(bool(value["conflicts"] or value["failed"] or value["lost"]))
+    return int(bool(value["conflicts"] or value["failed"] or value["lost"] or value["running"]))
 
 
 def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
@@ -176,6 +189,9 @@ def _print_plan(plan: FilePlan, directory: Path) -> None:
     for call in plan.late:
         warn(f"{call.step}.{call.number} {call.tool}: what it changed at once may stay, as the"
              " directory was looked at late")  # fmt: skip
+    for call in plan.running:
+        stays = "not known to be over, so what it has changed stays"
+        say_incomplete(f"{call.step}.{call.number} {call.tool}: {stays}; see --exact")
     for call in plan.lost:
         say_incomplete(f"{call.step}.{call.number} {call.tool}: what it changed stays: {LOST}")
     if not plan.undone.changed:
@@ -211,12 +227,14 @@ def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[st
     kept: dict[bytes, str] = {}
     late: list[str] = []
     lost: list[str] = []
+    running: list[str] = []
     if plan is not None:
         changes = [change_json(plan.store, change) for change in plan.undone.changed]
         conflicts = plan.undone.conflicts
         kept = plan.undone.kept
         late = [f"{call.step}.{call.number}" for call in plan.late]
         lost = [f"{call.step}.{call.number}" for call in plan.lost]
+        running = [f"{call.step}.{call.number}" for call in plan.running]
     return {
         "session": rewinding.thread.id,
         "directory": os.fspath(rewinding.directory),
@@ -231,4 +249,5 @@ def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[st
         "conversation": None,
         "late": late,
         "lost": lost,
+        "running": running,
     }

@@ -36,7 +36,7 @@ class FilePlan:
     """What a rewind would do. `store`: in which its trees are, a view of the store until it is
     done; `current`: the directory as it is; `late`: calls that had begun when the directory before
     them was looked at, so that their first changes may stay; `lost`: calls whose changes are not
-    known any more."""
+    known any more; `running`: calls that are not over, so that what they have changed stays."""
 
     store: Store
     point: Point
@@ -45,6 +45,7 @@ class FilePlan:
     undone: Undone
     late: tuple[CallRecord, ...] = ()
     lost: tuple[CallRecord, ...] = ()
+    running: tuple[CallRecord, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -67,12 +68,12 @@ def plan_last(store: Store, directory: Path, steps: list[StepRecord]) -> FilePla
     where there is none."""
     scratch = ScratchStore(store)
     current = look(scratch, directory, _latest(steps))
-    for step in reversed(steps):
-        for call in reversed(step.calls):
-            undone = undo_calls(scratch, current, [call])
-            if undone.changed or undone.conflicts:
-                point = Point(step.index, call.number)
-                return _plan(scratch, current, steps, point, is_exact=False)
+    calls = [call for step in steps for call in step.calls][::-1]
+    for call in session_steps.grouped(calls):
+        undone = undo_calls(scratch, current, [call])
+        if undone.changed or undone.conflicts:
+            point = Point(call.step, min(call.members or (call.number,)))
+            return _plan(scratch, current, steps, point, is_exact=False)
     raise NotFound("no call of this session has changed a file that is still as it left it")
 
 
@@ -125,6 +126,8 @@ def _plan(
     store: Store, current: RecordedState, steps: list[StepRecord], point: Point, is_exact: bool
 ) -> FilePlan:
     calls = session_steps.calls_from(steps, point)
+    if point.call is not None:  # from before a group, where it is of one
+        point = Point(calls[-1].step, calls[-1].number)
     lost: tuple[CallRecord, ...] = ()
     if is_exact:
         undone = _exact(store, current, session_steps.state_at(steps, point))
@@ -132,7 +135,8 @@ def _plan(
         undone = undo_calls(store, current, calls)
         lost = tuple(call for call in calls if call.is_lost)
     late = tuple(call for call in calls if call.is_late)
-    return FilePlan(store, point, is_exact, current, undone, late, lost)
+    running = tuple(call for call in calls if call.is_running)
+    return FilePlan(store, point, is_exact, current, undone, late, lost, running)
 
 
 def _exact(store: Store, current: RecordedState, state: RecordedState) -> Undone:

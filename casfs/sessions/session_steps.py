@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from casfs.checkpoints import revisions
@@ -17,6 +17,10 @@ from casfs.threads.threads import Thread
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 
+IN_PROGRESS = "in_progress"
+INTERRUPTED = "interrupted"
+ANOTHER_CALL = "another call"  # of the same session, which ran at the same time
+
 
 @dataclass(frozen=True)
 class CallRecord:
@@ -24,7 +28,9 @@ class CallRecord:
     at; `foreign`: printable paths that changed meanwhile and are not known to be its changes, with
     the reason; `paths`: that an edit tool names, relative to the directory, None for any;
     `is_unseen`: none of its changes is known to be its, but of these; `is_late`: it had begun when
-    the directory before it was looked at; `is_lost`: its trees are not kept any more."""
+    the directory before it was looked at; `is_lost`: its trees are not kept any more;
+    `began_ms`: when it was reported to begin, `reported_ms` to end; `members`: the numbers of the
+    calls that it stands for, where it is a group (`grouped`)."""
 
     step: int
     number: int
@@ -40,6 +46,30 @@ class CallRecord:
     is_unseen: bool = False
     is_late: bool = False
     is_lost: bool = False
+    began_ms: int = 0
+    members: tuple[int, ...] = ()
+
+    @property
+    def has_trees(self) -> bool:
+        return self.before is not None and self.after is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it may change files and is not known to be over."""
+        return self.before is not None and self.after is None and self.status == IN_PROGRESS
+
+    def overlaps(self, other: CallRecord) -> bool:
+        """Whether both ran at the same time."""
+        return (
+            self.step == other.step
+            and self.began_ms < other.reported_ms
+            and other.began_ms < self.reported_ms
+        )
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Its end was never reported: it has the directory as it was at the next event."""
+        return self.status == INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -102,8 +132,13 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
     call = store.node(turn["toolCalls"][0], "react-tool-call").payload
     after = recorded_state.of_turn(store, hash)
     before = None
+    began_ms = turn.get("reportedAt", 0)
+    is_begun_late = False
     if (begun := turn.get("begun")) is not None:
         before = recorded_state.of_turn(store, begun)
+        begun_turn = store.node(begun, "react-turn").payload
+        began_ms = begun_turn.get("reportedAt", 0)
+        is_begun_late = begun_turn.get("isLate", False)
     elif not call.get("isUnseen", False):
         # Its end was never reported: it runs, or its agent has refused it. What a turn has without
         # the beginning of its call (`isUnseen`) is the directory after it.
@@ -127,7 +162,8 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
         foreign=foreign,
         paths=paths,
         is_unseen=call.get("isUnseen", False),
-        is_late=turn.get("isLate", False),
+        is_late=turn.get("isLate", False) or is_begun_late,
+        began_ms=began_ms,
         is_lost=not revisions.have_trees(store, [hash]),
     )
 
@@ -157,8 +193,49 @@ def calls_from(steps: list[StepRecord], point: Point) -> list[CallRecord]:
     if point.call is not None and not 1 <= point.call <= len(step.calls):
         raise NotFound(f"prompt {point.step} has no call {point.call}; it has {len(step.calls)}")
     first = (point.step, point.call or 0)
-    calls = [call for step in steps for call in step.calls if (call.step, call.number) >= first]
-    return calls[::-1]
+    every = [call for step in steps for call in step.calls][::-1]
+    groups = grouped(every)
+    # A group is taken back together, though the point is in the middle of it.
+    return [
+        group for group in groups if (group.step, max(group.members or (group.number,))) >= first
+    ]
+
+
+def grouped(calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """Returns the calls, given newest first, with those that ran at the same time as one: what two
+    of them have written cannot be told apart by whole states. A group has the number of its first
+    call; what another call of it has changed is its own."""
+    groups: list[list[CallRecord]] = []
+    for call in calls:
+        # Newest first by their ends, so a group grows to older ones.
+        is_at_once = groups and call.has_trees and groups[-1][0].has_trees
+        if is_at_once and any(call.overlaps(member) for member in groups[-1]):
+            groups[-1].append(call)
+        else:
+            groups.append([call])
+    return [group[0] if len(group) == 1 else _as_one(group) for group in groups]
+
+
+def _as_one(group: Sequence[CallRecord]) -> CallRecord:
+    first = min(group, key=lambda call: (call.began_ms, call.number))
+    last = max(group, key=lambda call: (call.reported_ms, call.number))
+    foreign: dict[str, str] = {}
+    for call in group:
+        for path, reason in call.foreign.items():
+            if reason != ANOTHER_CALL:
+                foreign[path] = reason
+    naming = [call.paths for call in group if call.paths is not None]
+    return replace(
+        first,
+        after=last.after,
+        reported_ms=last.reported_ms,
+        foreign=foreign,
+        paths=tuple(path for paths in naming for path in paths),
+        is_unseen=any(call.is_unseen for call in group),
+        is_late=any(call.is_late for call in group),
+        is_lost=any(call.is_lost for call in group),
+        members=tuple(sorted(call.number for call in group)),
+    )
 
 
 def find_step(steps: list[StepRecord], index: int) -> StepRecord:

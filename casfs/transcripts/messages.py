@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -10,6 +11,13 @@ from typing import Any, TypeAlias
 from casfs.digest import hash_bytes
 
 CALL_ID_CHARS = 16
+# What agents say of a call that they did not make: claude 2.1, codex 0.169, gemini 0.61. Of one
+# that was stopped while it ran they speak of an interruption or a cancellation.
+REFUSAL = re.compile(
+    r"refused|rejected|denied|not (?:allowed|permitted)|permission to use|hook (?:blocked|denied)",
+    re.IGNORECASE,
+)
+REFUSAL_CHARS = 300  # of a result in which that stands; a program may print such words later
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,11 @@ class ResultMessage:
     text: str
     is_failure: bool = False
     time_ms: int = 0
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the call was never made: a person, or a rule, has refused it."""
+        return REFUSAL.search(self.text[:REFUSAL_CHARS]) is not None
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,25 @@ from casfs.trees.recorded_state import RecordedState
 
 
 @dataclass(frozen=True)
+class InterruptedCall:
+    """A call that is over without a report of its end. `id`: of the agent; `foreign`: as of
+    Boundary."""
+
+    id: str
+    foreign: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Boundary:
     """The directory of a session at an event. `state`: None where it is not recorded; `is_late`: it
     was looked at after the agent had gone on; `foreign`: paths that changed while the call ran and
     that are not known to be its changes, with the reason; `is_unseen`: the daemon did not
-    see the call begin, so no change can be attributed to it; `fault`: why `state` is None."""
+    see the call begin, so no change can be attributed to it; `interrupted`: calls of the session
+    that are over without a report, up to here; `fault`: why `state` is None."""
 
     state: RecordedState | None = None
     is_late: bool = False
     foreign: Mapping[str, str] = field(default_factory=dict)
     is_unseen: bool = False
+    interrupted: tuple[InterruptedCall, ...] = ()
     fault: str | None = None

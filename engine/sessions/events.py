@@ -26,6 +26,7 @@ class Kind(Enum):
     RESULT = "result"  # it has run
     ANSWER = "answer"  # the agent has answered the prompt
     END = "end"  # the session ends; it may be resumed later
+    CHECK = "check"  # nobody reports it: a person wants to know which calls are over
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class SessionRecorder:
         if thread is not None and session_thread.last_event(thread) == name:
             return thread
         store = self._redacting(thread, boundary)
+        if thread is not None and thread.pending is not None and boundary.interrupted:
+            thread = session_thread.end_interrupted(store, thread, event, boundary)
         match event.kind:
             case Kind.PROMPT:
                 thread = thread or self._create(store, event, boundary)
@@ -68,6 +70,8 @@ class SessionRecorder:
                 return session_thread.begin_step(store, thread, event, boundary, name)
             case Kind.CALL | Kind.RESULT:
                 return self._record_call(store, thread, event, boundary, name)
+            case Kind.CHECK:
+                return thread
             case Kind.BEGIN | Kind.ANSWER | Kind.END:
                 if thread is None:
                     return None

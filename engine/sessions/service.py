@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ import trio
 from casfs.attach import attachments, spool
 from casfs.backend.capabilities import SharedByMachines
 from casfs.errors import CasfsError, Invalid, NotFound
+from casfs.sessions import find_session
 from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.system.processes import start_time
@@ -53,6 +55,7 @@ class SessionService:
         self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "session_event": self._session_event,
             "session_rewind": self._session_rewind,
+            "session_settle": self._session_settle,
         }
 
     async def run(self) -> None:
@@ -118,6 +121,29 @@ class SessionService:
             self._wake.set()
         await done.wait()
         return {}
+
+    async def _session_settle(self, id: str) -> Answer:
+        """Records which calls of a session are over though its agent has not said so: it was
+        killed, or its transcript has their results."""
+        event = await blocking(partial(self._settling, id))
+        if event is not None:
+            name = f"settle-{id}-{event.reported_ms}"
+            done = self._awaited[name] = trio.Event()
+            self._taken.add(name)
+            await self._send(name, event)
+            await done.wait()
+        return {}
+
+    def _settling(self, id: str) -> SessionEvent | None:
+        thread = find_session.named(self._store, id)
+        session = thread.record["session"]
+        begun = session.get("pidStart")
+        if thread.pending is None or session.get("boot") != spool.current_boot():
+            return None
+        event = session_end(self._store, thread)
+        if begun is not None and start_time(session["pid"]) != begun:
+            return event
+        return replace(event, kind=Kind.CHECK)
 
     async def _session_rewind(
         self, id: str, point: str, what: str, exact: bool, seen: str

@@ -23,22 +23,25 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
 from casfs.checkpoints.followed_directory import Extent, FollowedDirectory
+from casfs.sessions.session_steps import ANOTHER_CALL
 from casfs.store.store import Store
 from casfs.system import processes
 from casfs.system.clock import now_ms
 from casfs.system.directory_events import Event
 from casfs.system.paths import printable
+from casfs.transcripts.messages import ResultMessage
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.tree import Change
 from engine.sessions import transcript_reader
-from engine.sessions.boundary import Boundary
+from engine.sessions.boundary import Boundary, InterruptedCall
 from engine.sessions.events import Kind, SessionEvent
+from engine.sessions.transcript_reader import has_reader
 
 LATE_MS = 300  # after which a hook lets its agent go on
 LOOK_AT_ALL_S = 3600.0
@@ -62,11 +65,16 @@ class OpenCall:
     foreign: dict[bytes, str] = field(default_factory=dict)
 
     def add_foreign(self, path: bytes, reason: str) -> None:
+        # Calls at once are taken back together, so what another of them does takes nothing away.
+        if reason == ANOTHER_CALL:
+            self.foreign.setdefault(path, reason)
+            return
         # Also of another one's: what both have changed cannot be told apart by whole files.
-        self.foreign[path] = AMBIGUOUS if path in self.own else reason
+        is_shared = path in self.own or self.foreign.get(path) == ANOTHER_CALL
+        self.foreign[path] = AMBIGUOUS if is_shared else reason
 
     def add_own(self, path: bytes) -> None:
-        if path in self.foreign:
+        if self.foreign.get(path, ANOTHER_CALL) != ANOTHER_CALL:
             self.foreign[path] = AMBIGUOUS
         self.own.add(path)
 
@@ -101,8 +109,7 @@ class SessionDirectory:
         session = f"{event.agent} {event.session}"
         with self._lock:
             self._agents[event.pid] = processes.start_time(event.pid), session
-            if event.kind is Kind.CALL:
-                self._close_refused(event, session)
+            over = self._over(event, session)
             # A file that is mapped for writing has no events until it is unmapped.
             looked_ago = time.monotonic() - self._followed.looked_at_all
             if event.kind is Kind.BEGIN and looked_ago > LOOK_AT_ALL_S:
@@ -118,10 +125,11 @@ class SessionDirectory:
                 case Kind.RESULT:
                     boundary = self._end(event, session, is_late)
                 case _:
-                    # What a killed agent has left open.
-                    if event.kind is not Kind.PROMPT:
-                        self._open = [call for call in self._open if call.session != session]
                     boundary = Boundary(self._state, is_late)
+            if over:
+                self._open = [call for call in self._open if call not in over]
+                interrupted = tuple(InterruptedCall(call.id, _reasons(call)) for call in over)
+                boundary = replace(boundary, interrupted=interrupted)
             # Who has written while the state was stored, as long as they live.
             self._followed.drain()
             return boundary
@@ -147,19 +155,29 @@ class SessionDirectory:
             self._open.append(OpenCall(session, event.call.id, paths, transcript_bytes))
         return Boundary(self._state, is_late)
 
-    def _close_refused(self, event: SessionEvent, session: str) -> None:
-        """Forgets open calls that are over without a report, before what has changed meanwhile is
-        taken for theirs. One that reports its end after all counts as unseen."""
-        answered: dict[int, set[str]] = {}  # by where in the transcript: most began together
+    def _over(self, event: SessionEvent, session: str) -> list[OpenCall]:
+        """Returns the open calls of a session that are over without a report, as this event tells.
+        What has changed until now is taken for theirs; but those that were refused are forgotten
+        before that. One that reports its end after all counts as unseen."""
+        over = []
+        answers: dict[int, dict[str, ResultMessage]] = {}  # most calls began together
+        is_step_over = event.kind in (Kind.ANSWER, Kind.END, Kind.BEGIN)
+        if event.kind is Kind.PROMPT and not has_reader(event.agent, event.transcript):
+            is_step_over = True
         for call in [call for call in self._open if call.session == session]:
+            if event.kind is Kind.RESULT and event.call is not None and event.call.id == call.id:
+                continue
             # Behind where it began: an id may be one that was used before.
             since = call.transcript_bytes
-            if since not in answered:
-                answered[since] = transcript_reader.answered_calls(
-                    event.agent, event.transcript, since
-                )
-            if call.id in answered[since]:
+            if since not in answers:
+                answers[since] = transcript_reader.answers(event.agent, event.transcript, since)
+            answer = answers[since].get(call.id)
+            if answer is not None and answer.is_refusal:
                 self._open.remove(call)
+            # Of several calls at once each reports its end, and some after it stands there.
+            elif is_step_over or (answer is not None and event.kind is not Kind.RESULT):
+                over.append(call)
+        return over
 
     def _end(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:
         assert event.call is not None
@@ -169,7 +187,7 @@ class SessionDirectory:
         foreign: dict[str, str] = {}
         is_unseen = not ended and event.call.writes
         for call in ended:
-            foreign |= {printable(path): reason for path, reason in sorted(call.foreign.items())}
+            foreign |= _reasons(call)
         return Boundary(self._state, is_late, foreign, is_unseen=is_unseen)
 
     def _relative(self, path: str) -> bytes:
@@ -212,7 +230,7 @@ class SessionDirectory:
                 call.add_own(path)
             elif isinstance(owner, OpenCall):
                 is_own_session = owner.session == call.session
-                call.add_foreign(path, "another call" if is_own_session else OTHER_SESSION)
+                call.add_foreign(path, ANOTHER_CALL if is_own_session else OTHER_SESSION)
             else:
                 call.add_foreign(path, owner)
 
@@ -273,3 +291,7 @@ class SessionDirectory:
                 return PERSON
             current = processes.parent(current)
         return PERSON
+
+
+def _reasons(call: OpenCall) -> dict[str, str]:
+    return {printable(path): reason for path, reason in sorted(call.foreign.items())}

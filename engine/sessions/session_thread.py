@@ -160,6 +160,24 @@ def end_call(
         return move_head(batch, thread, thread.hash, intent=intent, session=session)
 
 
+def end_interrupted(
+    store: Store, thread: Thread, event: SessionEvent, boundary: Boundary
+) -> Thread:
+    """Records the calls that are over without a report as turns, with the directory as it is."""
+    session = _updated(thread, event, thread.record["session"]["event"])
+    intent = thread.intent
+    with store.batch() as batch:
+        for call in boundary.interrupted:
+            begun = session["open"].pop(call.id, None)
+            if begun is not None:
+                payload = session_turns.interrupted_turn(
+                    store, batch, begun, event, boundary, call.foreign
+                )
+                turn = recorded_state.put_turn(batch, payload).hash
+                intent = record.with_turn(intent, turn, _keeper(batch))
+        return move_head(batch, thread, thread.hash, intent=intent, session=session)
+
+
 def end_step(
     store: Store,
     thread: Thread,
@@ -170,12 +188,17 @@ def end_step(
     called: Sequence[SubagentPart] = (),
 ) -> Thread:
     """Commits the pending step with the agent's answer, and with what the transcripts say of it.
-    Calls that have no result yet run in the background, or were lost; they become turns as they
-    stand."""
+    Calls that have no result yet were lost: what they have changed is not known to be theirs."""
     intent = thread.intent
     session = _updated(thread, event, name or thread.record["session"]["event"])
     with store.batch() as batch:
-        open_turns = session["open"].values()
+        open_turns = [
+            hash
+            if _is_refused(store, hash, part)
+            else _left_open(store, batch, hash, event, boundary)
+            for hash in session["open"].values()
+        ]
+        batch.commit()  # so that they can be read
         turns = session_steps.in_order(store, [*threads.turns(store, intent), *open_turns])
         session["open"] = {}
         if part is not None:
@@ -245,6 +268,26 @@ def end_step(
         )
 
 
+def _is_refused(store: Store, begun: NodeHash, part: TranscriptPart | None) -> bool:
+    """Whether the transcript says that a call was never made."""
+    if part is None:
+        return False
+    answer = part.results.get(store.node(begun, "react-turn").payload.get("callId", ""))
+    return answer is not None and answer.is_refusal
+
+
+def _left_open(
+    store: Store, batch: Batch, begun: NodeHash, event: SessionEvent, boundary: Boundary
+) -> NodeHash:
+    """Returns the turn of a call that is still open when its step ends."""
+    # One that changes no file began without a look at the directory.
+    is_looked_at = "workspace" in store.node(begun, "react-turn").payload
+    if boundary.state is None or not is_looked_at:
+        return begun
+    payload = session_turns.interrupted_turn(store, batch, begun, event, boundary, None)
+    return recorded_state.put_turn(batch, payload).hash
+
+
 def note(
     store: Store, thread: Thread, event: SessionEvent, boundary: Boundary, name: str
 ) -> Thread:
@@ -258,7 +301,15 @@ def session_end(store: Store, thread: Thread) -> SessionEvent:
     """Returns the event that the agent of a session would report at its end."""
     about = sessions.about(store, thread)
     pid = thread.record["session"]["pid"]
-    return SessionEvent(Kind.END, about["agent"], about["id"], about["directory"], now_ms(), pid)
+    return SessionEvent(
+        Kind.END,
+        about["agent"],
+        about["id"],
+        about["directory"],
+        now_ms(),
+        pid,
+        transcript=about.get("transcript"),
+    )
 
 
 def last_event(thread: Thread) -> str | None:

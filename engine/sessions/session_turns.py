@@ -9,6 +9,7 @@ from typing import Any
 
 from casfs.agents.secrets import put_structure
 from casfs.digest import NodeHash
+from casfs.sessions.session_steps import IN_PROGRESS, INTERRUPTED
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.transcripts.messages import ModelMessage, ResultMessage
@@ -20,7 +21,6 @@ from engine.sessions.transcript_reader import TranscriptPart
 
 NO_ANSWER = "(it ended without an answer)"
 NO_RESULT = "it still runs"
-IN_PROGRESS = "in_progress"
 NO_TOKENS = {"input": 0, "output": 0}
 
 
@@ -64,6 +64,30 @@ def call_turn(
     if before is not None:
         payload["begun"] = before
     return payload
+
+
+def interrupted_turn(
+    store: Store,
+    batch: Batch,
+    begun: NodeHash,
+    event: SessionEvent,
+    boundary: Boundary,
+    foreign: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """Returns the payload of the turn of a call whose end was never reported: it has the directory
+    as it is at a later event. `begun`: the turn as it stood when it began; `foreign`: None where it
+    is not known whose the changes since then are."""
+    turn = store.node(begun, "react-turn").payload
+    (hash,) = turn["toolCalls"]
+    call: dict[str, Any] = {**store.node(hash, "react-tool-call").payload, "status": INTERRUPTED}
+    if foreign is None:
+        call["isUnseen"] = True
+    elif foreign:
+        call["foreign"] = _put_paths(batch, foreign)
+    tool_call = put_structure(batch, "react-tool-call", call).hash
+    kept = {name: value for name, value in turn.items() if name not in ("workspace", "times")}
+    payload: dict[str, Any] = {**kept, **turn_fields(event, boundary), "toolCalls": [tool_call]}
+    return {**payload, "begun": begun, "before": turn.get("workspace")}
 
 
 def _put_paths(batch: Batch, reasons: Mapping[str, str]) -> NodeHash:
@@ -139,9 +163,11 @@ def _with_result(
     """Returns the changes of a turn whose call has no result yet; none for any other."""
     (hash,) = turn["toolCalls"]
     call = store.node(hash, "react-tool-call").payload
-    if call.get("status") != IN_PROGRESS:
+    if call.get("status") not in (IN_PROGRESS, INTERRUPTED):
         return {}
     status = "failed" if result.is_failure else "completed"
+    if call["status"] == INTERRUPTED:
+        status = INTERRUPTED
     text = content.put(batch, result.text)
     ended = put_structure(batch, "react-tool-call", {**call, "status": status, "result": text})
     return {"toolCalls": [ended.hash]}

@@ -122,19 +122,25 @@ def size(transcript: str | None) -> int:
     return 0
 
 
-def answered_calls(agent: str, transcript: str | None, since: int) -> set[str]:
-    """Returns the ids of the calls whose result stands behind a byte of a transcript: also of one
-    that its agent has refused, of which no hook tells."""
+def has_reader(agent: str, transcript: str | None) -> bool:
+    """Whether a transcript says when a call is over."""
+    return transcript is not None and agent in READERS
+
+
+def answers(agent: str, transcript: str | None, since: int) -> dict[str, ResultMessage]:
+    """Returns the results that stand behind a byte of a transcript, by the ids of their calls: also
+    of one that its agent has refused, or that a person has interrupted, of which no hook tells."""
     if transcript is None or agent not in READERS:
-        return set()
+        return {}
     try:
         with json_lines.opened(transcript) as file:
             file.seek(max(since, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = json_lines.parsed(file.read(TAIL_BYTES))
     except OSError:
-        return set()
+        return {}
     messages = READERS[agent](lines)
-    return {message.call_id for message in messages if isinstance(message, ResultMessage)}
+    results = (message for message in messages if isinstance(message, ResultMessage))
+    return {message.call_id: message for message in results}
 
 
 def store_part(

@@ -1,4 +1,4 @@
-"""What is mounted in a directory is not part of it: no look sees it, and nothing is written there."""
+"""What is mounted in a directory is not part of it: no look sees it, nothing is written there."""
 
 from __future__ import annotations
 

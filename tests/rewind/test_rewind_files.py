@@ -282,6 +282,82 @@ def test_a_persons_file_whose_path_has_a_private_value(agent: AttachedAgent, pro
     assert (project / "docker/other.sql").read_text() == "one\nmine\n"
 
 
+# -- calls that are interrupted, and calls at once --------------------------------------------
+
+
+@pytest.mark.parametrize("next_event", ["stop", "quit", "resume", "prompt"])
+def test_a_call_that_was_interrupted(
+    agent: AttachedAgent, project: Path, next_event: str, tmp_path: Path
+) -> None:
+    """No hook tells of its end: it ends with the next thing that is known."""
+    agent.prompt()
+    agent.begin("c1")
+    agent.shell("rm b; sed -i s/1/one/ a; mkdir d; echo x > d/x")
+    if next_event == "prompt":
+        agent.answered("c1", "[Request interrupted by user for tool use]", tmp_path)
+    getattr(agent, next_event)()
+    (call,) = agent.steps()[0].calls
+    assert call.is_interrupted
+    plan = rewind_files.plan_last(agent.store, project, agent.steps())
+    assert changed(plan) == [b"a", b"b", b"d/x"]
+    rewind_files.do(agent.store, project, plan, agent.steps())
+    assert contents(project) == contents(agent.copy_of("1"))
+
+
+def test_a_call_that_was_refused_has_changed_nothing(
+    agent: AttachedAgent, project: Path, tmp_path: Path
+) -> None:
+    agent.prompt()
+    agent.begin("c1")
+    (project / "mine").write_text("mine")
+    agent.answered("c1", "The tool use was rejected", tmp_path)
+    agent.stop()
+    with pytest.raises(NotFound, match="no call of this session has changed a file"):
+        rewind_files.plan_last(agent.store, project, agent.steps())
+
+
+def test_what_is_open_when_the_daemon_starts_again_is_named(
+    agent: AttachedAgent, project: Path
+) -> None:
+    """What has changed meanwhile may be a person's."""
+    agent.prompt()
+    agent.begin("c1")
+    agent.shell("rm b")
+    with agent.another_daemon() as again:
+        again.stop()
+        (call,) = again.steps()[0].calls
+        assert call.is_interrupted
+        plan = rewind(again, "1")
+    assert plan.undone.kept.keys() == {b"b"}
+    assert not (project / "b").exists()
+
+
+def test_calls_at_once_are_taken_back_together(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    before = contents(project)
+    point = agent.run("echo first > first")
+    after_first = contents(project)
+    agent.begin("one")
+    agent.shell("echo 1 > one.txt; echo 1 >> both")
+    agent.begin("two")
+    agent.shell("echo 2 > two.txt; echo 2 >> both; rm b")
+    agent.end("one")
+    agent.shell("echo 2 >> two.txt")
+    agent.end("two")
+    (project / "mine").write_text("mine")
+    plan = rewind_files.plan_last(agent.store, project, agent.steps())
+    assert (str(plan.point), plan.undone.kept, plan.undone.conflicts) == ("1.2", {}, {})
+    rewind_files.do(agent.store, project, plan, agent.steps())
+    (project / "mine").unlink()
+    assert contents(project) == after_first
+    take_back_last(agent.store, project)
+    plan = rewind(agent, "1.3")
+    assert str(plan.point) == "1.2", "from before the group"
+    assert contents(project) == after_first
+    rewind(agent, point)
+    assert contents(project) == before
+
+
 def test_a_directory_that_changes_after_the_plan(agent: AttachedAgent, project: Path) -> None:
     agent.prompt()
     agent.run("echo x >> a")

@@ -3,10 +3,12 @@ a daemon and without hooks, so that thousands of calls take seconds."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ class AttachedAgent:
         self._recorder = SessionRecorder(store, {})
         self._step = 0
         self._calls = 0
+        self._transcript: Path | None = None
 
     def prompt(self, text: str = "go") -> None:
         self._step += 1
@@ -59,6 +62,44 @@ class AttachedAgent:
         act()
         self._report(self._events.result(point, tool, **arguments))
         return point
+
+    # -- parts of a call, for those that overlap or are interrupted --
+
+    def begin(self, id: str) -> None:
+        self._report(self._events.call(id, command=id))
+
+    def end(self, id: str) -> None:
+        self._report(self._events.result(id, command=id))
+
+    def shell(self, command: str) -> None:
+        """What a process of the agent does while a call is open."""
+        subprocess.run(["sh", "-c", command], cwd=self.directory, check=True)
+
+    def answered(self, id: str, text: str, folder: Path) -> None:
+        """Writes the result of a call into the transcript, as an agent does that reports none."""
+        part = {"type": "tool_result", "tool_use_id": id, "content": text, "is_error": True}
+        line = {"type": "user", "message": {"content": [part]}}
+        self._transcript = folder / "transcript.jsonl"
+        with self._transcript.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def resume(self) -> None:
+        self._report(self._events.payload("SessionStart", source="resume"))
+
+    def quit(self) -> None:
+        self._report(self._events.payload("SessionEnd", reason="other"))
+
+    @contextmanager
+    def another_daemon(self) -> Iterator[AttachedAgent]:
+        """The same session, recorded by a daemon that has seen nothing of it."""
+        followed = SessionDirectory(self.store, self.directory, None)
+        try:
+            agent = AttachedAgent(
+                self.store, self.directory, followed, session=self._events.session
+            )
+            yield agent
+        finally:
+            followed.close()
 
     def run(self, command: str) -> str:
         """Has the agent run a line of a shell."""
@@ -94,6 +135,8 @@ class AttachedAgent:
         return self.copies / point
 
     def _report(self, payload: dict[str, Any]) -> None:
+        if self._transcript is not None:
+            payload = {**payload, "transcript_path": str(self._transcript)}
         event = self._events.event(payload)
         self._recorder.record(event, self._followed.boundary(event, lambda: None), name())
 

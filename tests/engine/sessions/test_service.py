@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from casfs.attach import attachments, spool
 from casfs.errors import CasfsError
+from casfs.sessions import session_steps
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.system.clock import now_ms
@@ -217,6 +220,49 @@ def test_a_fault_of_ours_ends_neither_the_daemon_nor_the_session(
         assert alive(pid)
     assert spool.set_aside_count(root) == 1
     assert recorded(disk_store)["other"] == [("two", [])]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_person_asks_whether_an_interrupted_call_is_over(
+    root: Path, disk_store: Store, project: Path, tmp_path: Path, is_killed: bool
+) -> None:
+    """Its agent was killed, or its transcript has the result of the call; no hook says so."""
+    transcript = tmp_path / "transcript.jsonl"
+    transcript.touch()
+    agent = subprocess.Popen(["sleep", "60"])
+    events = ClaudeEvents(project, pid=agent.pid)
+
+    def told(payload: dict[str, Any]) -> None:
+        data = json.dumps({**payload, "transcript_path": str(transcript)}).encode()
+        name = f"{spool.current_boot()}-{time.monotonic_ns():020d}-1"
+        header = f"casfs 1 claude {now_ms()} {agent.pid}\n".encode()
+        (root / "spool" / name).write_bytes(header + data)
+        until(lambda: is_empty(root), "an empty spool")
+
+    try:
+        with daemon(root):
+            told(events.prompt("one"))
+            told(events.call("c1", command="rm -rf ."))
+            (project / "made").write_text("x")
+            (thread,) = sessions.newest_first(disk_store)
+            daemon_socket.request(root, "session_settle", id=thread.id)
+            (call,) = session_steps.load(disk_store, threads.get(disk_store, thread.id))[0].calls
+            assert call.is_running
+            if is_killed:
+                agent.kill()
+                agent.wait()
+            else:
+                part = {"type": "tool_result", "tool_use_id": "c1", "content": "interrupted"}
+                line = {"type": "user", "message": {"content": [part]}}
+                transcript.write_text(json.dumps(line) + "\n")
+            daemon_socket.request(root, "session_settle", id=thread.id)
+            (call,) = session_steps.load(disk_store, threads.get(disk_store, thread.id))[0].calls
+            assert call.is_interrupted
+            assert call.after is not None
+            assert tree.find(disk_store, call.after.full, b"made") is not None
+    finally:
+        agent.kill()
+        agent.wait()
 
 
 def reports_of_any_kind(project: Path) -> dict[str, bytes]:

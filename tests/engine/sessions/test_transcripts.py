@@ -54,8 +54,8 @@ def prompt(text: str) -> dict[str, Any]:
     }
 
 
-def result(id: str) -> dict[str, Any]:
-    part = {"type": "tool_result", "tool_use_id": id, "content": "out"}
+def result(id: str, text: str = "out") -> dict[str, Any]:
+    part = {"type": "tool_result", "tool_use_id": id, "content": text}
     return {"type": "user", "message": {"content": [part]}, "timestamp": "2026-11-27T20:01:47Z"}
 
 
@@ -199,7 +199,8 @@ def test_a_call_without_a_result_has_its_place(disk_store: Store, tmp_path: Path
         report(events.call("c2", command="echo"))
         (project / "a").write_text("changed")
         report(events.result("c2", command="echo"))
-        append(transcript, prompt("go"), asks("c1"), result("c1"), asks("c2"), result("c2"))
+        refusal = result("c1", "The tool use was rejected")
+        append(transcript, prompt("go"), asks("c1"), refusal, asks("c2"), result("c2"))
         report(events.stop())
     finally:
         followed.close()
