@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from casfs.digest import hash_bytes
 
 CALL_ID_CHARS = 16
-# What agents say of a call that they did not make: claude 2.1, codex 0.169, gemini 0.61. Of one
-# that was stopped while it ran they speak of an interruption or a cancellation.
+# What agents say of a call that they did not make. claude 2.1 says the same of one that a person
+# has stopped while it ran.
 REFUSAL = re.compile(
     r"refused|rejected|denied|not (?:allowed|permitted)|permission to use|hook (?:blocked|denied)",
     re.IGNORECASE,
@@ -63,7 +63,7 @@ class ResultMessage:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the call was never made: a person, or a rule, has refused it."""
+        """Whether the call was perhaps never made: a person, or a rule, may have refused it."""
         return REFUSAL.search(self.text[:REFUSAL_CHARS]) is not None
 
 

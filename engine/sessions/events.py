@@ -54,7 +54,7 @@ class ToolResult:
 class SessionEvent:
     """`session`: the agent's own id of it; `directory`: in which it works; `reported_ms`: since
     1970 UTC; `pid`: the agent's process; `text`: the prompt, or the answer; `id`: of the prompt, as
-    the agent's transcript has it."""
+    the agent's transcript has it; `asks`: it may ask a person whether a call is to be made."""
 
     kind: Kind
     agent: str
@@ -67,6 +67,7 @@ class SessionEvent:
     id: str | None = None
     call: ToolCall | None = None
     result: ToolResult | None = None
+    asks: bool = True
 
 
 Reader = Callable[[spool.Event, Mapping[str, Any]], SessionEvent | None]

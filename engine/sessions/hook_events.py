@@ -44,6 +44,7 @@ GEMINI_KINDS = {
     "SessionEnd": Kind.END,
 }
 FAILURE = "PostToolUseFailure"
+NEVER_ASKS = "bypassPermissions"
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def read(names: HookNames, event: spool.Event, payload: Mapping[str, Any]) -> Se
         id=prompt_id(payload.get("prompt_id") or payload.get("turn_id")),
         call=call,
         result=result,
+        asks=payload.get("permission_mode") != NEVER_ASKS,
     )
 
 

@@ -54,14 +54,18 @@ OTHER_SESSION = "another session"
 @dataclass
 class OpenCall:
     """A tool call that runs. `paths`: the only ones that it accounts for, None for any;
-    `transcript_bytes`: of its agent's transcript when it began; `own` and `foreign`: what has
-    changed since it began, the latter with the reason."""
+    `transcript_bytes`: of its agent's transcript when it began; `asks`: a person may have been
+    asked for it; `own` and `foreign`: what has changed since it began, the latter with the reason;
+    `written`: what a process of its agent was seen to write."""
 
     session: str
     id: str
     paths: frozenset[bytes] | None
     transcript_bytes: int = 0
+    asks: bool = True
     own: set[bytes] = field(default_factory=set)
+    written: set[bytes] = field(default_factory=set)
+    may_be_refused: bool = False
     foreign: dict[bytes, str] = field(default_factory=dict)
 
     def add_foreign(self, path: bytes, reason: str) -> None:
@@ -152,13 +156,15 @@ class SessionDirectory:
             paths = None
             if event.call.paths is not None:
                 paths = frozenset(self._relative(path) for path in event.call.paths)
-            self._open.append(OpenCall(session, event.call.id, paths, transcript_bytes))
+            self._open.append(
+                OpenCall(session, event.call.id, paths, transcript_bytes, asks=event.asks)
+            )
         return Boundary(self._state, is_late)
 
     def _over(self, event: SessionEvent, session: str) -> list[OpenCall]:
         """Returns the open calls of a session that are over without a report, as this event tells.
-        What has changed until now is taken for theirs; but those that were refused are forgotten
-        before that. One that reports its end after all counts as unseen."""
+        What has changed until now is taken for theirs. One that reports its end after all counts as
+        unseen."""
         over = []
         answers: dict[int, dict[str, ResultMessage]] = {}  # most calls began together
         is_step_over = event.kind in (Kind.ANSWER, Kind.END, Kind.BEGIN)
@@ -172,11 +178,10 @@ class SessionDirectory:
             if since not in answers:
                 answers[since] = transcript_reader.answers(event.agent, event.transcript, since)
             answer = answers[since].get(call.id)
-            if answer is not None and answer.is_refusal:
-                self._open.remove(call)
             # Of several calls at once each reports its end, and some after it stands there.
-            elif is_step_over or (answer is not None and event.kind is not Kind.RESULT):
+            if is_step_over or (answer is not None and event.kind is not Kind.RESULT):
                 over.append(call)
+                call.may_be_refused = call.asks and answer is not None and answer.is_refusal
         return over
 
     def _end(self, event: SessionEvent, session: str, is_late: bool) -> Boundary:
@@ -228,6 +233,8 @@ class SessionDirectory:
         for call in self._open:
             if call is owner:
                 call.add_own(path)
+                if call.session in self._writers_of(path):
+                    call.written.add(path)
             elif isinstance(owner, OpenCall):
                 is_own_session = owner.session == call.session
                 call.add_foreign(path, ANOTHER_CALL if is_own_session else OTHER_SESSION)
@@ -294,4 +301,9 @@ class SessionDirectory:
 
 
 def _reasons(call: OpenCall) -> dict[str, str]:
-    return {printable(path): reason for path, reason in sorted(call.foreign.items())}
+    """Returns what is not known to be a call's, with the reasons. Of one that was perhaps never
+    made only that is its which a process of its agent was seen to write."""
+    foreign = dict(call.foreign)
+    if call.may_be_refused:
+        foreign |= {path: AMBIGUOUS for path in call.own - call.written if path not in foreign}
+    return {printable(path): reason for path, reason in sorted(foreign.items())}

@@ -193,10 +193,7 @@ def end_step(
     session = _updated(thread, event, name or thread.record["session"]["event"])
     with store.batch() as batch:
         open_turns = [
-            hash
-            if _is_refused(store, hash, part)
-            else _left_open(store, batch, hash, event, boundary)
-            for hash in session["open"].values()
+            _left_open(store, batch, hash, event, boundary) for hash in session["open"].values()
         ]
         batch.commit()  # so that they can be read
         turns = session_steps.in_order(store, [*threads.turns(store, intent), *open_turns])
@@ -266,14 +263,6 @@ def end_step(
             session=session,
             children=ids[-threads.MAX_CHILDREN :],
         )
-
-
-def _is_refused(store: Store, begun: NodeHash, part: TranscriptPart | None) -> bool:
-    """Whether the transcript says that a call was never made."""
-    if part is None:
-        return False
-    answer = part.results.get(store.node(begun, "react-turn").payload.get("callId", ""))
-    return answer is not None and answer.is_refusal
 
 
 def _left_open(

@@ -304,16 +304,16 @@ def test_a_call_that_was_interrupted(
     assert contents(project) == contents(agent.copy_of("1"))
 
 
-def test_a_call_that_was_refused_has_changed_nothing(
+def test_one_whose_agent_never_asks_was_not_refused(
     agent: AttachedAgent, project: Path, tmp_path: Path
 ) -> None:
     agent.prompt()
-    agent.begin("c1")
-    (project / "mine").write_text("mine")
+    agent.begin("c1", permission_mode="bypassPermissions")
+    agent.shell("rm b")
     agent.answered("c1", "The tool use was rejected", tmp_path)
     agent.stop()
-    with pytest.raises(NotFound, match="no call of this session has changed a file"):
-        rewind_files.plan_last(agent.store, project, agent.steps())
+    rewind(agent, "1")
+    assert contents(project) == contents(agent.copy_of("1"))
 
 
 def test_what_is_open_when_the_daemon_starts_again_is_named(

@@ -65,8 +65,8 @@ class AttachedAgent:
 
     # -- parts of a call, for those that overlap or are interrupted --
 
-    def begin(self, id: str) -> None:
-        self._report(self._events.call(id, command=id))
+    def begin(self, id: str, **more: str) -> None:
+        self._report({**self._events.call(id, command=id), **more})
 
     def end(self, id: str) -> None:
         self._report(self._events.result(id, command=id))

@@ -374,7 +374,7 @@ def test_a_call_that_its_agent_has_refused(
     sessions: list[ClaudeEvents],
     writers: list[Writer],
 ) -> None:
-    """No hook tells that it is over; its transcript does, and what changes then is not its."""
+    """No hook tells that it is over; its transcript does."""
     session = sessions[0]
     transcript = tmp_path / "one.jsonl"
     path = {"transcript_path": str(transcript)}
@@ -384,7 +384,9 @@ def test_a_call_that_its_agent_has_refused(
     line = {"type": "user", "message": {"content": [part]}}
     transcript.write_text('{"cut\n' + json.dumps(line) + "\n")
     writers[2].write(project / "mine")
-    at(directory, session, {**session.call("c2", command="make"), **path})
+    second = at(directory, session, {**session.call("c2", command="make"), **path})
+    (refused,) = second.interrupted
+    assert refused.foreign.keys() == {"mine"}, "claude says the same of one that was interrupted"
     writers[0].write(project / "made")
     boundary = at(directory, session, {**session.result("c2", command="make"), **path})
     assert "made" not in boundary.foreign

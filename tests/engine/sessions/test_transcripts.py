@@ -180,7 +180,7 @@ def test_a_transcript_that_is_a_fifo_or_was_written_anew(store: Store, tmp_path:
 
 
 def test_a_call_without_a_result_has_its_place(disk_store: Store, tmp_path: Path) -> None:
-    """An agent may refuse a call after it has reported it: it stands where it began."""
+    """An agent may refuse a call after it has reported it: nothing is known to be its."""
     transcript = tmp_path / "one.jsonl"
     project = tmp_path / "project"
     project.mkdir()
@@ -206,8 +206,9 @@ def test_a_call_without_a_result_has_its_place(disk_store: Store, tmp_path: Path
         followed.close()
     (thread,) = sessions.newest_first(disk_store)
     (step,) = session_steps.load(disk_store, thread)
-    assert [call.id for call in step.calls] == ["c1", "c2"]
-    refused, made = step.calls
-    assert (refused.status, refused.after) == ("completed", None)
+    assert [call.id for call in step.calls] == ["c2", "c1"]
+    made, refused = step.calls
+    assert refused.is_interrupted
     assert refused.before is not None
     assert refused.before.is_equal(made.before)
+    assert refused.foreign == {"a": "another call"}
