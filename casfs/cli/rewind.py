@@ -11,13 +11,14 @@ from typing import Any
 import click
 
 from casfs.cli.common import open_store
-from casfs.cli.diff_output import change_json, print_changes
+from casfs.cli.diff_output import change_json
 from casfs.cli.json_values import moment
 from casfs.cli.output import echo, echo_json, json_option, say_incomplete, wants_json, warn
 from casfs.cli.restore import print_aside, print_failed, way_back
 from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
+from casfs.cli.undone import print_undone, repositories_json
 from casfs.errors import CasfsError, Usage
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
@@ -199,7 +200,7 @@ def _print_plan(plan: FilePlan, directory: Path) -> None:
         return
     kept = "your own changes too" if plan.is_exact else "your own changes kept"
     echo(f"{directory}, back to before {plan.point}, {kept}:")
-    print_changes(plan.store, iter(plan.undone.changed))
+    print_undone(plan.store, plan.undone)
 
 
 def _list(store: Store, thread: Thread, steps: list[StepRecord]) -> None:
@@ -228,8 +229,10 @@ def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[st
     late: list[str] = []
     lost: list[str] = []
     running: list[str] = []
+    repositories: dict[str, list[str]] = {}
     if plan is not None:
-        changes = [change_json(plan.store, change) for change in plan.undone.changed]
+        changes = [change_json(plan.store, change) for change in plan.undone.changed_files]
+        repositories = repositories_json(plan.undone)
         conflicts = plan.undone.conflicts
         kept = plan.undone.kept
         late = [f"{call.step}.{call.number}" for call in plan.late]
@@ -243,6 +246,7 @@ def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[st
         "exact": rewinding.is_exact,
         "dryRun": rewinding.dry_run,
         "changes": changes,
+        "repositories": repositories,
         "conflicts": {printable(path): reason for path, reason in conflicts.items()},
         "kept": {printable(path): reason for path, reason in kept.items()},
         "failed": {},

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from casfs.cli.common import open_store
-from casfs.cli.diff_output import change_json, print_changes
+from casfs.cli.diff_output import change_json
 from casfs.cli.json_values import moment
 from casfs.cli.output import (
     echo,
@@ -24,6 +24,7 @@ from casfs.cli.output import (
 from casfs.cli.removal import listed
 from casfs.cli.restore import aside_json, print_aside, print_failed
 from casfs.cli.table import Moment, date, echo_table
+from casfs.cli.undone import print_undone, repositories_json
 from casfs.directories import operations
 from casfs.directories.operations import Log, Operation
 from casfs.errors import NotFound, Usage
@@ -149,7 +150,10 @@ def _reverse(
             **_about(operation),
             "directory": os.fspath(path),
             "dryRun": dry_run,
-            "changes": [change_json(reversal.store, change) for change in reversal.undone.changed],
+            "changes": [
+                change_json(reversal.store, change) for change in reversal.undone.changed_files
+            ],
+            "repositories": repositories_json(reversal.undone),
             "conflicts": {printable(name): reason for name, reason in conflicts.items()},
             "failed": {printable(name): reason for name, reason in failed.items()},
             "aside": aside_json(aside),
@@ -176,7 +180,7 @@ def _print_plan(reversal: Reversal, *, dry_run: bool) -> None:
         return
     would = "would be " if dry_run else ""
     echo(f"{reversal.directory}: {would}{done}: {what}")
-    print_changes(reversal.store, iter(reversal.undone.changed))
+    print_undone(reversal.store, reversal.undone)
 
 
 def _list(store: Store, directory: Path) -> None:

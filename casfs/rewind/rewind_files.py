@@ -13,12 +13,14 @@ from pathlib import Path
 from casfs.digest import hash_bytes
 from casfs.directories.operations import PERSON, Intent, Verb
 from casfs.errors import Conflict, NotFound
+from casfs.rewind.repositories import UndoneRepository
 from casfs.rewind.undo_calls import IGNORED, Undone, undo_calls
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import CallRecord, Point, StepRecord
 from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
 from casfs.trees import recorded_state, tree
+from casfs.trees.git.repository_state import is_inside, repository_of
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.restore import restore
@@ -143,16 +145,33 @@ def _exact(store: Store, current: RecordedState, state: RecordedState) -> Undone
     """Returns how a directory that holds `current` comes to hold `state`, but for what one of both
     looks has left out."""
     ignored = IgnoredPaths(store, [current.full, state.full])
-    changed = []
+    undone = Undone(state)
     left: dict[bytes, Entry | None] = {}
+    repositories: dict[bytes, UndoneRepository] = {}
     for change in tree.changes(store, current.full, state.full):
+        top = repository_of(change.path)
         if change.path in ignored:
             left[change.path] = change.old
+            undone.kept[change.path] = IGNORED
+        elif top is not None and is_inside(change.path):
+            left[change.path] = change.old
+            if top not in repositories:
+                repositories[top] = UndoneRepository(store, current.full, top)
         else:
-            changed.append(change)
-    undone = Undone(state, changed, kept=dict.fromkeys(left, IGNORED))
+            undone.changed.append(change)
+    for top, repository in repositories.items():
+        repository.bring_to(state.full)
+        edits = repository.edits()
+        left |= edits
+        undone.changed += [
+            tree.Change(path, tree.find(store, current.full, path), entry)
+            for path, entry in edits.items()
+        ]
+        if repository.words:
+            undone.repositories[top] = repository.words
     if left:
         undone.state = recorded_state.with_entries(store, state, left)
+    undone.changed.sort(key=lambda change: change.path)
     return undone
 
 

@@ -18,6 +18,8 @@ from casfs.errors import NotFound
 from casfs.rewind.undo_calls import Undone, undo_calls
 from casfs.sessions.session_steps import CallRecord
 from casfs.store.store import Store
+from casfs.trees import tree
+from casfs.trees.git.repository_state import repository_of
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.restore import restore
@@ -77,7 +79,10 @@ def _plan(store: Store, directory: Path, operation: Operation, *, is_again: bool
     if missing:
         raise NotFound(f"operation {operation.number}: what it wrote is not in this store any more")
     options = SnapshotOptions(leaves_out_unreadable=True)
-    seen = tracked.snapshot_tracked(store, directory, [before.tree, after.tree], options)
+    sides = [before.tree, after.tree]
+    paths = (path for side in sides for path, _ in tree.walk(store, side))
+    repositories = {top for path in paths if (top := repository_of(path)) is not None}
+    seen = tracked.snapshot_tracked(store, directory, sides, options, whole=repositories)
     overwriting = CallRecord(
         step=0,
         number=0,

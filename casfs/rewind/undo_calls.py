@@ -5,8 +5,7 @@ what it was before; where a person has changed it since, the two changes are mer
 cannot be merged stays as it is, and so does every earlier change of that path: a conflict. Changes
 that are not known to be the call's (`CallRecord.foreign`) stay as well, and are named.
 
-A git repository is undone as a whole or not at all, since half of it would be none: lines of an
-index or a reference cannot be merged.
+A git repository is undone as a whole or not at all, as git sees it (`casfs.rewind.repositories`).
 """
 
 from __future__ import annotations
@@ -14,19 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from casfs.digest import TreeHash
+from casfs.digest import TreeDigest, TreeHash
+from casfs.rewind.repositories import UndoneRepository
 from casfs.sessions.session_steps import CallRecord
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
 from casfs.trees import dated, edit, recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.diff import merge, renames, three_way, unified_diff
 from casfs.trees.diff.merge import is_same
+from casfs.trees.git import repository_state
+from casfs.trees.git.repository_state import is_inside, repository_of
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.ignore import IgnoredPaths
 
-GIT = b".git"
 SAME_LINES = "changed since, in the same lines"
 NOT_TEXT = "changed since, and it is not a text"
 GONE = "deleted since"
@@ -40,12 +42,19 @@ UNSEEN = "ambiguous: the daemon was not there when the call began"
 class Undone:
     """`state`: the directory with the calls undone; `changed`: from what it is now to that;
     `conflicts`: paths that stay as they are though a call has changed them; `kept`: those that stay
-    since they are not known to be of a call; both with the reason."""
+    since they are not known to be of a call; both with the reason; `repositories`: what becomes of
+    each that changes, in words."""
 
     state: RecordedState
     changed: list[tree.Change] = field(default_factory=list)
     conflicts: dict[bytes, str] = field(default_factory=dict)
     kept: dict[bytes, str] = field(default_factory=dict)
+    repositories: dict[bytes, list[str]] = field(default_factory=dict)
+
+    @property
+    def changed_files(self) -> list[tree.Change]:
+        """What a person is shown as changed files: without those inside of repositories."""
+        return [change for change in self.changed if not is_inside(change.path)]
 
 
 def undo_calls(
@@ -70,7 +79,7 @@ def undo_calls(
     state = current
     if edits:
         state = _with_edits(store, current, edits, local, undoing.oldest)
-    return Undone(state, changed, undoing.conflicts, undoing.kept)
+    return Undone(state, changed, undoing.conflicts, undoing.kept, undoing.words)
 
 
 def _with_edits(
@@ -84,10 +93,33 @@ def _with_edits(
         origin = None if like is None else like.full
         full = edit.with_entries(store, batch, root=current.full, changes=edits, like=origin)
         batch.commit()
+        if origin is not None:
+            full = _with_empty_directories(store, batch, full, edits, origin)
         times = None
         if like is not None:
             times = dated.times_for(store, batch, tree=full.hash, source=like.whole)
         return recorded_state.divide(store, batch, DatedTree(full.hash, times), local)
+
+
+def _with_empty_directories(
+    store: Store,
+    batch: Batch,
+    full: TreeDigest,
+    edits: dict[bytes, Entry | None],
+    origin: TreeHash,
+) -> TreeDigest:
+    """Returns the tree with the directories that were there, empty, before files came into them."""
+    deleted = [path for path, entry in edits.items() if entry is None]
+    missing = {
+        path: entry
+        for path, entry in edit.emptied(store, origin, deleted).items()
+        if tree.find(store, full.hash, path) is None
+    }
+    if not missing:
+        return full
+    kept = edit.with_entries(store, batch, root=full.hash, changes=missing, like=origin)
+    batch.commit()
+    return kept
 
 
 class _Undoing:
@@ -101,17 +133,19 @@ class _Undoing:
         self.conflicts: dict[bytes, str] = {}
         self.kept: dict[bytes, str] = {}
         self.oldest: RecordedState | None = None
+        self._repositories: dict[bytes, UndoneRepository] = {}
 
     def undo(self, call: CallRecord) -> None:
         assert call.before is not None
         assert call.after is not None
         self.oldest = call.before
         changes = list(tree.changes(self._store, call.before.full, call.after.full))
+        changes = self._without_repositories(call, changes)
         moved = self._moved(changes)
         # Entries before their directory: whether that can become a file depends on them. Before
         # all what was moved away: where it cannot come back, the file that it went to stays.
         changes.sort(key=lambda change: change.path, reverse=True)
-        changes.sort(key=lambda change: change.path not in moved)
+        changes.sort(key=lambda change: not _is_elsewhere(change.path, moved.get(change.path)))
         roots = (self._current, call.before.full, call.after.full) if self._looks else ()
         ignored = IgnoredPaths(self._store, roots)
         for change in changes:
@@ -122,6 +156,44 @@ class _Undoing:
             if change.path in moved and self._stays_as_it_is(change.path):
                 for path in moved[change.path]:
                     self.conflicts.setdefault(path, MOVED)
+
+    def _without_repositories(
+        self, call: CallRecord, changes: list[tree.Change]
+    ) -> list[tree.Change]:
+        """Undoes what a call has done to repositories; returns the other changes."""
+        paths: dict[bytes, list[bytes]] = {}
+        left = []
+        for change in changes:
+            top = repository_of(change.path)
+            if top is None or not is_inside(change.path):
+                left.append(change)
+            elif repository_state.is_state(change.path[len(top) + 1 :]):
+                paths.setdefault(top, []).append(change.path)
+        for top, changed in paths.items():
+            self._undo_repository(call, top, changed)
+        return left
+
+    def _undo_repository(self, call: CallRecord, top: bytes, changed: list[bytes]) -> None:
+        if top not in self._repositories:
+            self._repositories[top] = UndoneRepository(self._store, self._current, top)
+        repository = self._repositories[top]
+        if not repository.is_changed_by(call):
+            return
+        reasons = filter(None, (_foreign_reason(call, path) for path in changed))
+        if (reason := next(reasons, None)) is not None:
+            self.kept.setdefault(top, reason)
+            return
+        repository.undo(call)
+        if repository.has_gone_on:
+            self.conflicts[top] = REPOSITORY
+
+    @property
+    def words(self) -> dict[bytes, list[str]]:
+        return {
+            top: repository.words
+            for top, repository in self._repositories.items()
+            if repository.words and not self._stays_as_it_is(top)
+        }
 
     def _moved(self, changes: list[tree.Change]) -> dict[bytes, list[bytes]]:
         """Returns to which files the former content of each path went, also of one that was written
@@ -148,12 +220,12 @@ class _Undoing:
 
     def edits(self) -> dict[bytes, Entry | None]:
         """Returns what is to change, without the repositories that have a conflict."""
-        broken = {top for path in self.conflicts if (top := _repository(path)) is not None}
         edits: dict[bytes, Entry | None] = {}
+        for top, repository in self._repositories.items():
+            if not self._stays_as_it_is(top):
+                edits |= repository.edits()
         for path, entry in self._entries.items():
-            if _repository(path) in broken:
-                self.conflicts.setdefault(path, REPOSITORY)
-            elif not is_same(entry, tree.find(self._store, self._current, path)):
+            if not is_same(entry, tree.find(self._store, self._current, path)):
                 edits[path] = entry
         blocked: list[tuple[bytes, str]] = []
         merge.drop_blocked(edits, self._leaves(edits), blocked)
@@ -175,9 +247,7 @@ class _Undoing:
         if is_same(current, after):
             self._entries[path] = before
             return
-        if _repository(path) is not None:
-            self.conflicts[path] = REPOSITORY
-        elif isinstance(current, File) and isinstance(before, File) and isinstance(after, File):
+        if isinstance(current, File) and isinstance(before, File) and isinstance(after, File):
             self._merge(path, current, before, after)
         elif current is None:
             self.conflicts[path] = GONE
@@ -237,6 +307,11 @@ class _Undoing:
         return leaves
 
 
+def _is_elsewhere(path: bytes, moved: list[bytes] | None) -> bool:
+    """Whether a file was moved away, and not into a directory in its own place."""
+    return moved is not None and not any(to.startswith(path + b"/") for to in moved)
+
+
 def _foreign_reason(call: CallRecord, path: bytes) -> str | None:
     """Returns why a change is not known to be the call's; None where it is."""
     name = printable(path)
@@ -245,11 +320,3 @@ def _foreign_reason(call: CallRecord, path: bytes) -> str | None:
     if call.is_unseen and (call.paths is None or name not in call.paths):
         return UNSEEN
     return None
-
-
-def _repository(path: bytes) -> bytes | None:
-    """Returns the git directory that holds a path, if one does."""
-    parts = path.split(b"/")
-    if GIT not in parts:
-        return None
-    return b"/".join(parts[: parts.index(GIT) + 1])

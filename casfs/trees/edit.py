@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.store.nodes import directory
@@ -25,6 +25,22 @@ def with_entries(
     one, and, unless `keep_empty`, the directories that it leaves empty. A directory that `root`
     does not have gets the properties that it has in the tree `like`."""
     return _edited(store, batch, root=root, changes=changes, like=like, keep_empty=keep_empty)[0]
+
+
+def emptied(store: Store, root: TreeHash, paths: Iterable[bytes]) -> dict[bytes, Entry]:
+    """Returns the directories above these paths that are empty in the tree `root`: where the paths
+    go again, they stay."""
+    directories: dict[bytes, Entry] = {}
+    looked_at = set()
+    for path in paths:
+        parts = path.split(b"/")[:-1]
+        while parts and (above := b"/".join(parts)) not in looked_at:
+            looked_at.add(above)
+            entry = tree.find(store, root, above)
+            if isinstance(entry, Subdirectory) and not tree.load(store, entry.digest.hash):
+                directories[above] = entry
+            parts.pop()
+    return directories
 
 
 def _edited(

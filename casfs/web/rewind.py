@@ -73,8 +73,14 @@ def _shown(plan: FilePlan) -> Plan:
         f"{call.step}.{call.number} {call.tool}": "its trees are not kept any more"
         for call in plan.lost
     }
-    changes = [(change.letter, printable(change.path)) for change in undone.changed[:MAX_CHANGES]]
-    return Plan(str(plan.point), plan.is_exact, changes, len(undone.changed), stays, mark=plan.mark)
+    rows = [(change.letter, printable(change.path)) for change in undone.changed_files]
+    rows += [
+        ("G", f"{printable(top)}: {line}")
+        for top, lines in undone.repositories.items()
+        for line in lines
+    ]
+    changes = rows[:MAX_CHANGES]
+    return Plan(str(plan.point), plan.is_exact, changes, len(rows), stays, mark=plan.mark)
 
 
 def send(call: Call) -> Response:

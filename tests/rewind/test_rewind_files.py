@@ -118,6 +118,14 @@ def test_a_file_where_a_directory_with_directories_was(agent: AttachedAgent, pro
     assert contents(project) == contents(agent.copy_of(point))
 
 
+def test_an_empty_directory_that_was_filled(agent: AttachedAgent, project: Path) -> None:
+    (project / "empty/inner").mkdir(parents=True)
+    agent.prompt()
+    agent.run("echo x > empty/inner/x; mkdir -p made/deep; echo x > made/deep/x; mv b empty/b")
+    rewind(agent, "1")
+    assert contents(project) == contents(agent.copy_of("1"))
+
+
 def test_exactly_as_it_was(agent: AttachedAgent, project: Path) -> None:
     agent.prompt()
     agent.run("echo x >> a")

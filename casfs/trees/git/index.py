@@ -167,7 +167,7 @@ def entries(data: bytes, name: str, read_shared: ReadShared) -> Mapping[bytes, b
 def _merged(data: bytes, id_bytes: int, read_shared: ReadShared) -> Iterator[IndexEntry]:
     """Yields the entries of an index and of the shared one that it may build on."""
     own, end = own_entries(data, id_bytes)
-    split = _extension(data, end, len(data) - id_bytes)
+    split = extension(data, end, len(data) - id_bytes)
     if split is None or not any(split[:id_bytes]):
         yield from own
         return
@@ -216,7 +216,7 @@ def own_entries(data: bytes, id_bytes: int) -> tuple[list[IndexEntry], int]:
     return own, start
 
 
-def _extension(data: bytes, offset: int, end: int) -> bytes | None:
+def extension(data: bytes, offset: int, end: int) -> bytes | None:
     """Returns the extension of a split index, None where there is none. Raises ValueError where
     what is from `offset` to `end` is not extensions: the ids are of another length then."""
     split = None

@@ -94,7 +94,10 @@ class IncrementalRestore:
         before = [self._load(old) for old in olds]
         after = self._load(new)
         names = set(after).union(*before)
-        for name in sorted(names, key=lambda name: (name in after, name)):
+        # In a git repository what is named comes before what names it: killed in between, no ref
+        # leads to an object that is not there.
+        is_named = b"objects" if path.endswith(b".git/") else b""
+        for name in sorted(names, key=lambda name: (name in after, name != is_named, name)):
             was = [entries.get(name) for entries in before]
             to = after.get(name)
             if any(entry != to for entry in was):

@@ -19,6 +19,8 @@ from casfs.system.files import closing_fd
 from casfs.system.paths import FILE_FLAGS, open_directory, printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.git import repository_state
+from casfs.trees.git.repository_state import repository_of
 from casfs.trees.scratch_store import ScratchStore
 
 TOP = b"."  # the path of the directory itself in a difference
@@ -39,6 +41,16 @@ def put(
                 side[change.path] = entry
     if not before and not after:
         return None
+    repositories = {repository_of(path) for path in before.keys() | after.keys()}
+    # So that what becomes of one is understood as git does, whatever git has packed by then.
+    for top in repositories:
+        if top is not None and current is not None:
+            before = repository_state.state_files(scratch, current.tree, top) | before
+        if top is not None:
+            after = repository_state.state_files(scratch, goal.tree, top) | after
+    if current is not None:
+        before |= edit.emptied(scratch, current.tree, after)
+    after |= edit.emptied(scratch, goal.tree, before)
     _put_contents(scratch, batch, fd, before)
     trees = [
         _put_tree(scratch, batch, leaves, like=source and source.tree)

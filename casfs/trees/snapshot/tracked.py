@@ -46,12 +46,18 @@ class TrackedPaths(IgnoreRules):
     topmost paths of the latter that were met, with the reason."""
 
     def __init__(
-        self, store: Store, roots: Collection[TreeHash], unseen: Unseen | None = None
+        self,
+        store: Store,
+        roots: Collection[TreeHash],
+        unseen: Unseen | None = None,
+        whole: Collection[bytes] = (),
     ) -> None:
+        """`whole`: directories of which everything counts."""
         super().__init__()
         self._store = store
         self._directories = {b"": self._load(roots)}
         self._unseen = unseen
+        self._whole = tuple(path + b"/" for path in whole)
         self._seen = None if unseen is None else TrackedPaths(store, [unseen.root])
         self.left_out: dict[bytes, str] = {}
 
@@ -75,6 +81,8 @@ class TrackedPaths(IgnoreRules):
         return None
 
     def _has(self, path: bytes, name: bytes) -> bool:
+        if self._whole and path.startswith(self._whole):
+            return True
         above = path[: -len(name) - 1] if len(path) > len(name) else b""
         return any(name in entries for entries in self._entries(above))
 
@@ -99,11 +107,12 @@ def snapshot_tracked(
     *,
     report: SnapshotReport | None = None,
     unseen: Unseen | None = None,
+    whole: Collection[bytes] = (),
 ) -> DatedTree:
-    """Store the paths of the trees `roots` as they are in `directory`, without what is `unseen`,
-    which is among the `excluded` of the report; returns the tree, which no head keeps. Raises as
-    `casfs.trees.snapshot.working_tree.record`."""
-    rules = TrackedPaths(store, roots, unseen)
+    """Store the paths of the trees `roots` as they are in `directory`, with all that is in the
+    directories `whole`, without what is `unseen`, which is among the `excluded` of the report;
+    returns the tree, which no head keeps. Raises as `casfs.trees.snapshot.working_tree.record`."""
+    rules = TrackedPaths(store, roots, unseen, whole)
     exclusions.exclude_stores(store, directory, rules=rules, report=SnapshotReport())
     # Scanned like any snapshot, so that the stat cache's rows serve both.
     options = options or SnapshotOptions()

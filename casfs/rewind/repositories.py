@@ -1,0 +1,240 @@
+"""Undoes what a call has done to a git repository, as git sees it.
+
+A repository goes back as a whole or stays as a whole: half of it would be none. It has gone on
+where a ref, the index or a file that the call has changed is neither as the call left it nor as it
+was before. `git status` and `git gc` change none of these (`casfs.trees.git.repository_state`).
+
+What comes back are objects that are not there any more, then what names them; no object is deleted,
+since git's own gc does that. A branch that another work tree has checked out is that one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from casfs.digest import TreeHash
+from casfs.sessions.session_steps import CallRecord
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.trees import tree
+from casfs.trees.git import repository_state
+from casfs.trees.git.repository_state import INDEX, PACKED_REFS, STASH_LOG, RepositoryState
+
+Edits = dict[bytes, Entry | None]
+Value = TypeVar("Value")
+
+
+class UndoneRepository:
+    """One repository, at `path` in the directory `current`, as undone so far."""
+
+    def __init__(self, store: Store, current: TreeHash, path: bytes) -> None:
+        self._store = store
+        self._current = current
+        self._path = path
+        self._present = repository_state.read(store, current, path)
+        self._goal = self._present
+        self._source: TreeHash | None = None  # has what the goal names
+        self._states: dict[TreeHash, RepositoryState | None] = {current: self._present}
+        self.has_gone_on = False
+
+    def _state_in(self, root: TreeHash) -> RepositoryState | None:
+        if root not in self._states:
+            self._states[root] = repository_state.read(self._store, root, self._path)
+        return self._states[root]
+
+    def bring_to(self, root: TreeHash) -> None:
+        """Makes it the repository that a tree has, whatever it is by now."""
+        self._goal = _without_held(self._state_in(root), self._present)
+        self._source = root
+
+    def undo(self, call: CallRecord) -> None:
+        assert call.before is not None
+        assert call.after is not None
+        before = self._state_in(call.before.full)
+        after = self._state_in(call.after.full)
+        if self.has_gone_on or _identity(before) == _identity(after):
+            return
+        goal = self._goal
+        if _identity(goal) == _identity(after):
+            goal = _without_held(before, self._present)
+        elif before is None or after is None or goal is None:
+            self.has_gone_on = _identity(goal) != _identity(before)
+        else:
+            goal = self._merged(goal, before, after)
+        if not self.has_gone_on:
+            self._goal = goal
+            self._source = call.before.full
+
+    def is_changed_by(self, call: CallRecord) -> bool:
+        """Whether a call has changed the repository, as git sees it."""
+        assert call.before is not None
+        assert call.after is not None
+        sides = (call.before.full, call.after.full)
+        first, second = map(self._state_in, sides)
+        return _identity(first) != _identity(second)
+
+    def _merged(
+        self, goal: RepositoryState, before: RepositoryState, after: RepositoryState
+    ) -> RepositoryState:
+        """Returns the goal with what differs between two states taken back."""
+        refs = dict(goal.refs)
+        for name in before.refs.keys() | after.refs.keys():
+            old, new = before.refs.get(name), after.refs.get(name)
+            if old == new or (self._present is not None and name in self._present.held):
+                continue
+            if refs.get(name) == new:
+                _set(refs, name, old)
+            elif refs.get(name) != old:
+                self.has_gone_on = True
+        files = dict(goal.files)
+        for name in before.files.keys() | after.files.keys():
+            was, became = before.files.get(name), after.files.get(name)
+            if repository_state.same_file(was, became):
+                continue
+            if repository_state.same_file(files.get(name), became):
+                _set(files, name, was)
+            elif not repository_state.same_file(files.get(name), was):
+                self.has_gone_on = True
+        merged = replace(goal, refs=refs, files=files)
+        if before.tracked != after.tracked:
+            if goal.tracked == after.tracked:
+                merged = replace(merged, tracked=before.tracked, index=before.index)
+            elif goal.tracked != before.tracked:
+                self.has_gone_on = True
+        if before.stashes != after.stashes:
+            if goal.stashes == after.stashes:
+                merged = replace(merged, stashes=before.stashes, stash_log=before.stash_log)
+            elif goal.stashes != before.stashes:
+                self.has_gone_on = True
+        return merged
+
+    @property
+    def words(self) -> list[str]:
+        """What is to change, in words."""
+        if _identity(self._present) == _identity(self._goal):
+            return []
+        return repository_state.words(self._present, self._goal)
+
+    def edits(self) -> Edits:
+        """Returns the paths that are to change in the directory."""
+        if _identity(self._present) == _identity(self._goal):
+            return {}
+        if self._goal is None or self._present is None:
+            return self._edits_of_all()
+        edits = self._edits_of_refs(self._present, self._goal)
+        if self._present.tracked != self._goal.tracked:
+            edits[INDEX] = self._goal.index
+        if self._present.stashes != self._goal.stashes:
+            edits[STASH_LOG] = self._goal.stash_log
+        for name in self._present.files.keys() | self._goal.files.keys():
+            old, new = self._present.files.get(name), self._goal.files.get(name)
+            if not repository_state.same_file(old, new):
+                edits[name] = new
+        return {**self._missing_objects(), **self._below(edits)}
+
+    def _below(self, edits: Edits) -> Edits:
+        return {self._path + b"/" + name: entry for name, entry in edits.items()}
+
+    def _edits_of_all(self) -> Edits:
+        """A repository that the call has made goes, and one that it has deleted comes back."""
+        edits: Edits = dict.fromkeys(path for path, _ in self._leaves(self._current))
+        if self._goal is not None and self._source is not None:
+            edits |= dict(self._leaves(self._source))
+        return edits
+
+    def _leaves(self, root: TreeHash) -> Iterable[tuple[bytes, Entry]]:
+        top = tree.find(self._store, root, self._path)
+        if isinstance(top, Subdirectory):
+            for path, entry in tree.walk(self._store, top.digest.hash, self._path + b"/"):
+                is_empty = isinstance(entry, Subdirectory) and not tree.load(
+                    self._store, entry.digest.hash
+                )
+                if is_empty or not isinstance(entry, Subdirectory):
+                    yield path, entry
+
+    def _edits_of_refs(self, present: RepositoryState, goal: RepositoryState) -> Edits:
+        """A ref is written loose, which stands above a packed one; one that is to go is taken out
+        of both."""
+        edits: Edits = {}
+        gone = set()
+        for name in present.refs.keys() | goal.refs.keys():
+            value = goal.refs.get(name)
+            if present.refs.get(name) == value:
+                continue
+            if value is None:
+                gone.add(name)
+                if self._find(name) is not None:
+                    edits[name] = None
+            else:
+                edits[name] = self._file(name, value + b"\n")
+        packed = self._find(PACKED_REFS)
+        if gone and isinstance(packed, File):
+            data = self._store.blobs.get(packed.digest.hash).data
+            kept = _without_packed(data, gone)
+            if kept != data:
+                edits[PACKED_REFS] = self._file(PACKED_REFS, kept)
+        return edits
+
+    def _find(self, name: bytes) -> Entry | None:
+        return tree.find(self._store, self._current, self._path + b"/" + name)
+
+    def _file(self, name: bytes, data: bytes) -> File:
+        digest = self._store.local_writes().put(data)
+        return File(name.rpartition(b"/")[2], digest, executable=False)
+
+    def _missing_objects(self) -> Edits:
+        """Returns all object files of the repository as it was, where one that the goal names is
+        not there any more: what that one needs may be gone as well."""
+        if self._goal is None or self._source is None or self._present is None:
+            return {}
+        new = repository_state.ids(self._goal) - repository_state.ids(self._present)
+        has_all = all(
+            repository_state.has_object(self._store, self._current, self._path, id) for id in new
+        )
+        if has_all:
+            return {}
+        folder = self._path + b"/" + repository_state.OBJECTS + b"/"
+        return {
+            path: entry
+            for path, entry in self._leaves(self._source)
+            if path.startswith(folder) and tree.find(self._store, self._current, path) is None
+        }
+
+
+def _identity(state: RepositoryState | None) -> object:
+    return None if state is None else state.identity
+
+
+def _without_held(
+    before: RepositoryState | None, present: RepositoryState | None
+) -> RepositoryState | None:
+    """Returns the state before, with the branches of other work trees as they are."""
+    if before is None or present is None or not present.held:
+        return before
+    refs = dict(before.refs)
+    for name in present.held:
+        _set(refs, name, present.refs.get(name))
+    return replace(before, refs=refs)
+
+
+def _set(values: dict[bytes, Value], name: bytes, value: Value | None) -> None:
+    if value is None:
+        values.pop(name, None)
+    else:
+        values[name] = value
+
+
+def _without_packed(data: bytes, gone: set[bytes]) -> bytes:
+    lines = []
+    is_gone = False
+    for line in data.splitlines(keepends=True):
+        if line.startswith(b"^"):  # what the tag before it leads to
+            if not is_gone:
+                lines.append(line)
+            continue
+        is_gone = line.partition(b" ")[2].strip() in gone
+        if not is_gone:
+            lines.append(line)
+    return b"".join(lines)

@@ -1,0 +1,303 @@
+"""What a recorded git repository is: its HEAD and refs, its stashes, what its index tracks, and the
+files that git's commands go by, such as its configuration and an unfinished merge.
+
+All else in `.git` is how git keeps that, or a trace: packs or loose objects, packed or loose refs,
+the stats in an index, logs, locks, what was fetched. Two recordings with the same state are the
+same repository, whatever `git gc` or `git status` have written. What other work trees of a
+repository own in it is theirs.
+
+Read from the files in a tree, without git: git runs programs that a repository's configuration
+names, and agents write that.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.trees import tree
+from casfs.trees.git import index, objects
+
+GIT = b".git"
+HEAD = b"HEAD"
+INDEX = b"index"
+PACKED_REFS = b"packed-refs"
+STASH_LOG = b"logs/refs/stash"  # the stashes but the last are in the log of its ref alone
+OBJECTS = b"objects"
+OTHER_WORK_TREES = b"worktrees"
+SYMBOLIC = b"ref: "
+BRANCHES = b"refs/heads/"
+OBJECT_ID = re.compile(rb"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
+# What git writes on the way, and what no command goes by.
+TRACES = re.compile(
+    rb"(?:logs/.*|info/refs|FETCH_HEAD|ORIG_HEAD|COMMIT_EDITMSG|gc\.log|gc\.pid|sharedindex\..*|.*\.lock"
+    rb"|fsmonitor--daemon.*|index\.stash\..*|tmp[_-].*)\Z",
+    re.DOTALL,
+)
+MODE = struct.Struct(">I")
+MODE_AT = 24  # of an entry of an index: behind two times, a device and an inode
+STAGE_BITS = 0x3000  # of an entry's flags
+SHORT_ID_CHARS = 7
+
+Tracked = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class RepositoryState:
+    """`refs`: the content of each by its name, HEAD among them; `stashes`: their commits, oldest
+    first; `tracked`: what the index has; `index`, `stash_log`: the files with these; `files`: what
+    else git's commands go by, by path; `held`: branches that another work tree has checked out."""
+
+    refs: Mapping[bytes, bytes]
+    stashes: tuple[bytes, ...] = ()
+    tracked: Tracked = ()
+    index: File | None = None
+    stash_log: File | None = None
+    files: Mapping[bytes, Entry] = field(default_factory=dict)
+    held: Collection[bytes] = ()
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for equal repositories."""
+        files = {path: _content(entry) for path, entry in self.files.items()}
+        return dict(self.refs), self.stashes, self.tracked, files
+
+
+def read(store: Store, root: TreeHash, path: bytes) -> RepositoryState | None:
+    """Returns the state of the repository at a path of a tree; None where there is none. Raises
+    NotFound, Corrupt."""
+    top = tree.find(store, root, path)
+    if not isinstance(top, Subdirectory):
+        return None
+    entries = tree.load(store, top.digest.hash)
+    if not isinstance(entries.get(HEAD), File):
+        return None
+    leaves = _leaves_of_state(store, top.digest.hash)
+    index_file = leaves.get(INDEX)
+    stash_log = leaves.get(STASH_LOG)
+    return RepositoryState(
+        _refs(store, leaves),
+        _stashes(store, stash_log),
+        tracked(store, index_file, top.digest.hash),
+        index_file if isinstance(index_file, File) else None,
+        stash_log if isinstance(stash_log, File) else None,
+        {name: entry for name, entry in leaves.items() if _is_file_of_state(name)},
+        _held(store, entries.get(OTHER_WORK_TREES)),
+    )
+
+
+def repository_of(path: bytes) -> bytes | None:
+    """Returns the git directory that holds a path, or is it, if one does."""
+    parts = path.split(b"/")
+    if GIT not in parts:
+        return None
+    return b"/".join(parts[: parts.index(GIT) + 1])
+
+
+def is_inside(path: bytes) -> bool:
+    """Whether a path is in a git directory: a `.git` file is not, which is a line of text."""
+    return repository_of(path) not in (None, path)
+
+
+def state_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]:
+    """Returns the files in which the repository at a path of a tree keeps its state, by path."""
+    top = tree.find(store, root, path)
+    if not isinstance(top, Subdirectory):
+        return {}
+    leaves = _leaves_of_state(store, top.digest.hash)
+    return {path + b"/" + name: entry for name, entry in leaves.items() if is_state(name)}
+
+
+def is_state(path: bytes) -> bool:
+    """Whether a path in a repository is of its state, in one form or another."""
+    first = path.partition(b"/")[0]
+    if first in (OBJECTS, OTHER_WORK_TREES):
+        return False
+    return path in (INDEX, STASH_LOG) or not TRACES.match(path)
+
+
+def _leaves_of_state(store: Store, repository: TreeHash) -> dict[bytes, Entry]:
+    leaves: dict[bytes, Entry] = {}
+    for name, entry in tree.load(store, repository).items():
+        if isinstance(entry, Subdirectory):
+            # Of these nothing is state by itself, and there may be many.
+            if name not in (OBJECTS, OTHER_WORK_TREES):
+                below = tree.walk(store, entry.digest.hash, name + b"/")
+                leaves |= {inner: leaf for inner, leaf in below if _is_leaf(leaf)}
+        else:
+            leaves[name] = entry
+    return leaves
+
+
+def _is_file_of_state(path: bytes) -> bool:
+    is_ref = path in (HEAD, PACKED_REFS, INDEX) or path.startswith(b"refs/")
+    return not is_ref and not TRACES.match(path)
+
+
+def _is_leaf(entry: Entry) -> bool:
+    return not isinstance(entry, Subdirectory)
+
+
+def _content(entry: Entry) -> object:
+    if isinstance(entry, File):
+        return entry.digest.hash, entry.executable
+    return entry
+
+
+def packed_refs(data: bytes) -> dict[bytes, bytes]:
+    """Returns the id of each ref in a file of packed ones, by its name."""
+    refs = {}
+    for line in data.splitlines():
+        id, _, name = line.partition(b" ")
+        if name and not line.startswith((b"#", b"^")):
+            refs[name] = id
+    return refs
+
+
+def _refs(store: Store, leaves: Mapping[bytes, Entry]) -> dict[bytes, bytes]:
+    refs: dict[bytes, bytes] = {}
+    packed = leaves.get(PACKED_REFS)
+    if isinstance(packed, File):
+        refs |= packed_refs(_read(store, packed))
+    for path, entry in leaves.items():
+        is_ref = path == HEAD or (path.startswith(b"refs/") and not path.endswith(b".lock"))
+        if is_ref and isinstance(entry, File):
+            refs[path] = _read(store, entry).strip()
+    return refs
+
+
+def _stashes(store: Store, log: Entry | None) -> tuple[bytes, ...]:
+    """Each line of a log has the id before, and the one after."""
+    if not isinstance(log, File):
+        return ()
+    lines = _read(store, log).splitlines()
+    return tuple(line.split(b" ", 2)[1] for line in lines if line.count(b" ") > 1)
+
+
+def tracked(store: Store, file: Entry | None, repository: TreeHash) -> Tracked:
+    """Returns what an index has of each path: mode, object and stage, without stats. Of one that is
+    damaged its hash: it is equal to itself alone."""
+    if not isinstance(file, File):
+        return ()
+    with suppress(CasfsError):
+        data = _read(store, file)
+        for id_bytes in index.ID_BYTES:
+            with suppress(ValueError, IndexError, struct.error):
+                return _tracked(data, id_bytes)
+        # A split index: its entries stand in another file, too.
+        entries = index.entries(data, "", lambda name: _shared(store, repository, name))
+        return tuple(sorted(entries.items()))
+    return (file.digest.hash,)
+
+
+def _tracked(data: bytes, id_bytes: int) -> Tracked:
+    """Raises ValueError for an index with other entries elsewhere, or of ids of another length."""
+    own, end = index.own_entries(data, id_bytes)
+    if index.extension(data, end, len(data) - id_bytes) is not None:
+        raise ValueError("a split index")
+    entries = []
+    for entry in own:
+        (mode,) = MODE.unpack_from(data, entry.offset + MODE_AT)
+        (flags,) = index.FLAGS.unpack_from(data, entry.offset + index.STAT_BYTES + id_bytes)
+        entries.append((entry.path, mode, entry.object_id, flags & STAGE_BITS))
+    return tuple(entries)
+
+
+def _shared(store: Store, repository: TreeHash, name: str) -> bytes:
+    entry = tree.find(store, repository, name.encode())
+    if not isinstance(entry, File):
+        raise OSError(name)
+    return _read(store, entry)
+
+
+def _held(store: Store, work_trees: Entry | None) -> frozenset[bytes]:
+    if not isinstance(work_trees, Subdirectory):
+        return frozenset()
+    heads = set()
+    for path, entry in tree.walk(store, work_trees.digest.hash):
+        if path.endswith(b"/" + HEAD) and path.count(b"/") == 1 and isinstance(entry, File):
+            heads.add(_read(store, entry).strip().removeprefix(SYMBOLIC))
+    return frozenset(heads)
+
+
+def _read(store: Store, file: File) -> bytes:
+    data: bytes = store.blobs.get(file.digest.hash).data
+    return data
+
+
+def has_object(store: Store, root: TreeHash, path: bytes, id: bytes) -> bool:
+    """Whether the repository at a path of a tree has an object, loose or in a pack. `id`: in
+    hexadecimal digits."""
+    folder = path + b"/" + OBJECTS + b"/"
+    if tree.find(store, root, folder + id[:2] + b"/" + id[2:]) is not None:
+        return True
+    packs = tree.find(store, root, folder + b"pack")
+    if not isinstance(packs, Subdirectory):
+        return False
+    wanted = bytes.fromhex(id.decode())
+    for name, entry in tree.load(store, packs.digest.hash).items():
+        if name.endswith(b".idx") and isinstance(entry, File):
+            with suppress(CasfsError):
+                if wanted in objects.ids_in_pack(_read(store, entry)):
+                    return True
+    return False
+
+
+def ids(state: RepositoryState) -> set[bytes]:
+    """Returns the objects that a repository's refs, stashes and index name, in hexadecimal
+    digits."""
+    named = {*state.refs.values(), *state.stashes}
+    for entry in state.tracked:
+        if isinstance(entry, tuple) and len(entry) == 4:
+            named.add(entry[2].hex().encode())
+    return {id for id in named if OBJECT_ID.match(id) and id.strip(b"0")}
+
+
+def words(before: RepositoryState | None, after: RepositoryState | None) -> list[str]:
+    """Says what differs between two states, a line each, such as `main 61e3bc7 → 71a9ccb`."""
+    if before is None or after is None:
+        return ["made"] if before is None else ["deleted"]
+    lines = []
+    for name in sorted(before.refs.keys() | after.refs.keys()):
+        old, new = before.refs.get(name), after.refs.get(name)
+        if old != new:
+            label = name.removeprefix(BRANCHES).removeprefix(b"refs/")
+            lines.append(f"{label.decode(errors='replace')} {_short(old)} → {_short(new)}")
+    if before.tracked != after.tracked:
+        lines.append("index")
+    if before.stashes != after.stashes and before.refs.get(b"refs/stash") == after.refs.get(
+        b"refs/stash"
+    ):
+        lines.append(f"{len(before.stashes)} → {len(after.stashes)} stashes")
+    for path in sorted(before.files.keys() | after.files.keys()):
+        sides = [side.files.get(path) for side in (before, after)]
+        if _same_content(*sides):
+            continue
+        lines.append(path.decode(errors="replace"))
+    return lines
+
+
+def _same_content(old: Entry | None, new: Entry | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    return _content(old) == _content(new)
+
+
+def same_file(old: Entry | None, new: Entry | None) -> bool:
+    """Compares two files of a repository's state."""
+    return _same_content(old, new)
+
+
+def _short(value: bytes | None) -> str:
+    if value is None:
+        return "none"
+    if OBJECT_ID.match(value):
+        return value[:SHORT_ID_CHARS].decode()
+    return value.removeprefix(SYMBOLIC).removeprefix(BRANCHES).decode(errors="replace")

@@ -1,0 +1,211 @@
+"""A git repository goes back as git sees it: by its refs, its HEAD and what its index tracks."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from casfs.rewind import rewind_files
+from casfs.rewind.rewind_files import FilePlan
+from casfs.sessions.session_steps import Point
+from tests.support.attached_agent import AttachedAgent, contents
+from tests.support.restores import take_back_last
+
+IDENTITY = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "gc.auto=0"]
+COMMIT = "git -c user.name=x -c user.email=x@y commit -q"
+
+
+def git(directory: Path, *arguments: str) -> str:
+    argv = ["git", "-C", directory, *IDENTITY, *arguments]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def seen_by_git(directory: Path) -> tuple[str, ...]:
+    """All that git knows, but how it keeps it."""
+    git(directory, "fsck", "--strict")
+    return (
+        git(directory, "for-each-ref"),
+        (directory / ".git/HEAD").read_text(),
+        git(directory, "ls-files", "--stage"),
+        git(directory, "stash", "list"),
+        git(directory, "status", "--porcelain", "--branch"),
+        git(directory, "config", "--list", "--local"),
+        str([name for name in UNFINISHED if (directory / ".git" / name).exists()]),
+    )
+
+
+def files(directory: Path) -> dict[str, tuple[str, bytes]]:
+    return {
+        name: entry for name, entry in contents(directory).items() if name.split("/")[0] != ".git"
+    }
+
+
+def rewind(agent: AttachedAgent, point: str = "1", *, is_exact: bool = False) -> FilePlan:
+    steps = agent.steps()
+    target = Point.parse(point)
+    plan = rewind_files.plan(agent.store, agent.directory, steps, target, is_exact=is_exact)
+    if plan.undone.changed:
+        rewind_files.do(agent.store, agent.directory, plan, steps)
+    return plan
+
+
+@pytest.fixture
+def repository(project: Path) -> Path:
+    git(project, "init", "-q", "-b", "main")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    (project / "b").write_text("second\n")
+    git(project, "commit", "-qam", "second")
+    git(project, "branch", "side", "HEAD~1")
+    (project / "a").write_text("uncommitted\n")
+    (project / "untracked").write_text("untracked\n")
+    return project
+
+
+UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+DESTRUCTIVE = [
+    "git reset -q --hard HEAD~1",
+    "git checkout -q -- .",
+    "git checkout -q -f side",
+    "git clean -qfdx",
+    "git stash -q -u",
+    "git stash -q && git stash drop -q",
+    "git branch -q -D side",
+    "git rm -rqf . ",
+    f"git add -A && {COMMIT} --amend -m amended",
+    f"git add -A && {COMMIT} -m third",
+    "git update-ref refs/heads/main HEAD~1",
+    "git reset -q --hard HEAD~1 && git reflog expire --expire=now --all && git gc -q --prune=now",
+    "git checkout -q -B side",
+    "git tag v1; git tag -a -m m v2 2>/dev/null; git switch -q -c new",
+    "git rebase -q --root --exec true -i 2>/dev/null; git rebase --abort",
+    "git config user.name other; git remote add origin /nowhere",
+    "rm -rf .git",
+    "git gc -q && git reset -q --hard HEAD~1",
+    "git pack-refs --all && git branch -q -D side",
+    "rm -rf .git && git init -q -b other && git add -A",
+]
+SINCE = {
+    "nothing": [],
+    "status": [["status"]],
+    "gc": [["gc", "-q"]],
+    "pack-refs": [["pack-refs", "--all"]],
+    "add of nothing": [["add", "-u", "--", "nothing-there*"]],
+}
+
+
+@pytest.mark.parametrize("command", DESTRUCTIVE)
+@pytest.mark.parametrize("is_exact", [False, True], ids=["rewind", "exact"])
+def test_what_destroys_comes_back(
+    agent: AttachedAgent, repository: Path, command: str, is_exact: bool
+) -> None:
+    known, before = seen_by_git(repository), files(repository)
+    agent.prompt()
+    agent.run(command)
+    rewind(agent, is_exact=is_exact)
+    assert files(repository) == before
+    assert seen_by_git(repository) == known
+    if not is_exact:
+        assert rewind(agent).undone.changed == [], "it is back"
+
+
+@pytest.mark.parametrize("since", SINCE)
+@pytest.mark.parametrize(
+    "command", [DESTRUCTIVE[0], DESTRUCTIVE[6], DESTRUCTIVE[9], DESTRUCTIVE[4]]
+)
+def test_what_git_writes_by_itself_is_no_change(
+    agent: AttachedAgent, repository: Path, command: str, since: str
+) -> None:
+    """Between the call and the rewind, and between that and its undo."""
+    known, before = seen_by_git(repository), files(repository)
+    agent.prompt()
+    agent.run(command)
+    after = files(repository)
+    for arguments in SINCE[since]:
+        subprocess.run(["git", "-C", repository, *IDENTITY, *arguments], capture_output=True)
+    left = seen_by_git(repository)
+    plan = rewind(agent)
+    assert (plan.undone.conflicts, plan.undone.kept) == ({}, {})
+    assert (seen_by_git(repository), files(repository)) == (known, before)
+    for arguments in SINCE[since]:
+        subprocess.run(["git", "-C", repository, *IDENTITY, *arguments], capture_output=True)
+    take_back_last(agent.store, repository)
+    assert files(repository) == after
+    assert seen_by_git(repository) == left
+
+
+def test_a_gc_is_no_change(agent: AttachedAgent, repository: Path) -> None:
+    agent.prompt()
+    agent.run("git gc -q; git status")
+    assert rewind(agent).undone.changed == []
+    agent.run("git gc -q --prune=now; echo x >> a")
+    plan = rewind(agent)
+    assert [change.path for change in plan.undone.changed] == [b"a"]
+
+
+def test_a_commit_of_a_person_since_stays(agent: AttachedAgent, repository: Path) -> None:
+    agent.prompt()
+    agent.run(f"echo x >> b; {COMMIT} -am agent")
+    git(repository, "add", "untracked")
+    git(repository, "commit", "-qm", "mine")
+    known = seen_by_git(repository)
+    plan = rewind(agent)
+    assert plan.undone.conflicts == {b".git": "its repository has changed since"}
+    assert seen_by_git(repository)[:3] == known[:3]
+    assert (repository / "b").read_text() == "second\n"
+
+
+def test_another_branch_of_a_person_since_stays(agent: AttachedAgent, repository: Path) -> None:
+    known = seen_by_git(repository)
+    agent.prompt()
+    agent.run(f"echo x >> b; {COMMIT} -am agent")
+    git(repository, "branch", "mine", "HEAD~1")
+    plan = rewind(agent)
+    assert plan.undone.conflicts == {}
+    mine = git(repository, "for-each-ref", "refs/heads/mine")
+    assert git(repository, "for-each-ref").replace(mine, "") == known[0]
+    assert mine
+
+
+def test_what_another_work_tree_has_is_its_own(
+    agent: AttachedAgent, repository: Path, tmp_path: Path
+) -> None:
+    """It is made while a call of the agent runs."""
+    agent.prompt()
+    agent.run(
+        f"git worktree add -q -b theirs {tmp_path}/theirs side; echo x >> b; {COMMIT} -am agent"
+    )
+    rewind(agent)
+    assert git(tmp_path / "theirs", "status", "--porcelain") == ""
+    assert git(tmp_path / "theirs", "log", "--format=%s").split() == ["first"]
+    assert git(repository, "log", "--format=%s").split() == ["second", "first"]
+    git(repository, "fsck", "--strict")
+
+
+def test_it_is_said_in_words(agent: AttachedAgent, repository: Path) -> None:
+    old = git(repository, "rev-parse", "--short=7", "HEAD").strip()
+    agent.prompt()
+    agent.run(f"echo x >> b; {COMMIT} -am agent; git checkout -q -b new")
+    new = git(repository, "rev-parse", "--short=7", "HEAD").strip()
+    undone = rewind(agent).undone
+    assert undone.repositories == {
+        b".git": ["HEAD new → main", f"main {new} → {old}", f"new {new} → none", "index"]
+    }
+    assert [change.path for change in undone.changed_files] == [b"b"]
+
+
+def test_a_nested_repository(agent: AttachedAgent, project: Path) -> None:
+    nested = project / "nested"
+    nested.mkdir()
+    git(nested, "init", "-q")
+    (nested / "f").write_text("1")
+    git(nested, "add", "-A")
+    git(nested, "commit", "-qm", "1")
+    known, before = seen_by_git(nested), contents(project).keys()
+    agent.prompt()
+    agent.run(f"cd nested; echo 2 > f; {COMMIT} -am 2")
+    rewind(agent)
+    assert seen_by_git(nested) == known
+    assert before <= contents(project).keys()
