@@ -236,6 +236,7 @@ class ReactTurn(TypedDict):
     reportedAt: NotRequired[int]
     callId: NotRequired[str]
     isLate: NotRequired[bool]
+    isTorn: NotRequired[bool]
 
 
 RoleSchema: TypeAlias = dict[str, Any]

@@ -15,6 +15,7 @@ from typing import Any
 
 from casfs.attach import settings, spool
 from casfs.attach.agents import AGENTS, OutsideAgent
+from casfs.directories.identity import Identity
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.system import locks
 from casfs.system.clock import now_ms
@@ -30,7 +31,8 @@ WORKTREE_TIMEOUT_S = 600  # the first one of a project records all of it
 class Attachment:
     """`directory`: the project, None for all of a user; `file`: the settings that were changed;
     `emptied`: as of `settings.with_hooks`; `created`: the file and the folders above it that
-    were not there, the innermost first; `attached_ms`: since 1970 UTC."""
+    were not there, the innermost first; `attached_ms`: since 1970 UTC; `identity`: of the project's
+    directory, by which it is known after a move, empty where there is none."""
 
     agent: str
     directory: str | None
@@ -38,6 +40,18 @@ class Attachment:
     emptied: Mapping[str, str] = field(default_factory=dict)
     created: tuple[str, ...] = ()
     attached_ms: int = 0
+    identity: str = ""
+
+    def moved(self, project: Path) -> Attachment:
+        """Returns what it is once its project is at another path."""
+        assert self.directory is not None
+        old = Path(self.directory)
+
+        def at(path: str) -> str:
+            return str(project / Path(path).relative_to(old))
+
+        created = tuple(at(path) for path in self.created)
+        return replace(self, directory=str(project), file=at(self.file), created=created)
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,10 @@ def plan(
     except Invalid as error:
         raise Invalid(f"{file} {error}; it stays as it is") from None
     directory = None if project is None else str(project)
-    attachment = Attachment(agent.name, directory, str(file), emptied, tuple(created), now_ms())
+    identity = "" if project is None else str(Identity.at(project))
+    attachment = Attachment(
+        agent.name, directory, str(file), emptied, tuple(created), now_ms(), identity
+    )
     for earlier in load(root).attached:
         # Whose hooks are there still: what was there before them counts.
         if earlier.file == attachment.file and marker(root) in (before or ""):
@@ -189,6 +206,36 @@ def attach(root: Path, change: SettingsChange, env: Mapping[str, str]) -> None:
         _write(file, change.after)
 
 
+def follow(root: Path, project: Path) -> list[Attachment]:
+    """Notes that a project is at this path now, where what is attached knows it at another one;
+    returns what was, as it was before. Raises Failed."""
+    moved: list[Attachment] = []
+    if not (root / FILE).exists():
+        return moved
+    identity = Identity.at(project)
+    with _changing(root) as attachments:
+        attached = []
+        for attachment in attachments.attached:
+            known = Identity.parse(attachment.identity) if attachment.identity else None
+            is_elsewhere = attachment.directory not in (None, str(project))
+            if is_elsewhere and known is not None and known.is_same(identity):
+                moved.append(attachment)
+                attachment = attachment.moved(project)
+            attached.append(attachment)
+        if moved:
+            _save(root, Attachments(tuple(attached), attachments.paused))
+    return moved
+
+
+def gone(root: Path) -> list[Attachment]:
+    """Returns what is attached in projects that are not there any more, or were moved."""
+    return [
+        attachment
+        for attachment in load(root).attached
+        if attachment.directory is not None and not Path(attachment.directory).is_dir()
+    ]
+
+
 def detach(root: Path, agent: str, directory: str | None) -> Attachment:
     """Takes the hooks of an agent out of the settings of a project, or of the user. Raises
     NotFound, Refused, Failed."""
@@ -199,11 +246,21 @@ def detach(root: Path, agent: str, directory: str | None) -> Attachment:
             if (attachment.agent, attachment.directory) == (agent, directory):
                 break
         else:
-            where = "for all projects" if directory is None else f"in {directory}"
-            raise NotFound(f"{agent} is not attached {where}; see `casfs attach --list`")
+            attachment = _unrecorded(root, agent, directory)
         _take_out(root, attachment)
         remaining = [other for other in attachments.attached if other is not attachment]
         _save(root, Attachments(tuple(remaining), attachments.paused))
+    return attachment
+
+
+def _unrecorded(root: Path, agent: str, directory: str | None) -> Attachment:
+    """Returns what has our hooks though no record says so: a copy of a project. Raises NotFound."""
+    project = None if directory is None else Path(directory)
+    file = AGENTS[agent].settings(project, Path.home())
+    attachment = Attachment(agent, directory, str(file))
+    if not reported_events(root, attachment):
+        where = "for all projects" if directory is None else f"in {directory}"
+        raise NotFound(f"{agent} is not attached {where}; see `casfs attach --list`")
     return attachment
 
 

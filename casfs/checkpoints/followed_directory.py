@@ -32,6 +32,7 @@ from casfs.system.clock import now_ms
 from casfs.system.directory_events import Event, EventSource, Key
 from casfs.system.files import closing_fd
 from casfs.system.paths import open_directory, open_top, printable
+from casfs.trees.git import repository_state
 from casfs.trees.git.index import TrackedFiles
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
@@ -47,6 +48,8 @@ ABOVE = b".."  # the path of the directory that holds the followed one
 # What a snapshot reports by path of the directories that it lists, and of no others.
 CARRIED = ("private", "derived", "findings", "purged", "unreadable", "git_files")
 MAX_NOTED = 100_000  # changed names between two looks
+MAX_TORN_LOOKS = 5  # at a repository in which git writes meanwhile
+TORN_WAIT_S = 0.02  # before the second look; a multiple of it before each further one
 WRITE_CACHE_S = 5.0  # between two times that the rows of looks are written
 Observer = Callable[[bytes, Event], None]
 
@@ -65,12 +68,13 @@ ORDINARY = Extent()
 
 class Look(NamedTuple):
     """What a look saw. `new_bytes`: stored by it; `began_ms`: what changed later it may have
-    missed."""
+    missed; `is_torn`: a git repository in it never stood still while it was read."""
 
     state: RecordedState
     report: SnapshotReport
     new_bytes: int
     began_ms: int
+    is_torn: bool = False
 
 
 class FollowedDirectory:
@@ -121,6 +125,8 @@ class FollowedDirectory:
         self.seen = SnapshotReport()
         self._listed: set[bytes] = set()
         self._is_full = False
+        self._was_torn = False
+        self._is_last_try = False
         self._forget_directories()
         self.mark_everything()
 
@@ -231,6 +237,7 @@ class FollowedDirectory:
         the directory may change again, and again where it had to be read once more. Raises
         CasfsError, OSError."""
         was_stale = False
+        tries_left = MAX_TORN_LOOKS
         while True:
             began_ms = now_ms()
             # Read each time: settings, `.casfsignore`, stores and mounts below may be others.
@@ -244,6 +251,7 @@ class FollowedDirectory:
                     self.mark_everything()
                 if b"" in self._changes.below:
                     self._start_over(fd)
+                self._is_last_try = tries_left == 0
                 if self._changes:
                     new_bytes = self._look_at_changes(fd, report, base, all_read)
             except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
@@ -259,8 +267,14 @@ class FollowedDirectory:
             finally:
                 os.close(fd)
             # The look itself may have seen that the events do not suffice (`_note_link`).
-            if b"" not in self._changes.below:
-                return Look(self._state, report, new_bytes, began_ms)
+            if b"" in self._changes.below:
+                continue
+            if not self._was_torn or tries_left == 0:
+                return Look(self._state, report, new_bytes, began_ms, is_torn=self._was_torn)
+            # A commit takes a moment: half of it would be a repository that git calls damaged.
+            tries_left -= 1
+            time.sleep((MAX_TORN_LOOKS - tries_left) * TORN_WAIT_S)
+            self.drain()
 
     def _is_stored(self) -> bool:
         """Returns whether the state of the last look is stored still: perhaps no head has kept it,
@@ -355,9 +369,13 @@ class FollowedDirectory:
         self._changes = Changes()
         self._noted = 0
 
+        self._was_torn = False
+
         def notify_read() -> None:
-            # Else all of it is read once more (`_note_link`).
-            if b"" not in self._changes.below:
+            self.drain()  # what has changed while it was read
+            self._was_torn = any(map(repository_state.is_kept_by_git, self._changes.paths()))
+            # Else all of it is read once more (`_note_link`), or what git has written meanwhile.
+            if b"" not in self._changes.below and (not self._was_torn or self._is_last_try):
                 # Git's index, too: an agent that goes on may have it track what is private.
                 for candidates in (report, self.seen):
                     for path in (*candidates.private, *candidates.findings):

@@ -105,8 +105,8 @@ def detach(agent: str, project: str | None, user: bool) -> None:
     casfs detach claude
     casfs detach claude --user
     """
-    directory = _project(agents.AGENTS[agent], project, user)
     root = store_root()
+    directory = _project(agents.AGENTS[agent], project, user)
     done = attachments.detach(root, agent, None if directory is None else str(directory))
     if agent == agents.CODEX.name:
         _forget_trust(root)
@@ -193,10 +193,20 @@ def _project(agent: OutsideAgent, project: str | None, user: bool) -> Path | Non
     if user or (project is None and agent.project_file is None):
         return None
     if project is None:
-        return project_of(Path.cwd())
+        return _followed(project_of(Path.cwd()))
     directory = Path(os.path.realpath(project))
-    if not directory.is_dir():
+    # What is attached in a project that is gone must be named to be detached.
+    is_gone = any(item.directory == str(directory) for item in attachments.gone(store_root()))
+    if not directory.is_dir() and not is_gone:
         raise NotFound(f"{project} is not a directory")
+    return _followed(directory)
+
+
+def _followed(directory: Path) -> Path:
+    """Returns a project; where it was moved, what is attached there moves with it."""
+    if directory.is_dir():
+        for attachment in attachments.follow(store_root(), directory):
+            warn(f"{attachment.agent}: {attachment.directory} is at {directory} now")
     return directory
 
 

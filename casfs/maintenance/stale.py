@@ -1,5 +1,5 @@
-"""What a store's mounts, workspaces and worktrees need from a person: what is stale, and what mends
-it. Nothing is changed."""
+"""What a store's mounts, workspaces, worktrees and attached agents need from a person: what is
+stale, and what mends it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from casfs.attach import attachments
 from casfs.store.store import Store
 from casfs.system import store_mounts
 from casfs.workspaces import lifecycle, registry
@@ -20,7 +21,8 @@ from casfs.worktrees.worktree import Worktree
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """`kind`: mount, workspace, worktree or git; `remedy`: what to do, as a person types it."""
+    """`kind`: mount, workspace, worktree, git or attach; `remedy`: what to do, as a person types
+    it."""
 
     kind: str
     path: Path
@@ -30,7 +32,8 @@ class Stale:
 
 def listing(store: Store) -> Iterator[Stale]:
     """Yields what is stale in a store: dead mounts, workspaces and worktrees that are not mounted,
-    or that git does not know, and what git has of forgotten ones."""
+    or that git does not know, what git has of forgotten ones, and agents that are attached in
+    projects that are gone."""
     for point in store_mounts.mounted(store.root):
         if _is_dead(point):
             yield Stale("mount", point, "nothing serves it", f"casfs umount {_quoted(point)}")
@@ -40,6 +43,12 @@ def listing(store: Store) -> Iterator[Stale]:
         else:
             yield from _of_workspace(workspace)
     yield from _of_git(store, worktree.listing(store))
+    for attachment in attachments.gone(store.root):
+        project = Path(attachment.directory or "")
+        agent = attachment.agent
+        problem = f"{agent} is attached there, and it is gone; if it was moved, attach it there"
+        remedy = f"casfs detach {agent} --project {_quoted(project)}"
+        yield Stale("attach", project, problem, remedy)
 
 
 def _is_dead(point: Path) -> bool:

@@ -35,6 +35,7 @@ GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
 MOVED = "it holds what was elsewhere, and cannot come back there"
 IGNORED = ".casfsignore leaves it out"
+TORN = "git wrote in it while it was looked at"
 UNSEEN = "ambiguous: the daemon was not there when the call began"
 
 
@@ -180,7 +181,8 @@ class _Undoing:
         if not repository.is_changed_by(call):
             return
         reasons = filter(None, (_foreign_reason(call, path) for path in changed))
-        if (reason := next(reasons, None)) is not None:
+        reason = TORN if call.is_torn else next(reasons, None)
+        if reason is not None:
             self.kept.setdefault(top, reason)
             return
         repository.undo(call)

@@ -28,9 +28,10 @@ class CallRecord:
     at; `foreign`: printable paths that changed meanwhile and are not known to be its changes, with
     the reason; `paths`: that an edit tool names, relative to the directory, None for any;
     `is_unseen`: none of its changes is known to be its, but of these; `is_late`: it had begun when
-    the directory before it was looked at; `is_lost`: its trees are not kept any more;
-    `began_ms`: when it was reported to begin, `reported_ms` to end; `members`: the numbers of the
-    calls that it stands for, where it is a group (`grouped`)."""
+    the directory before it was looked at; `is_torn`: a git repository never stood still when the
+    directory was looked at; `is_lost`: its trees are not kept any more; `began_ms`: when it was
+    reported to begin, `reported_ms` to end; `members`: the numbers of the calls that it stands for,
+    where it is a group (`grouped`)."""
 
     step: int
     number: int
@@ -45,6 +46,7 @@ class CallRecord:
     paths: tuple[str, ...] | None = None
     is_unseen: bool = False
     is_late: bool = False
+    is_torn: bool = False
     is_lost: bool = False
     began_ms: int = 0
     members: tuple[int, ...] = ()
@@ -133,12 +135,13 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
     after = recorded_state.of_turn(store, hash)
     before = None
     began_ms = turn.get("reportedAt", 0)
-    is_begun_late = False
+    is_begun_late = is_begun_torn = False
     if (begun := turn.get("begun")) is not None:
         before = recorded_state.of_turn(store, begun)
         begun_turn = store.node(begun, "react-turn").payload
         began_ms = begun_turn.get("reportedAt", 0)
-        is_begun_late = begun_turn.get("isLate", False)
+        is_begun_late = "isLate" in begun_turn
+        is_begun_torn = "isTorn" in begun_turn
     elif not call.get("isUnseen", False):
         # Its end was never reported: it runs, or its agent has refused it. What a turn has without
         # the beginning of its call (`isUnseen`) is the directory after it.
@@ -162,7 +165,8 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
         foreign=foreign,
         paths=paths,
         is_unseen=call.get("isUnseen", False),
-        is_late=turn.get("isLate", False) or is_begun_late,
+        is_late="isLate" in turn or is_begun_late,
+        is_torn="isTorn" in turn or is_begun_torn,
         began_ms=began_ms,
         is_lost=not revisions.have_trees(store, [hash]),
     )
@@ -233,6 +237,7 @@ def _as_one(group: Sequence[CallRecord]) -> CallRecord:
         paths=tuple(path for paths in naming for path in paths),
         is_unseen=any(call.is_unseen for call in group),
         is_late=any(call.is_late for call in group),
+        is_torn=any(call.is_torn for call in group),
         is_lost=any(call.is_lost for call in group),
         members=tuple(sorted(call.number for call in group)),
     )

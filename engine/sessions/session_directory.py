@@ -94,6 +94,7 @@ class SessionDirectory:
         self._followed = FollowedDirectory(store, path, extent=extent, observe=self._note_writer)
         self.fd = self._followed.fd
         self._state: RecordedState | None = None
+        self._is_torn = False
         self._open: list[OpenCall] = []
         # By the process of an agent: when that started, and its session.
         self._agents: dict[int, tuple[int | None, str]] = {}
@@ -134,6 +135,7 @@ class SessionDirectory:
                 self._open = [call for call in self._open if call not in over]
                 interrupted = tuple(InterruptedCall(call.id, _reasons(call)) for call in over)
                 boundary = replace(boundary, interrupted=interrupted)
+            boundary = replace(boundary, is_torn=self._is_torn)
             # Who has written while the state was stored, as long as they live.
             self._followed.drain()
             return boundary
@@ -210,7 +212,9 @@ class SessionDirectory:
 
         self._followed.drain()
         before = self._state
-        self._state = self._followed.look(before, note_read).state
+        look = self._followed.look(before, note_read)
+        self._state = look.state
+        self._is_torn = look.is_torn
         if not read_ms:
             note_read()  # nothing has changed
         # Read again, since gc had deleted what the first reading relied on: after `let_go`.

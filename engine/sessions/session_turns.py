@@ -108,6 +108,8 @@ def turn_fields(event: SessionEvent, boundary: Boundary) -> dict[str, Any]:
         payload |= {"workspace": boundary.state.tree, **boundary.state.fields}
     if boundary.is_late:
         payload["isLate"] = True
+    if boundary.is_torn:
+        payload["isTorn"] = True
     return payload
 
 

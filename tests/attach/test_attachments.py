@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,34 @@ def test_a_project_without_settings(root: Path, project: Path) -> None:
     detach(root, project)
     assert list(project.iterdir()) == []
     assert attachments.load(root).attached == ()
+
+
+def test_a_project_that_was_moved(root: Path, project: Path) -> None:
+    attach(root, project)
+    moved = project.with_name("moved")
+    project.rename(moved)
+    (gone,) = attachments.gone(root)
+    assert gone.directory == str(project)
+    assert attachments.follow(root, moved) == [gone]
+    assert attachments.gone(root) == []
+    assert attachments.follow(root, moved) == []
+    with pytest.raises(Conflict, match="already"):
+        attach(root, moved)
+    detach(root, moved)
+    assert list(moved.iterdir()) == []
+    assert attachments.load(root).attached == ()
+
+
+def test_a_copy_of_a_project(root: Path, project: Path) -> None:
+    attach(root, project)
+    copy = project.with_name("copy")
+    shutil.copytree(project, copy)
+    assert attachments.follow(root, copy) == []
+    detach(root, copy)
+    assert "hooks" not in json.loads((copy / ".claude/settings.local.json").read_text())
+    with pytest.raises(NotFound):
+        detach(root, copy)
+    assert len(attachments.load(root).attached) == 1
 
 
 def test_of_a_user(root: Path) -> None:

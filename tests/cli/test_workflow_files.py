@@ -143,7 +143,7 @@ def test_a_foreign_one_does_not_shadow_a_profile(cli: Cli, tmp_path: Path) -> No
     (tmp_path / "work").mkdir()
     with daemon(cli.root):
         done = cli("run", "mender", "Do it", tmp_path / "work", "--no-apply")
-    assert "\nmended\n" in done.text
+    assert "mended\n" in done.text
 
 
 def test_faults_of_agents_in_yaml_have_their_line(cli: Cli, tmp_path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from casfs.digest import TreeHash
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import FilePlan
 from casfs.sessions.session_steps import Point
 from tests.support.attached_agent import AttachedAgent, contents
-from tests.support.restores import take_back_last
+from tests.support.restores import restore_tree, take_back_last
 
 IDENTITY = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "gc.auto=0"]
 COMMIT = "git -c user.name=x -c user.email=x@y commit -q"
@@ -209,3 +211,34 @@ def test_a_nested_repository(agent: AttachedAgent, project: Path) -> None:
     rewind(agent)
     assert seen_by_git(nested) == known
     assert before <= contents(project).keys()
+
+
+def test_a_repository_in_which_git_writes_while_it_is_looked_at(
+    agent: AttachedAgent, repository: Path
+) -> None:
+    """A look takes time, and no hook waits for it: half of a commit is a damaged repository."""
+    agent.prompt()
+    known = seen_by_git(repository)
+    script = f"for n in $(seq 60); do {COMMIT} --allow-empty -m $n; done"
+    busy = subprocess.Popen(["sh", "-c", script], cwd=repository)
+    try:
+        for _ in range(6):
+            agent.run("true")
+    finally:
+        busy.wait()
+    agent.run("true")
+    for step in agent.steps():
+        for call in step.calls:
+            for state in (call.before, call.after):
+                assert state is not None
+                if not call.is_torn:
+                    is_sound(agent, state.full)
+    assert known != seen_by_git(repository)
+
+
+def is_sound(agent: AttachedAgent, root: TreeHash) -> None:
+    """Writes a recorded repository elsewhere, and has git look at it."""
+    with tempfile.TemporaryDirectory() as folder:
+        restore_tree(agent.store, root, Path(folder) / "again")
+        git(Path(folder) / "again", "fsck", "--strict")
+        git(Path(folder) / "again", "log", "--oneline")

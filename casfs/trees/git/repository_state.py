@@ -106,6 +106,16 @@ def is_inside(path: bytes) -> bool:
     return repository_of(path) not in (None, path)
 
 
+def is_kept_by_git(path: bytes) -> bool:
+    """Whether a path is of what a repository consists of: of its objects, too, which git writes
+    before what names them."""
+    top = repository_of(path)
+    if top is None or path == top:
+        return False
+    name = path[len(top) + 1 :]
+    return not TRACES.match(name) and not name.startswith(OTHER_WORK_TREES + b"/")
+
+
 def state_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]:
     """Returns the files in which the repository at a path of a tree keeps its state, by path."""
     top = tree.find(store, root, path)

@@ -34,6 +34,12 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self.names or self.below)
 
+    def paths(self) -> Iterator[bytes]:
+        """Yields the entries that changed, without a slash before them."""
+        for directory, names in self.names.items():
+            for name in names:
+                yield (directory + b"/" + name)[1:]
+
 
 class IncrementalSnapshot(Snapshot):
     """Its stat cache is that of the last snapshot. `gone`: the directories that are not there any
