@@ -14,13 +14,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from casfs.digest import TreeHash
+from casfs.digest import TreeDigest, TreeHash
 from casfs.sessions.session_steps import CallRecord
-from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.nodes import directory
+from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store.store import Store
-from casfs.trees import tree
+from casfs.store.write_batch import Batch
+from casfs.trees import edit, tree
+from casfs.trees.diff.merge import is_same
 from casfs.trees.git import repository_state
-from casfs.trees.git.repository_state import INDEX, PACKED_REFS, STASH_LOG, RepositoryState
+from casfs.trees.git.repository_state import (
+    BRANCHES,
+    HEAD,
+    INDEX,
+    PACKED_REFS,
+    STASH_LOG,
+    RepositoryState,
+)
 
 Edits = dict[bytes, Entry | None]
 Value = TypeVar("Value")
@@ -33,10 +43,12 @@ class UndoneRepository:
         self._store = store
         self._current = current
         self._path = path
+        self._objects = path + b"/" + repository_state.OBJECTS + b"/"
         self._present = repository_state.read(store, current, path)
         self._goal = self._present
         self._source: TreeHash | None = None  # has what the goal names
         self._states: dict[TreeHash, RepositoryState | None] = {current: self._present}
+        self._files: Edits | None = None  # what becomes of each, where that is known byte by byte
         self.has_gone_on = False
 
     def _state_in(self, root: TreeHash) -> RepositoryState | None:
@@ -66,6 +78,25 @@ class UndoneRepository:
         if not self.has_gone_on:
             self._goal = goal
             self._source = call.before.full
+
+    def undo_interrupted(self, call: CallRecord) -> None:
+        """Takes back what was killed while it wrote into the repository, where each file is as it
+        was before or as it was to be: git need not see a repository there."""
+        assert call.before is not None
+        assert call.after is not None
+        files: Edits = {}
+        for change in tree.changes(self._store, call.before.full, call.after.full):
+            if change.path.startswith(self._path + b"/"):
+                present = tree.find(self._store, self._current, change.path)
+                sides = [_leaf(change.old), _leaf(change.new)]
+                if not any(is_same(_leaf(present), side) for side in sides):
+                    return
+                is_object = change.path.startswith(self._objects)
+                if sides[0] is not None or not is_object:
+                    files[change.path] = sides[0]
+        self._files = files
+        self._goal = self._state_in(call.before.full)
+        self.has_gone_on = False
 
     def is_changed_by(self, call: CallRecord) -> bool:
         """Whether a call has changed the repository, as git sees it."""
@@ -119,6 +150,12 @@ class UndoneRepository:
 
     def edits(self) -> Edits:
         """Returns the paths that are to change in the directory."""
+        if self._files is not None:
+            return {
+                path: entry
+                for path, entry in self._files.items()
+                if not is_same(entry, _leaf(tree.find(self._store, self._current, path)))
+            }
         if _identity(self._present) == _identity(self._goal):
             return {}
         if self._goal is None or self._present is None:
@@ -195,16 +232,39 @@ class UndoneRepository:
         )
         if has_all:
             return {}
-        folder = self._path + b"/" + repository_state.OBJECTS + b"/"
         return {
             path: entry
             for path, entry in self._leaves(self._source)
-            if path.startswith(folder) and tree.find(self._store, self._current, path) is None
+            if path.startswith(self._objects)
+            and tree.find(self._store, self._current, path) is None
         }
+
+
+def with_refs(
+    store: Store, batch: Batch, root: TreeDigest, repositories: Iterable[bytes]
+) -> TreeDigest:
+    """Returns the tree with the directory of refs in each of these repositories that it has. Where
+    all refs are packed it is empty, and without it git sees no repository."""
+    missing: Edits = {}
+    for path in repositories:
+        has_head = tree.find(store, root.hash, path + b"/" + HEAD) is not None
+        if has_head and tree.find(store, root.hash, path + b"/refs") is None:
+            empty = batch.put_directory(directory.encode([]))
+            missing[path + b"/" + BRANCHES.rstrip(b"/")] = Subdirectory(b"heads", empty)
+    if not missing:
+        return root
+    batch.commit()
+    completed = edit.with_entries(store, batch, root=root.hash, changes=missing)
+    batch.commit()
+    return completed
 
 
 def _identity(state: RepositoryState | None) -> object:
     return None if state is None else state.identity
+
+
+def _leaf(entry: Entry | None) -> File | Symlink | None:
+    return None if isinstance(entry, Subdirectory) else entry
 
 
 def _without_held(

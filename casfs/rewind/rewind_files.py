@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.digest import hash_bytes
+from casfs.digest import TreeDigest, hash_bytes
 from casfs.directories.operations import PERSON, Intent, Verb
 from casfs.errors import Conflict, NotFound
-from casfs.rewind.repositories import UndoneRepository
+from casfs.rewind.repositories import UndoneRepository, with_refs
 from casfs.rewind.undo_calls import IGNORED, Undone, undo_calls
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import CallRecord, Point, StepRecord
@@ -171,6 +171,11 @@ def _exact(store: Store, current: RecordedState, state: RecordedState) -> Undone
             undone.repositories[top] = repository.words
     if left:
         undone.state = recorded_state.with_entries(store, state, left)
+        with store.local_writes().batch() as batch:
+            root = TreeDigest(undone.state.full, 0)
+            full = with_refs(store, batch, root, repositories).hash
+        if full != undone.state.full:
+            undone.state = undone.state._replace(local=full)
     undone.changed.sort(key=lambda change: change.path)
     return undone
 

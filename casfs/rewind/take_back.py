@@ -18,6 +18,7 @@ from casfs.errors import NotFound
 from casfs.rewind.undo_calls import Undone, undo_calls
 from casfs.sessions.session_steps import CallRecord
 from casfs.store.store import Store
+from casfs.system.files import os_errors
 from casfs.trees import tree
 from casfs.trees.git.repository_state import repository_of
 from casfs.trees.recorded_state import RecordedState
@@ -64,10 +65,12 @@ def do(store: Store, planned: Reversal, actor: str) -> RestoreResult | None:
     elif reversal.undone.conflicts:
         return None  # it can be taken back once these files are out of the way
     operations.mark(store, operation, is_taken_back=not planned.is_again)
-    bases = operation.bases
-    if bases:
-        values = bases["after" if planned.is_again else "before"]
-        Target(store, planned.directory).reset_base(values)
+    target = Target(store, planned.directory)
+    if operation.bases:
+        target.reset_base(operation.bases["after" if planned.is_again else "before"])
+    if not operation.is_done:
+        with os_errors(f"cannot delete what is left of operation {operation.number}"):
+            target.delete_temporary([operation.before.tree, operation.after.tree])
     return done
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from casfs.digest import TreeDigest, TreeHash
-from casfs.rewind.repositories import UndoneRepository
+from casfs.rewind.repositories import UndoneRepository, with_refs
 from casfs.sessions.session_steps import CallRecord
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
@@ -96,6 +96,8 @@ def _with_edits(
         batch.commit()
         if origin is not None:
             full = _with_empty_directories(store, batch, full, edits, origin)
+        repositories = {top for path in edits if (top := repository_of(path)) is not None}
+        full = with_refs(store, batch, full, repositories)
         times = None
         if like is not None:
             times = dated.times_for(store, batch, tree=full.hash, source=like.whole)
@@ -186,6 +188,8 @@ class _Undoing:
             self.kept.setdefault(top, reason)
             return
         repository.undo(call)
+        if repository.has_gone_on and not self._looks:
+            repository.undo_interrupted(call)
         if repository.has_gone_on:
             self.conflicts[top] = REPOSITORY
 

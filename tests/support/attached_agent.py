@@ -127,6 +127,10 @@ class AttachedAgent:
         )
         return next(ours)
 
+    @property
+    def has_session(self) -> bool:
+        return self._step > 0
+
     def steps(self) -> list[StepRecord]:
         return session_steps.load(self.store, self.thread)
 

@@ -171,7 +171,12 @@ class _Restore:
         base = self._options.base
         # Single paths need no old tree: what is there of them is compared with the new one alone.
         is_whole = not self._options.paths
-        contents.olds = self._target.possible_trees(base, is_needed=is_whole)
+        if base is not None and self._options.keeps_base:
+            # All that is to be changed is in `base`. What a killed restore was about to write is
+            # not: where it is there, it is looked at and stays.
+            contents.olds = [base]
+        else:
+            contents.olds = self._target.possible_trees(base, is_needed=is_whole)
         contents.tracked = self._snapshot_tracked()
         contents.current = contents.tracked
 
@@ -283,7 +288,8 @@ class _Restore:
         # All untracked entries are deleted, or, by force, those in blocked directories. Else local
         # changes alone are overwritten, and untracked entries stay.
         if self._options.delete_untracked:
-            current = whole.full
+            # It may have what the tree's own look left out, where another look recorded that.
+            current = self._without_unseen(whole.full)
             paths = (exclusion.path for exclusion in report.excluded)
             self.result.excluded = sorted({*contents.unseen, *paths})
         elif blocked:

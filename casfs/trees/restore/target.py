@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,18 @@ from typing import Any
 from casfs.digest import TreeHash
 from casfs.errors import Conflict, NotFound, Refused
 from casfs.store.store import Store
-from casfs.system import mounts, rmtree
+from casfs.system import locks, mounts, rmtree
 from casfs.system.files import closing_fd, os_errors
-from casfs.system.paths import DIR_FLAGS, OpenedDirectory, printable, real_path
+from casfs.system.paths import (
+    DIR_FLAGS,
+    OpenedDirectory,
+    open_directory,
+    printable,
+    real_path,
+)
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore import host_entries
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
 SHOWN_PATHS = 5  # of those in a message
@@ -90,6 +98,20 @@ class Target:
         # An open directory is never replaced, so it has none; its path could lead elsewhere by now.
         if self._opened is None:
             rmtree.delete(self.path.parent / self.staging)
+
+    def delete_temporary(self, roots: Collection[TreeHash]) -> None:
+        """Delete the temporary entries that a killed incremental restore between these trees left
+        in their directories. Raises Conflict where another restore writes there; OSError."""
+        folders = {b""}
+        for root in roots:
+            folders.update(path.rpartition(b"/")[0] for path, _ in tree.walk(self._store, root))
+        top = self.open()
+        with closing_fd(top), locks.held(self._store.root, self.lock, self.refuse_to_wait):
+            for folder in folders:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    inner = open_directory(top, filter(None, folder.split(b"/")))
+                    with closing_fd(inner):
+                        host_entries.discard(inner, self.staging.encode())
 
     def _current_state(self) -> RestoreState | None:
         """Returns the restore state of the directory that is there now."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import NamedTuple
 
 from casfs.system.files import closing_fd
@@ -44,7 +44,7 @@ class Surroundings(NamedTuple):
 
     root: int
     fd: int
-    names: Container[bytes]
+    names: Collection[bytes]
     inside: bool = False
 
 

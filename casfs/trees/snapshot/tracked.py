@@ -73,6 +73,11 @@ class TrackedPaths(IgnoreRules):
     ) -> Verdict | None:
         if self._unseen is None or self._seen is None or self._seen._has(path, name):
             return None
+        if directory and surroundings is not None:
+            # By what lay beside it when the tree was made: `package.json` may be gone by now.
+            above = self._seen._entries(path[: -len(name) - 1])
+            names = {*surroundings.names}.union(*above)
+            surroundings = surroundings._replace(names=names)
         for rules in self._unseen.rules:
             verdict = rules.verdict(path, name, directory=directory, surroundings=surroundings)
             if verdict is not None and not verdict.is_local:

@@ -1,0 +1,635 @@
+"""Random sequences of what a person, two agents and commands do in one directory, against a model
+that is a plain copy of the directory before and after each operation (`cp -a`).
+
+    python -m tests.harness.taken_back --sequences 2000 --seed 1
+
+A person edits, renames, deletes, commits, stashes, looks with git, has git pack; two agents call
+tools, alone, at once, interrupted, with a person's edits meanwhile; commands record, restore (by
+every kind of checkpoint, by force, single paths), apply, rewind in each form, undo, redo, and are
+killed in the middle. After each command
+- each path is what three plain copies say: as before the operation where it is as after it, as it
+  is where it was changed since and cannot be merged (and then it is named), untouched otherwise,
+- no path differs that the command did not name,
+- what no checkpoint looks at (`.git`, `node_modules`) is as it was after a restore,
+- `git fsck` finds nothing, and git sees the repository that it saw then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.create import CreateOptions, create
+from casfs.directories import operations
+from casfs.directories.operations import PERSON, Intent, Operation, Verb
+from casfs.errors import CasfsError, NotFound, Refused
+from casfs.rewind import rewind_files, take_back
+from casfs.rewind.undo_calls import Undone
+from casfs.sessions.session_steps import Point
+from casfs.store.store import Store
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.apply import apply
+from casfs.trees.restore.incremental import IncrementalRestore
+from casfs.trees.restore.options import RestoreOptions
+from casfs.trees.restore.restore import restore
+from engine.sessions.session_directory import SessionDirectory
+from tests.support.attached_agent import AttachedAgent
+from tests.support.new_store import init_store
+
+LENGTH = 30
+NAMES = ("a.txt", "b.txt", "src/c.txt", "src/deep/d.txt", "e e.txt", "node_modules/x/i.js", ".env")
+IDENTITY = "-c user.name=x -c user.email=x@y -c gc.auto=0 -c core.hooksPath=/dev/null"
+GIT = f"git {IDENTITY}"
+KILLED_AT = ("_restore_entry", "_place", "directory", "rename")
+
+Entry = tuple[str, bytes]  # the kind with the x bit, and the content or target
+Files = Mapping[str, Entry]
+
+
+class Wrong(Exception):
+    """What a command did is not what the copies say."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A directory at a moment: its files without what is in `.git`, and what git sees."""
+
+    files: Files
+    git: tuple[str, ...] | None
+
+
+def look(directory: Path) -> Seen:
+    files: dict[str, Entry] = {}
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if name != ".git"]
+        top = Path(folder)
+        for name in [*names, *(name for name in folders if (top / name).is_symlink())]:
+            path = top / name
+            where = str(path.relative_to(directory))
+            if path.is_symlink():
+                files[where] = ("link", os.readlink(path).encode())
+            elif path.is_file():
+                files[where] = (f"file {path.stat().st_mode & 0o100:o}", path.read_bytes())
+        if not names and not folders and top != directory:
+            files[str(top.relative_to(directory))] = ("directory", b"")
+    return Seen(files, seen_by_git(directory))
+
+
+def seen_by_git(directory: Path) -> tuple[str, ...] | None:
+    """All that git knows of the repository, but how it keeps it; None where there is none."""
+    if not (directory / ".git/HEAD").exists():
+        return None
+    git(directory, "fsck", "--strict", "--no-dangling")
+    return (
+        git(directory, "for-each-ref", "--format=%(refname) %(objectname)"),
+        (directory / ".git/HEAD").read_text(),
+        git(directory, "ls-files", "--stage"),
+        git(directory, "stash", "list", "--format=%H"),
+    )
+
+
+def git(directory: Path, *arguments: str) -> str:
+    argv = ["git", *IDENTITY.split(), "-C", str(directory), *arguments]
+    ended = subprocess.run(argv, capture_output=True, text=True)
+    if ended.returncode != 0:
+        raise Wrong(f"git {' '.join(arguments)}: {ended.stdout} {ended.stderr}")
+    return ended.stdout
+
+
+class Shell:
+    """A process that lives on, as an agent does, and runs commands as its children."""
+
+    def __init__(self, directory: Path) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            ["sh"], cwd=directory, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def run(self, command: str) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"( {command} ) >/dev/null </dev/null\necho over\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "over\n"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Commands:
+    """Lines of a shell, as a person and an agent type them."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._count = 0
+
+    def line(self, who: str) -> str:
+        self._count += 1
+        return f"{who}{self._count}"
+
+    def any(self, who: str) -> str:
+        name = self._chance.choice(NAMES)
+        quoted = f"'{name}'"
+        line = self.line(who)
+        number = self._chance.randint(1, 9)
+        choices = [
+            (8, f"mkdir -p $(dirname {quoted}); echo {line} >> {quoted}"),
+            (6, f"sed -i '{number}s/.*/{line}/' {quoted}"),
+            (3, f"sed -i '{number}d' {quoted}"),
+            (2, f"rm -f {quoted}"),
+            (2, f"mv {quoted} moved-{line}.txt"),
+            (2, f"cp {quoted} copied-{line}.txt; chmod +x copied-{line}.txt"),
+            (1, f"ln -sf a.txt link-{number}"),
+            (1, f"rm -rf src; echo {line} > src"),
+            (1, f"rm -rf src; mkdir -p src/empty-{number}"),
+            (1, f"printf '\\0{line}' > binary"),
+            (3, f"{GIT} add -A && {GIT} commit -qm {line}"),
+            (1, f"{GIT} commit -qam {line}"),
+            (1, f"{GIT} stash -q -u"),
+            (1, f"{GIT} stash pop -q || {GIT} checkout -q -f ."),
+            (1, f"{GIT} checkout -q -f -B branch-{number}"),
+            (1, f"{GIT} branch -q -D branch-{number}"),
+            (1, f"{GIT} tag -f tag-{number}"),
+            (2, f"{GIT} status; {GIT} diff --stat"),
+            (1, f"{GIT} gc -q"),
+            (1, f"{GIT} pack-refs --all"),
+        ]
+        if who == "A":
+            choices += [
+                (2, f"{GIT} reset -q --hard HEAD~1"),
+                (2, f"{GIT} clean -qfdx -e .env"),
+                (1, f"{GIT} checkout -q -- ."),
+                (1, "rm -rf node_modules *.txt"),
+                (1, f"{GIT} commit -q --amend --allow-empty -m {line}"),
+            ]
+        weights = [weight for weight, _ in choices]
+        return self._chance.choices([command for _, command in choices], weights)[0]
+
+
+@dataclass
+class Operations:
+    """What was done by commands, in order. `before`, `after`: the directory around each."""
+
+    seen: dict[int, tuple[Seen, Seen]] = field(default_factory=dict)
+
+
+class Sequence:
+    """One directory with a store, two agents and a person."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.commands = Commands(self.chance)
+        self.directory = folder / "project"
+        self.store = init_store(folder / "store")
+        self.said: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.done = Operations()
+        self.calls: dict[tuple[int, str], tuple[Seen, Seen]] = {}
+        self.points: dict[tuple[int, str], Seen] = {}
+        self.begun: set[int] = set()  # agents that have a prompt
+
+    @contextmanager
+    def played(self) -> Iterator[None]:
+        self._make_project()
+        followed = SessionDirectory(self.store, self.directory, None)
+        self.shells = [Shell(self.directory) for _ in range(2)]
+        self.agents = [
+            AttachedAgent(
+                self.store,
+                self.directory,
+                followed,
+                session=f"session-{number}",
+                pid=shell.process.pid,
+            )
+            for number, shell in enumerate(self.shells)
+        ]
+        try:
+            yield
+        finally:
+            for shell in self.shells:
+                shell.end()
+            followed.close()
+            self.store.close()
+
+    def _make_project(self) -> None:
+        self.directory.mkdir()
+        for number, name in enumerate(NAMES):
+            path = self.directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = [f"{name} {line}" for line in range(4 + number * 3)]
+            path.write_text("".join(f"{line}\n" for line in lines))
+        (self.directory / ".env").write_text("API_SECRET=a-word-that-is-long\n")
+        (self.directory / ".gitignore").write_text("node_modules/\n.env\n")
+        (self.directory / "package.json").write_text("{}\n")
+        git(self.directory, "init", "-q", "-b", "main")
+        self._person(f"{GIT} add -A; {GIT} commit -qm first; {GIT} commit -q --allow-empty -m 2")
+
+    def run(self, length: int) -> None:
+        acts: list[tuple[int, Callable[[], None]]] = [
+            (8, self.person),
+            (10, self.call),
+            (2, self.calls_at_once),
+            (2, self.interrupted),
+            (2, self.record),
+            (3, self.restore),
+            (2, self.apply),
+            (3, self.rewind_last),
+            (3, self.rewind_to),
+            (1, self.rewind_exactly),
+            (4, self.undo),
+            (3, self.redo),
+            (1, self.undo_any),
+            (1, self.killed),
+        ]
+        self.record()
+        for _ in range(length):
+            act = self.chance.choices([act for _, act in acts], [weight for weight, _ in acts])[0]
+            self.said.append(act.__name__)
+            act()
+            self.counts[act.__name__] += 1
+
+    # -- a person and agents --------------------------------------------------------------
+
+    def person(self) -> None:
+        for _ in range(self.chance.randint(1, 3)):
+            self._person(self.commands.any("P"))
+
+    def _person(self, command: str) -> None:
+        self.said.append(f"  person: {command}")
+        subprocess.run(["sh", "-c", command], cwd=self.directory, capture_output=True)
+
+    def _agent(self) -> int:
+        number = self.chance.randrange(2)
+        if number not in self.begun or self.chance.random() < 0.2:
+            self.agents[number].prompt()
+            self.begun.add(number)
+        return number
+
+    def _act(self, number: int) -> None:
+        command = self.commands.any("A")
+        self.said.append(f"  agent {number}: {command}")
+        self.shells[number].run(command)
+
+    def call(self) -> None:
+        number = self._agent()
+
+        def act() -> None:
+            for _ in range(self.chance.randint(1, 2)):
+                self._act(number)
+            if self.chance.random() < 0.15:
+                self._person(self.commands.any("P"))
+
+        self.agents[number].call(act)
+
+    def calls_at_once(self) -> None:
+        number = self._agent()
+        other = number if self.chance.random() < 0.6 else 1 - number
+        if other not in self.begun:
+            self.agents[other].prompt()
+            self.begun.add(other)
+        ids = [self.commands.line("call"), self.commands.line("call")]
+        self.agents[number].begin(ids[0])
+        self._act(number)
+        self.agents[other].begin(ids[1])
+        self._act(self.chance.choice([number, other]))
+        self.agents[number].end(ids[0])
+        if self.chance.random() < 0.5:
+            self._act(other)
+        self.agents[other].end(ids[1])
+
+    def interrupted(self) -> None:
+        number = self._agent()
+        self.agents[number].begin(self.commands.line("call"))
+        self._act(number)
+        if self.chance.random() < 0.3:
+            self._person(self.commands.any("P"))
+        getattr(self.agents[number], self.chance.choice(["stop", "quit", "resume"]))()
+        self.begun.discard(number)
+
+    # -- commands -------------------------------------------------------------------------
+
+    def record(self) -> None:
+        options = self.chance.choice(
+            [CreateOptions()] * 4
+            + [CreateOptions(with_derived=True), CreateOptions(defaults=False)]
+        )
+        create(self.store, "work", self.directory, options=options)
+
+    def restore(self) -> None:
+        chosen = self.chance.choice(checkpoint.listing(self.store, "work"))
+        state = checkpoint.recorded(self.store, chosen)
+        paths: list[bytes] = []
+        if self.chance.random() < 0.2:
+            paths = [os.fsencode(self.chance.choice(NAMES[:5]))]
+        options = RestoreOptions(
+            force=self.chance.random() < 0.8,
+            delete_untracked=not paths and self.chance.random() < 0.2,
+            paths=paths,
+            leaves_out_failed=True,
+            operation=Intent(Verb.RESTORE, chosen.id),
+        )
+        before = look(self.directory)
+        try:
+            result = restore(self.store, state, self.directory, options)
+        except (Refused, NotFound) as error:
+            self._expect_untouched(before, str(error))
+            return
+        after = look(self.directory)
+        self._note(result.operation, before, after)
+        self._expect_only(before, after, result.operation)
+        for side in (before, after):
+            if side.git is None:
+                return
+        is_whole = any(name == ".git" for name in self._top_names(state))
+        if not is_whole:
+            if before.git != after.git:
+                raise Wrong("a restore changed a repository that its tree does not have")
+            gone = {
+                path
+                for path in before.files.keys() - after.files.keys()
+                if path.startswith("node_modules/")
+            }
+            if gone and "node_modules" not in self._top_names(state):
+                raise Wrong(f"a restore deleted {sorted(gone)}, which its tree never looked at")
+
+    def _top_names(self, state: RecordedState) -> set[str]:
+        from casfs.trees import tree
+
+        return {os.fsdecode(name) for name in tree.load(self.store, state.full)}
+
+    def apply(self) -> None:
+        """What changed between two checkpoints is brought to the directory."""
+        known = checkpoint.listing(self.store, "work")
+        sides = [self.chance.choice(known), self.chance.choice(known)]
+        old, new = (checkpoint.recorded(self.store, side) for side in sides)
+        before = look(self.directory)
+        try:
+            done = apply(self.store, old, new, self.directory, label="theirs")
+        except CasfsError as error:
+            self._expect_untouched(before, str(error))
+            return
+        after = look(self.directory)
+        self._note(done.operation, before, after)
+        self._expect_only(before, after, done.operation)
+        if before.git != after.git:
+            raise Wrong("an apply changed the repository")
+
+    def rewind_last(self) -> None:
+        number = self._of_begun()
+        if number is None:
+            return
+        steps = self.agents[number].steps()
+        try:
+            plan = rewind_files.plan_last(self.store, self.directory, steps)
+        except NotFound:
+            return
+        self._rewind(number, plan)
+
+    def rewind_to(self, *, is_exact: bool = False) -> None:
+        number = self._of_begun()
+        if number is None:
+            return
+        steps = self.agents[number].steps()
+        points = [Point(step.index) for step in steps]
+        points += [Point(call.step, call.number) for step in steps for call in step.calls]
+        point = self.chance.choice(points)
+        try:
+            plan = rewind_files.plan(self.store, self.directory, steps, point, is_exact=is_exact)
+        except NotFound:  # the directory was not looked at there
+            return
+        self._rewind(number, plan)
+
+    def rewind_exactly(self) -> None:
+        self.rewind_to(is_exact=True)
+
+    def _rewind(self, number: int, plan: rewind_files.FilePlan) -> None:
+        steps = self.agents[number].steps()
+        before = look(self.directory)
+        self.said.append(f"  of {number} to {plan.point}")
+        if not plan.undone.changed:
+            return
+        done = rewind_files.do(self.store, self.directory, plan, steps)
+        after = look(self.directory)
+        self._note(done.operation, before, after)
+        self._expect_named(before, after, plan.undone)
+        if plan.undone.repositories == {} and before.git != after.git:
+            raise Wrong("a rewind changed the repository and did not say so")
+        again = rewind_files.plan(
+            self.store, self.directory, steps, plan.point, is_exact=plan.is_exact
+        )
+        left = again.undone.changed
+        if left:
+            raise Wrong(f"a rewind left {[change.path for change in left][:5]} to be taken back")
+
+    def _of_begun(self) -> int | None:
+        known = [number for number, agent in enumerate(self.agents) if agent.has_session]
+        return self.chance.choice(known) if known else None
+
+    def undo(self) -> None:
+        operation = operations.log_of(self.store, self.directory).to_undo(PERSON)
+        if operation is not None:
+            self._reverse(operation, is_again=False)
+
+    def undo_any(self) -> None:
+        known = operations.log_of(self.store, self.directory).operations
+        known = tuple(one for one in known if not one.is_taken_back)
+        if known:
+            self._reverse(self.chance.choice(known), is_again=False)
+
+    def redo(self) -> None:
+        operation = operations.log_of(self.store, self.directory).to_redo(PERSON)
+        if operation is not None:
+            self._reverse(operation, is_again=True)
+
+    def _reverse(self, operation: Operation, *, is_again: bool) -> None:
+        self.said.append(f"  of {operation.number}, a {operation.verb.value}")
+        present = look(self.directory)
+        plan = take_back.plan(self.store, self.directory, operation, is_again=is_again)
+        done = take_back.do(self.store, plan, PERSON)
+        after = look(self.directory)
+        if done is None:
+            if present != after:
+                raise Wrong("an undo that does nothing has changed something")
+            return
+        self._note(done.operation, present, after)
+        self._expect_named(present, after, plan.undone)
+        if operation.number not in self.done.seen:  # it was killed
+            return
+        before, left = self.done.seen[operation.number]
+        if is_again:
+            before, left = left, before
+        self._expect_merged(before, left, present, after, plan.undone)
+
+    def killed(self) -> None:
+        """A restore in another process that ends in the middle; its undo takes back all of it."""
+        chosen = self.chance.choice(checkpoint.listing(self.store, "work"))
+        state = checkpoint.recorded(self.store, chosen)
+        before = look(self.directory)
+        newest = operations.log_of(self.store, self.directory).operations[:1]
+        step, count = self.chance.choice(KILLED_AT), self.chance.randrange(5)
+        pid = os.fork()
+        if pid == 0:
+            self._end_at(step, count, state)
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 9:
+            return
+        found = operations.log_of(self.store, self.directory).operations[:1]
+        if found == newest:
+            self._expect_untouched(before, "a kill before the first write")
+            return
+        self.said.append(f"  at {step} {count}, operation {found[0].number}")
+        plan = take_back.plan(self.store, self.directory, found[0], is_again=False)
+        if plan.undone.conflicts:
+            raise Wrong(f"what was interrupted is not taken back: {plan.undone.conflicts}")
+        take_back.do(self.store, plan, PERSON)
+        self._expect_untouched(before, "a restore that was killed and taken back")
+
+    def _end_at(self, step: str, count: int, state: RecordedState) -> None:
+        # Of `rename` the temporary entry is there.
+        owner = os if step == "rename" else IncrementalRestore
+        original, left = getattr(owner, step), [count]
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            if step != "rename" or "src_dir_fd" in options:  # else it is of the store
+                if left[0] == 0:
+                    os._exit(9)
+                left[0] -= 1
+            return original(*arguments, **options)
+
+        setattr(owner, step, wrapped)
+        try:
+            with Store.open(self.store.root) as own:
+                options = RestoreOptions(force=True, operation=Intent(Verb.RESTORE, "killed"))
+                restore(own, state, self.directory, options)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+
+    # -- what the copies say --------------------------------------------------------------
+
+    def _note(self, operation: Operation | None, before: Seen, after: Seen) -> None:
+        if operation is not None:
+            self.done.seen[operation.number] = before, after
+        elif before != after:
+            raise Wrong(f"{sorted(changed(before.files, after.files))} changed, and no log has it")
+
+    def _expect_untouched(self, before: Seen, why: str) -> None:
+        after = look(self.directory)
+        if before != after:
+            paths = sorted(changed(before.files, after.files))
+            raise Wrong(f"{why}: yet {paths[:5]} differ{'; git, too' * (before.git != after.git)}")
+
+    def _expect_only(self, before: Seen, after: Seen, operation: Operation | None) -> None:
+        """No path differs but those that the log names."""
+        if operation is None:
+            return
+        from casfs.trees import tree
+
+        written = {
+            os.fsdecode(path)
+            for side in (operation.before.tree, operation.after.tree)
+            for path, _ in tree.walk(self.store, side)
+        }
+        stray = changed(before.files, after.files) - written
+        if stray:
+            raise Wrong(f"{sorted(stray)[:5]} changed, and the log does not name them")
+
+    def _expect_named(self, before: Seen, after: Seen, undone: Undone) -> None:
+        named = {os.fsdecode(change.path) for change in undone.changed}
+        # A directory that was filled or emptied is named by what came or went.
+        above = {parent for path in named for parent in map(str, Path(path).parents)}
+        stray = changed(before.files, after.files) - named - above
+        if stray:
+            raise Wrong(f"{sorted(stray)[:5]} changed, and the command does not name them")
+
+    def _expect_merged(
+        self, before: Seen, left: Seen, present: Seen, after: Seen, undone: Undone
+    ) -> None:
+        """`before`, `left`: around the operation; `present`, `after`: around its undo."""
+        excused = {os.fsdecode(path) for path in (*undone.conflicts, *undone.kept)}
+        for path in changed(before.files, left.files) | changed(present.files, after.files):
+            was, became = before.files.get(path), left.files.get(path)
+            there, result = present.files.get(path), after.files.get(path)
+            wanted = {there}
+            if was != became and there == became:
+                wanted = {was}
+            elif was != became and there != was:
+                # Both have changed it: merged by lines, or as it is and named.
+                is_named = any(f"{path}/".startswith(f"{one}/") for one in excused)
+                if is_named or (there and there[0] == "directory") or is_merge(was, there, result):
+                    continue
+            is_in_the_way = any(
+                f"{path}/".startswith(f"{one}/") or f"{one}/".startswith(f"{path}/")
+                for one in excused
+            )
+            if result not in wanted and not is_in_the_way and not is_empty_there(path, after):
+                raise Wrong(f"{path}: {result!r}, and not one of {wanted!r}")
+        is_as_left = present.git == left.git
+        if is_as_left and not excused and after.git != before.git:
+            raise Wrong(f"git sees {after.git}, and saw {before.git}")
+
+
+def is_empty_there(path: str, seen: Seen) -> bool:
+    """Whether it was an empty directory that has files by now, or is above one that has."""
+    return any(other.startswith(f"{path}/") for other in seen.files)
+
+
+def is_merge(was: Entry | None, there: Entry | None, result: Entry | None) -> bool:
+    """Whether a text has lines of both sides alone."""
+    if was is None or there is None or result is None:
+        return False
+    lines = {*was[1].splitlines(), *there[1].splitlines()}
+    return {*result[1].splitlines()} <= lines
+
+
+def changed(first: Files, second: Files) -> set[str]:
+    names: Collection[str] = first.keys() | second.keys()
+    return {name for name in names if first.get(name) != second.get(name)}
+
+
+def play(seed: int, length: int = LENGTH) -> Counter[str]:
+    """Plays one sequence; returns how often each thing was done. Raises Wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="casfs-taken-back-"))
+    sequence = Sequence(folder, seed)
+    try:
+        with sequence.played():
+            sequence.run(length)
+    except Exception as error:
+        said = "\n".join(sequence.said)
+        raise Wrong(f"seed {seed}, {folder}:\n{said}\n{error!r}") from error
+    shutil.rmtree(folder)
+    return sequence.counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sequences", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--length", type=int, default=LENGTH)
+    options = parser.parse_args()
+    counts: Counter[str] = Counter()
+    faults = 0
+    for seed in range(options.seed, options.seed + options.sequences):
+        try:
+            counts += play(seed, options.length)
+        except Wrong as error:
+            faults += 1
+            print(error, flush=True)
+    print(f"{options.sequences} sequences, {faults} wrong; {dict(counts)}")
+    sys.exit(faults > 0)
+
+
+if __name__ == "__main__":
+    main()
