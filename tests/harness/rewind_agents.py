@@ -6,7 +6,8 @@ copies of it at each call; then a rewind to each call.
 Each turn is one call of a tool: an edit, `sed -i`, a heredoc, a formatter, a commit, `git reset
 --hard`, `rm -rf` of untracked files, `npm install`, a commit in the nested repository, `make`. The
 server that plays the model makes a copy (`cp -a`) before it answers, so between two calls. After
-- `rewind --exact` to a point, the project equals the copy, byte by byte, with modes and links,
+- `rewind --exact` to a point, the project equals the copy, byte by byte, with modes and links, and
+  its repositories as git sees them,
 - `make` and pytest in it say what they say in the copy without what was built.
 """
 
@@ -35,6 +36,7 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import sessions
 from tests.agents_real.test_attached import PROGRAMS
+from tests.harness.taken_back import seen_by_git
 from tests.support import agent_model, real_agents
 from tests.support.agent_model import Model, script
 from tests.support.agent_wire import Answer, Asked
@@ -209,8 +211,8 @@ def check(play: Play, steps: list[StepRecord], store: Store) -> dict[str, Any]:
         rewind_files.do(store, play.project, plan, steps)
         if point in late:
             continue
-        expected = contents(copies[point])
-        seen = contents(play.project)
+        expected = look(copies[point])
+        seen = look(play.project)
         if seen != expected:
             names = sorted(
                 name
@@ -229,6 +231,19 @@ def check(play: Play, steps: list[StepRecord], store: Store) -> dict[str, Any]:
         "built": built,
         "untrue": untrue,
     }
+
+
+def look(directory: Path) -> dict[str, object]:
+    """Returns each file and link by its path, and for each repository what git sees in it."""
+    seen: dict[str, object] = {
+        name: entry
+        for name, entry in contents(directory).items()
+        if ".git" not in Path(name).parts[:-1]
+    }
+    for head in directory.rglob(".git/HEAD"):
+        top = head.parent.parent
+        seen[str(top.relative_to(directory))] = seen_by_git(top)
+    return seen
 
 
 def _clean_copy(play: Play, copy: Path) -> Path:

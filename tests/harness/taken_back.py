@@ -445,7 +445,7 @@ class Sequence:
 
     def undo_any(self) -> None:
         known = operations.log_of(self.store, self.directory).operations
-        known = tuple(one for one in known if not one.is_taken_back)
+        known = tuple(operation for operation in known if not operation.is_taken_back)
         if known:
             self._reverse(self.chance.choice(known), is_again=False)
 
@@ -485,12 +485,12 @@ class Sequence:
             self._end_at(step, count, state)
         if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 9:
             return
-        found = operations.log_of(self.store, self.directory).operations[:1]
-        if found == newest:
+        begun = operations.log_of(self.store, self.directory).operations[:1]
+        if begun == newest:
             self._expect_untouched(before, "a kill before the first write")
             return
-        self.said.append(f"  at {step} {count}, operation {found[0].number}")
-        plan = take_back.plan(self.store, self.directory, found[0], is_again=False)
+        self.said.append(f"  at {step} {count}, operation {begun[0].number}")
+        plan = take_back.plan(self.store, self.directory, begun[0], is_again=False)
         if plan.undone.conflicts:
             raise Wrong(f"what was interrupted is not taken back: {plan.undone.conflicts}")
         take_back.do(self.store, plan, PERSON)
@@ -567,12 +567,12 @@ class Sequence:
                 wanted = {was}
             elif was != became and there != was:
                 # Both have changed it: merged by lines, or as it is and named.
-                is_named = any(f"{path}/".startswith(f"{one}/") for one in excused)
+                is_named = any(f"{path}/".startswith(f"{top}/") for top in excused)
                 if is_named or (there and there[0] == "directory") or is_merge(was, there, result):
                     continue
             is_in_the_way = any(
-                f"{path}/".startswith(f"{one}/") or f"{one}/".startswith(f"{path}/")
-                for one in excused
+                f"{path}/".startswith(f"{top}/") or f"{top}/".startswith(f"{path}/")
+                for top in excused
             )
             if result not in wanted and not is_in_the_way and not is_empty_there(path, after):
                 raise Wrong(f"{path}: {result!r}, and not one of {wanted!r}")

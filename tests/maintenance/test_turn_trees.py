@@ -128,7 +128,7 @@ def test_the_daemon_collects_once_the_store_has_grown(
     (agent.store.root / attachments.FILE).write_text("{}")
     maintain(agent.store)
     assert lost(agent).count(True) == 4
-    assert cli("undo").word == removed.word, "the user did not request a gc"
+    assert cli("undo", "--store").word == removed.word, "the user did not request a gc"
     agent.call(lambda: (agent.directory / "big").write_bytes(bytes(FILE_BYTES // 8)))
     age(agent.store)
     kept = blobs(agent.store)
