@@ -168,15 +168,11 @@ class _Restore:
         if self._target.is_empty():
             contents.olds = [None]
             return
-        base = self._options.base
+        options = self._options
         # Single paths need no old tree: what is there of them is compared with the new one alone.
-        is_whole = not self._options.paths
-        if base is not None and self._options.keeps_base:
-            # All that is to be changed is in `base`. What a killed restore was about to write is
-            # not: where it is there, it is looked at and stays.
-            contents.olds = [base]
-        else:
-            contents.olds = self._target.possible_trees(base, is_needed=is_whole)
+        contents.olds = self._target.possible_trees(
+            options.base, is_needed=not options.paths, is_looked_at=options.keeps_base
+        )
         contents.tracked = self._snapshot_tracked()
         contents.current = contents.tracked
 

@@ -168,9 +168,15 @@ class Target:
             return False
         return os.access(self.path.parent, os.W_OK | os.X_OK)
 
-    def possible_trees(self, base: TreeHash | None, *, is_needed: bool) -> Roots:
-        """Returns the trees that the directory may hold: `base`, else what is known of it. Raises
-        Refused when they are unknown, and `is_needed`."""
+    def possible_trees(
+        self, base: TreeHash | None, *, is_needed: bool, is_looked_at: bool
+    ) -> Roots:
+        """Returns the trees that the directory may hold: `base`, else what is known of it;
+        `is_looked_at`: `base` is of a look at it. Raises Refused when they are unknown, and
+        `is_needed`."""
+        if base is not None and is_looked_at:
+            # What a killed restore was about to write is in it where it is there, and stays.
+            return [base]
         state = self._current_state()
         recorded = list(state.roots) if state is not None else []
         if base is not None:
