@@ -112,13 +112,17 @@ def _is_operation(text: str) -> bool:
 
 
 def _log(store: Store, directory: Path, actor: str) -> tuple[Path, Log]:
-    try:
-        held = operations.innermost(store, directory)
-    except OSError as error:
-        raise NotFound(f"{directory}: {error.strerror}") from None
+    held = _innermost(store, directory)
     if held is None:
         raise _nothing(store, Path(os.path.abspath(directory)), actor)
     return held
+
+
+def _innermost(store: Store, directory: Path) -> tuple[Path, Log] | None:
+    try:
+        return operations.innermost(store, directory)
+    except OSError as error:
+        raise NotFound(f"{directory}: {error.strerror}") from None
 
 
 def _nothing(store: Store, directory: Path, actor: str) -> NotFound:
@@ -184,10 +188,7 @@ def _print_plan(reversal: Reversal, *, dry_run: bool) -> None:
 
 
 def _list(store: Store, directory: Path) -> None:
-    try:
-        held = operations.innermost(store, directory)
-    except OSError as error:
-        raise NotFound(f"{directory}: {error.strerror}") from None
+    held = _innermost(store, directory)
     log = () if held is None else held[1].operations
     if not log and not wants_json():
         click.echo(f"nothing was done in {os.path.abspath(directory)}", err=True)

@@ -1,8 +1,8 @@
-"""Which directory it is, wherever it was moved to: device, inode and time of birth.
+"""Which directory it is, wherever it was moved to: device, inode and birth time.
 
 Inode numbers are used again as soon as a directory is deleted, so the number alone would take a new
-directory for an old one; the time of birth tells them apart where the file system has it. A device
-may get another number with each boot, so it counts only where there is no time of birth.
+directory for an old one; the birth time tells them apart where the file system has it. A device
+may get another number with each boot, so it counts only where there is no birth time.
 """
 
 from __future__ import annotations

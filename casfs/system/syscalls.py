@@ -20,7 +20,7 @@ OPENAT2 = 437  # the same number on every architecture
 BENEATH = 0x08 | 0x02  # linux/openat2.h: RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS
 AT_EMPTY_PATH = 0x1000  # linux/fcntl.h
 STATX_BTIME = 0x800  # linux/stat.h
-STATX_SIZE = 256  # of struct statx; its mask is first, the time of birth at STATX_BTIME_AT
+STATX_SIZE = 256  # of struct statx; its mask is first, the birth time at STATX_BTIME_AT
 STATX_BTIME_AT = 80
 MAX_OPEN_TRIES = 100  # while others rename what is on the path
 

@@ -20,6 +20,7 @@ from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Link
 from casfs.maintenance import archive
 from casfs.mcp.writing import Writing
+from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
@@ -120,7 +121,8 @@ def test_a_change_of_a_private_file_is_a_local_change(cli: Cli, project: Path) -
     with Store.open(cli.root) as store:
         (operation,) = operations.log_of(store, project).operations
         entry = tree.find(store, operation.before.tree, b".env")
-        hash = entry.digest.hash  # type: ignore[union-attr]
+        assert isinstance(entry, File)
+        hash = entry.digest.hash
         assert store.get(hash) == b"KEY=mine\n"
         assert not store.shown().blobs.info([hash, operation.before.tree])
     cli("undo", project)

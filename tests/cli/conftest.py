@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from casfs.store.store import Store
+from engine.sessions.session_directory import SessionDirectory
+from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import (
     Cli,
 )
@@ -49,3 +51,12 @@ def project(tmp_path: Path) -> Path:
     (folder / "link").symlink_to("run")
     (folder / "__pycache__").mkdir()
     return folder
+
+
+@pytest.fixture
+def agent(cli: Cli, project: Path) -> Iterator[AttachedAgent]:
+    """An agent that is attached in the module's `project`."""
+    with Store.open(cli.root) as store:
+        followed = SessionDirectory(store, project, None)
+        yield AttachedAgent(store, project, followed)
+        followed.close()

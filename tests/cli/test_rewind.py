@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from casfs.store.store import Store
 from casfs.threads import sessions
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.engine import Cli
 
@@ -22,14 +20,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "a").write_text("1\n2\n3\n")
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def agent(cli: Cli, project: Path) -> Iterator[AttachedAgent]:
-    with Store.open(cli.root) as store:
-        followed = SessionDirectory(store, project, None)
-        yield AttachedAgent(store, project, followed)
-        followed.close()
 
 
 def test_the_last_shell_command(cli: Cli, project: Path, agent: AttachedAgent) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from casfs.directories import operations
 from casfs.sessions import caller
 from casfs.store.store import Store
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.cli import lines, value
 from tests.support.engine import Cli
@@ -42,14 +40,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def git(directory: Path, *arguments: str) -> str:
     argv = ["git", "-C", directory, "-c", "user.name=x", "-c", "user.email=x@y", *arguments]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture
-def agent(cli: Cli, project: Path) -> Iterator[AttachedAgent]:
-    with Store.open(cli.root) as store:
-        followed = SessionDirectory(store, project, None)
-        yield AttachedAgent(store, project, followed)
-        followed.close()
 
 
 def outside(project: Path) -> dict[str, tuple[str, bytes]]:

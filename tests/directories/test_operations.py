@@ -14,6 +14,7 @@ from casfs.directories.operations import PERSON, Intent, Log, Verb
 from casfs.errors import NotFound
 from casfs.maintenance import fsck, gc
 from casfs.rewind import take_back
+from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.trees import tree
 from tests.support.helpers import put_tree, read_tree, write_tree
@@ -207,7 +208,9 @@ def test_nothing_of_it_is_shown(disk_store: Store, tmp_path: Path) -> None:
         operation=Intent(Verb.RESTORE, "x"),
     )
     before = log(disk_store, place).operations[0].before.tree
-    (hash,) = [entry.digest.hash for _, entry in tree.walk(disk_store, before)]  # type: ignore[union-attr]
+    ((_, entry),) = tree.walk(disk_store, before)
+    assert isinstance(entry, File)
+    hash = entry.digest.hash
     assert disk_store.get(hash) == b"overwritten\n"
     assert not disk_store.shown().blobs.info([hash, before])
 

@@ -36,11 +36,11 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import sessions
 from tests.agents_real.test_attached import PROGRAMS
-from tests.harness.taken_back import seen_by_git
 from tests.support import agent_model, real_agents
 from tests.support.agent_model import Model, script
 from tests.support.agent_wire import Answer, Asked
 from tests.support.attached_agent import contents
+from tests.support.repositories import seen_by_git
 
 TURNS_OF_PROMPT = 20
 BUILT_EVERY = 10  # at how many points make and pytest are run

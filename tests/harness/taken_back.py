@@ -47,11 +47,11 @@ from casfs.trees.restore.restore import restore
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
 from tests.support.new_store import init_store
+from tests.support.repositories import OPTIONS, git, seen_by_git
 
 LENGTH = 30
 NAMES = ("a.txt", "b.txt", "src/c.txt", "src/deep/d.txt", "e e.txt", "node_modules/x/i.js", ".env")
-IDENTITY = "-c user.name=x -c user.email=x@y -c gc.auto=0 -c core.hooksPath=/dev/null"
-GIT = f"git {IDENTITY}"
+GIT = f"git {' '.join(OPTIONS)}"
 KILLED_AT = ("_restore_entry", "_place", "directory", "rename")
 
 Entry = tuple[str, bytes]  # the kind with the x bit, and the content or target
@@ -84,28 +84,8 @@ def look(directory: Path) -> Seen:
                 files[where] = (f"file {path.stat().st_mode & 0o100:o}", path.read_bytes())
         if not names and not folders and top != directory:
             files[str(top.relative_to(directory))] = ("directory", b"")
-    return Seen(files, seen_by_git(directory))
-
-
-def seen_by_git(directory: Path) -> tuple[str, ...] | None:
-    """All that git knows of the repository, but how it keeps it; None where there is none."""
-    if not (directory / ".git/HEAD").exists():
-        return None
-    git(directory, "fsck", "--strict", "--no-dangling")
-    return (
-        git(directory, "for-each-ref", "--format=%(refname) %(objectname)"),
-        (directory / ".git/HEAD").read_text(),
-        git(directory, "ls-files", "--stage"),
-        git(directory, "stash", "list", "--format=%H"),
-    )
-
-
-def git(directory: Path, *arguments: str) -> str:
-    argv = ["git", *IDENTITY.split(), "-C", str(directory), *arguments]
-    ended = subprocess.run(argv, capture_output=True, text=True)
-    if ended.returncode != 0:
-        raise Wrong(f"git {' '.join(arguments)}: {ended.stdout} {ended.stderr}")
-    return ended.stdout
+    is_repository = (directory / ".git/HEAD").exists()
+    return Seen(files, seen_by_git(directory) if is_repository else None)
 
 
 class Shell:

@@ -11,6 +11,7 @@ import pytest
 from casfs.agents.secrets import Secrets
 from casfs.directories import operations
 from casfs.mcp.writing import Writing
+from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.state import state
@@ -58,7 +59,8 @@ async def test_a_directory_is_recorded_and_restored(disk_store: Store, place: Pa
         (operation,) = operations.log_of(disk_store, place / "project").operations
         assert (done["operation"], operation.actor) == (1, "an MCP client")
         entry = tree.find(disk_store, operation.before.tree, b"a.txt")
-        assert disk_store.get(entry.digest.hash) == b"mine"  # type: ignore[union-attr]
+        assert isinstance(entry, File)
+        assert disk_store.get(entry.digest.hash) == b"mine"
 
 
 @pytest.mark.parametrize(

@@ -12,30 +12,16 @@ from casfs.digest import TreeHash
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import FilePlan
 from casfs.sessions.session_steps import Point
+from tests.support import repositories
 from tests.support.attached_agent import AttachedAgent, contents
+from tests.support.repositories import OPTIONS, git
 from tests.support.restores import restore_tree, take_back_last
 
-IDENTITY = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "gc.auto=0"]
 COMMIT = "git -c user.name=x -c user.email=x@y commit -q"
 
 
-def git(directory: Path, *arguments: str) -> str:
-    argv = ["git", "-C", directory, *IDENTITY, *arguments]
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-
-
 def seen_by_git(directory: Path) -> tuple[str, ...]:
-    """All that git knows, but how it keeps it."""
-    git(directory, "fsck", "--strict")
-    return (
-        git(directory, "for-each-ref"),
-        (directory / ".git/HEAD").read_text(),
-        git(directory, "ls-files", "--stage"),
-        git(directory, "stash", "list"),
-        git(directory, "status", "--porcelain", "--branch"),
-        git(directory, "config", "--list", "--local"),
-        str([name for name in UNFINISHED if (directory / ".git" / name).exists()]),
-    )
+    return (*repositories.seen_by_git(directory), git(directory, "status", "--porcelain", "-b"))
 
 
 def files(directory: Path) -> dict[str, tuple[str, bytes]]:
@@ -66,7 +52,6 @@ def repository(project: Path) -> Path:
     return project
 
 
-UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
 DESTRUCTIVE = [
     "git reset -q --hard HEAD~1",
     "git checkout -q -- .",
@@ -126,13 +111,13 @@ def test_what_git_writes_by_itself_is_no_change(
     agent.run(command)
     after = files(repository)
     for arguments in SINCE[since]:
-        subprocess.run(["git", "-C", repository, *IDENTITY, *arguments], capture_output=True)
+        subprocess.run(["git", "-C", repository, *OPTIONS, *arguments], capture_output=True)
     left = seen_by_git(repository)
     plan = rewind(agent)
     assert (plan.undone.conflicts, plan.undone.kept) == ({}, {})
     assert (seen_by_git(repository), files(repository)) == (known, before)
     for arguments in SINCE[since]:
-        subprocess.run(["git", "-C", repository, *IDENTITY, *arguments], capture_output=True)
+        subprocess.run(["git", "-C", repository, *OPTIONS, *arguments], capture_output=True)
     take_back_last(agent.store, repository)
     assert files(repository) == after
     assert seen_by_git(repository) == left
