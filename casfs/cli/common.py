@@ -51,6 +51,15 @@ def options_as(kind: type[Any], parameter: str = "options") -> Callable[[F], F]:
     return decorate
 
 
+class WithPaths(click.Command):
+    """A command whose arguments after `--` are paths: the parameter `paths`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        separator = args.index("--") if "--" in args else len(args)
+        ctx.params["paths"] = tuple(args[separator + 1 :])
+        return super().parse_args(ctx, args[:separator])
+
+
 class Count(click.IntRange):
     """A whole number that JSON and SQLite can hold."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from casfs.cli import compare
-from casfs.cli.common import open_store
+from casfs.cli.common import WithPaths, open_store
 from casfs.cli.diff_output import print_changes, print_patch, print_stat
 from casfs.cli.output import json_option, wants_json, warn
 from casfs.cli.terminal import color_option, pager
@@ -30,15 +30,6 @@ from casfs.trees.scratch_store import ScratchStore
 class DiffFormat:
     stat: bool
     patch: bool
-
-
-class WithPaths(click.Command):
-    """A command whose arguments after `--` are paths: the parameter `paths`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        separator = args.index("--") if "--" in args else len(args)
-        ctx.meta[__name__] = args[separator + 1 :]
-        return super().parse_args(ctx, args[:separator])
 
 
 def format_options(verb: Callable[..., None]) -> Callable[..., None]:
@@ -103,8 +94,7 @@ def print_diff(
 @click.command(cls=WithPaths)
 @click.argument("sides", nargs=-1, metavar="[A] [B|DIR] [-- PATH...]")
 @format_options
-@click.pass_context
-def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None:
+def diff(sides: tuple[str, ...], paths: tuple[str, ...], format: DiffFormat) -> None:
     """Print changed paths: A added, M modified, D deleted, R renamed, T type, target or mode.
 
     A and B are revisions or directories. One revision is compared with the working directory;
@@ -118,7 +108,7 @@ def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None
     if len(sides) > 2:
         raise Usage("give at most two trees; paths follow --")
     with open_store() as store:
-        comparison = compare.comparison(store, sides, ctx.meta[__name__])
+        comparison = compare.comparison(store, sides, paths)
         print_state_diff(
             comparison.store,
             comparison.old,

@@ -6,14 +6,15 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from casfs.cli.common import open_store
+from casfs.cli.common import WithPaths, open_store, options_as
 from casfs.cli.diff_output import change_json
 from casfs.cli.json_values import moment
 from casfs.cli.output import echo, echo_json, json_option, say_incomplete, wants_json, warn
+from casfs.cli.progress import progress
 from casfs.cli.restore import print_aside, print_failed, way_back
 from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
@@ -22,7 +23,8 @@ from casfs.cli.undone import print_undone, repositories_json
 from casfs.errors import CasfsError, Usage
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
-from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.rewind_files import Choice, FilePlan
+from casfs.rewind.undo_calls import MARKED, UndoOptions
 from casfs.sessions import caller, find_session, points, session_steps
 from casfs.sessions.session_steps import Point, StepRecord
 from casfs.store.store import Store
@@ -36,65 +38,74 @@ LOST = "its trees are not kept any more (attach.max_turn_trees); --exact goes ba
 
 @dataclass(frozen=True)
 class Rewinding:
-    """What is asked for: of which session, and `what` of it. `point`: None for the last call whose
+    """What is asked for: of which session, and `what` of it. `choice`: None for the last call whose
     changes are still there."""
 
     store: Store
     thread: Thread
     steps: list[StepRecord]
-    point: Point | None
+    choice: Choice | None
+    options: UndoOptions
     what: str
-    is_exact: bool
     dry_run: bool
+    yes: bool
 
     @property
     def directory(self) -> Path:
         return Path(sessions.about(self.store, self.thread)["directory"])
 
     def plan(self) -> FilePlan:
-        if self.point is None:
-            return rewind_files.plan_last(self.store, self.directory, self.steps)
-        return rewind_files.plan(
-            self.store, self.directory, self.steps, self.point, is_exact=self.is_exact
-        )
+        if self.choice is None:
+            return rewind_files.plan_last(self.store, self.directory, self.steps, self.options)
+        return rewind_files.plan(self.store, self.directory, self.steps, self.choice)
 
 
-@click.command()
+class Flags(NamedTuple):
+    last: bool
+    to: str | None
+    only: str | None
+    what: str | None
+    exact: bool
+    ambiguous: bool
+    markers: bool
+    listing: bool
+    dry_run: bool
+    yes: bool
+
+
+@click.command(cls=WithPaths)
 @click.argument("session", required=False)
 @click.option("--last", is_flag=True, help="The last call whose changes are still there.")
-@click.option("--to", "point", metavar="N[.M]", help="To before prompt N, or its call M.")
+@click.option("--to", metavar="N[.M]", help="To before prompt N, or its call M.")
+@click.option("--only", metavar="N[.M]", help="Prompt N or its call M alone, not what came after.")
 @click.option("--what", type=click.Choice(WHAT), help="Files is the default.")
 @click.option("--exact", is_flag=True, help="The files as they were, your own changes included.")
+@click.option("--ambiguous", is_flag=True, help="Also what may be of the agent, or of you.")
+@click.option("--markers", is_flag=True, help="Where you changed the same lines, write both.")
 @click.option("--list", "listing", is_flag=True, help="List the prompts and calls, newest first.")
 @click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal.")
 @json_option
-def rewind(
-    session: str | None,
-    last: bool,
-    point: str | None,
-    what: str | None,
-    exact: bool,
-    listing: bool,
-    dry_run: bool,
-) -> int:
+@options_as(Flags)
+def rewind(session: str | None, paths: tuple[str, ...], options: Flags) -> int:
     """Take back what an attached agent did in its directory, and keep what you changed yourself.
 
     SESSION is a thread's id, or the agent's own: by default the one that was active last in the
-    working directory. Without --last, --to or --list you choose from its prompts and calls. What
-    you and the agent changed in the same lines stays as it is and is named (exit 1), and so do
-    changes that are not known to be the agent's. `casfs undo` takes a rewind back. A conversation
-    is copied up to there: the agent goes on from the copy by the command that is printed.
+    working directory. Without --last, --to, --only or --list you choose from its prompts and calls.
+    What you and the agent changed in the same lines stays as it is and is named (exit 1), and so do
+    changes that are not known to be the agent's. On a terminal you are asked first. `casfs undo`
+    takes a rewind back. A conversation is copied up to there: the agent goes on from the copy by
+    the command that is printed.
 
     \b
     casfs rewind --last
     casfs rewind --list
     casfs rewind --to 3.2 --dry-run
+    casfs rewind --to 3 -- src/main.py
+    casfs rewind --only 3.2 --markers
     casfs rewind --to 3 --what both
     """
-    if last + listing + (point is not None) > 1:
-        raise Usage("give one of --last, --to N[.M] and --list")
-    if last and exact:
-        raise Usage("--last keeps your own changes; give --to N[.M] --exact")
+    _check(options, paths)
     with open_store() as store:
         if session is None:
             thread = find_session.latest_in(store, Path.cwd())
@@ -102,14 +113,50 @@ def rewind(
             thread = find_session.named(store, session)
         thread = _settled(store, thread)
         steps = session_steps.load(store, thread)
-        if listing:
+        if options.listing:
             _list(store, thread, steps)
             return 0
-        chosen = None if last else _chosen(store, thread, steps, point)
-        if what is None and point is None and not last:
-            what = pick_what(WHAT)
-        rewinding = Rewinding(store, thread, steps, chosen, what or FILES, exact, dry_run)
+        directory = Path(sessions.about(store, thread)["directory"])
+        undo_options = UndoOptions(
+            tuple(_in_directory(directory, path) for path in paths),
+            takes_ambiguous=options.ambiguous,
+            marks_conflicts=options.markers,
+        )
+        choice = None
+        what = options.what or FILES
+        if not options.last:
+            text = options.to or options.only
+            point = _picked(store, thread, steps) if text is None else Point.parse(text)
+            is_only = options.only is not None
+            choice = Choice(point, options.exact, is_only, undo_options)
+            if options.what is None and text is None:
+                what = pick_what(WHAT)
+        rewinding = Rewinding(
+            store, thread, steps, choice, undo_options, what, options.dry_run, options.yes
+        )
         return _rewind(rewinding)
+
+
+def _check(options: Flags, paths: tuple[str, ...]) -> None:
+    ways = [options.last, options.listing, options.to is not None, options.only is not None]
+    if sum(ways) > 1:
+        raise Usage("give one of --last, --to N[.M], --only N[.M] and --list")
+    if options.exact and (options.last or options.only is not None):
+        raise Usage("--last and --only keep your own changes; give --to N[.M] --exact")
+    if options.exact and (options.ambiguous or options.markers):
+        raise Usage("--exact gives the files as they were: without --ambiguous and --markers")
+    is_partial = paths or options.only is not None
+    if is_partial and options.what not in (None, FILES):
+        raise Usage("paths and --only are for files; a conversation is cut at a point: --to N[.M]")
+
+
+def _in_directory(directory: Path, path: str) -> bytes:
+    """Returns a path of the session's directory, given as git does from where the person is."""
+    above = Path.cwd() if Path.cwd().is_relative_to(directory) else directory
+    inside = os.path.relpath(os.path.join(above, path), directory)
+    if inside == os.curdir or inside.split(os.sep)[0] == os.pardir:
+        raise Usage(f"{printable(os.fsencode(path))} is not a path in {directory}")
+    return os.fsencode(inside)
 
 
 def _settled(store: Store, thread: Thread) -> Thread:
@@ -122,30 +169,33 @@ def _settled(store: Store, thread: Thread) -> Thread:
     return threads.get(store, thread.id)
 
 
-def _chosen(store: Store, thread: Thread, steps: list[StepRecord], point: str | None) -> Point:
-    if point is not None:
-        return Point.parse(point)
+def _picked(store: Store, thread: Thread, steps: list[StepRecord]) -> Point:
     if is_asked() and not wants_json():
         return pick(points.rows(store, sessions.about(store, thread)["directory"], steps))
     raise Usage("give --last, --to N[.M] or --list; a terminal lets you choose")
 
 
 def _rewind(rewinding: Rewinding) -> int:
-    point = rewinding.point
+    choice = rewinding.choice
     plan = None
     # A conversation alone needs no look at the files, unless they say which call was the last.
-    if rewinding.what != CONVERSATION or point is None:
+    if rewinding.what != CONVERSATION or choice is None:
         plan = rewinding.plan()
-        point = plan.point
-    assert point is not None
+        choice = plan.choice
     files = None if rewinding.what == CONVERSATION else plan
-    value = _value(rewinding, point, files)
+    point = choice.point
+    value = _value(rewinding, choice, files)
+    if files is not None and not wants_json():
+        _print_plan(files, rewinding.directory)
+    if not rewinding.dry_run and not _is_agreed(rewinding, files):
+        echo("nothing was changed")
+        return 1
     conversation = None
     # Before the files are written: where it cannot be cut, nothing is done.
     if rewinding.what != FILES and not rewinding.dry_run:
         conversation = _cut_conversation(rewinding, point)
         value["conversation"] = conversation
-    if files is not None:
+    if files is not None and files.undone.changed and not rewinding.dry_run:
         value["failed"] = _rewind_files(rewinding, files)
     if wants_json():
         echo_json(value)
@@ -153,17 +203,25 @@ def _rewind(rewinding: Rewinding) -> int:
         is_open = rewinding.thread.pending is not None
         quit_first = "quit the session, then run" if is_open else "go on from there with"
         echo(f"{quit_first}: {conversation['command']}")
-    return int(bool(value["conflicts"] or value["failed"] or value["lost"] or value["running"]))
+    return int(bool(value["failed"]) or (files is not None and not files.is_whole))
+
+
+def _is_agreed(rewinding: Rewinding, files: FilePlan | None) -> bool:
+    """Asks a person at a terminal who has seen the plan."""
+    if rewinding.yes or files is None or not files.undone.changed:
+        return True
+    if wants_json() or not is_asked():
+        return True
+    return click.confirm("Take this back?", default=True, err=True)
 
 
 def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
-    """Says what a plan does, and does it; returns what could not be written, with the reason."""
-    if not wants_json():
-        _print_plan(plan, rewinding.directory)
-    if rewinding.dry_run or not plan.undone.changed:
-        return {}
+    """Does what a plan says; returns what could not be written, with the reason."""
     actor = caller.actor(rewinding.store, os.environ)
-    done = rewind_files.do(rewinding.store, rewinding.directory, plan, rewinding.steps, actor)
+    with progress("taking back", "files", len(plan.undone.changed)) as update:
+        done = rewind_files.do(
+            rewinding.store, rewinding.directory, plan, rewinding.steps, actor, update
+        )
     if not wants_json():
         print_aside(done.outcome.aside)
         print_failed(done.failed)
@@ -185,6 +243,8 @@ def _print_plan(plan: FilePlan, directory: Path) -> None:
     """Names what stays first: it is what a person has to know before anything is written."""
     for path, reason in sorted(plan.undone.conflicts.items()):
         say_incomplete(f"{printable(path)} stays as it is: {reason}")
+    for path in plan.undone.marked:
+        say_incomplete(f"{printable(path)}: {MARKED}")
     for path, reason in sorted(plan.undone.kept.items()):
         warn(f"{printable(path)} stays as it is, not known to be the agent's: {reason}")
     for call in plan.late:
@@ -198,8 +258,9 @@ def _print_plan(plan: FilePlan, directory: Path) -> None:
     if not plan.undone.changed:
         echo(f"{directory}: nothing to change for {plan.point}")
         return
-    kept = "your own changes too" if plan.is_exact else "your own changes kept"
-    echo(f"{directory}, back to before {plan.point}, {kept}:")
+    kept = "your own changes too" if plan.choice.is_exact else "your own changes kept"
+    extent = "without" if plan.choice.is_only else "back to before"
+    echo(f"{directory}, {extent} {plan.point}, {kept}:")
     print_undone(plan.store, plan.undone)
 
 
@@ -212,20 +273,22 @@ def _list(store: Store, thread: Thread, steps: list[StepRecord]) -> None:
             "tool": row.tool,
             "text": row.text,
             "changed": row.changed,
+            "repositories": row.repositories,
+            "marks": row.marks,
         }
         for row in rows
     ]
     cells: list[tuple[Cell, ...]] = [
-        (str(row.point), Moment(row.reported_ms), row.tool, row.text, " ".join(row.changed))
-        for row in rows
+        (str(row.point), Moment(row.reported_ms), row.tool, row.text, row.outcome) for row in rows
     ]
     echo_table(values, "POINT DATE TOOL TEXT CHANGED", cells, whole="POINT")
 
 
-def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[str, Any]:
+def _value(rewinding: Rewinding, choice: Choice, plan: FilePlan | None) -> dict[str, Any]:
     changes: list[dict[str, Any]] = []
     conflicts: dict[bytes, str] = {}
     kept: dict[bytes, str] = {}
+    marked: list[bytes] = []
     late: list[str] = []
     lost: list[str] = []
     running: list[str] = []
@@ -235,20 +298,23 @@ def _value(rewinding: Rewinding, point: Point, plan: FilePlan | None) -> dict[st
         repositories = repositories_json(plan.undone)
         conflicts = plan.undone.conflicts
         kept = plan.undone.kept
+        marked = plan.undone.marked
         late = [f"{call.step}.{call.number}" for call in plan.late]
         lost = [f"{call.step}.{call.number}" for call in plan.lost]
         running = [f"{call.step}.{call.number}" for call in plan.running]
     return {
         "session": rewinding.thread.id,
         "directory": os.fspath(rewinding.directory),
-        "point": str(point),
+        "point": str(choice.point),
+        "only": choice.is_only,
         "what": rewinding.what,
-        "exact": rewinding.is_exact,
+        "exact": choice.is_exact,
         "dryRun": rewinding.dry_run,
         "changes": changes,
         "repositories": repositories,
         "conflicts": {printable(path): reason for path, reason in conflicts.items()},
         "kept": {printable(path): reason for path, reason in kept.items()},
+        "marked": [printable(path) for path in marked],
         "failed": {},
         "conversation": None,
         "late": late,

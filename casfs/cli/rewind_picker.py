@@ -51,7 +51,7 @@ def pick_what(choices: tuple[str, ...]) -> str:
 def _line(row: PointRow) -> str:
     is_prompt = row.tool == PROMPT
     what = row.text if is_prompt else f"{row.tool} {row.text}"
-    changed = f"  {' '.join(row.changed)}" if row.changed else ""
-    text = escape_line(f"{what[:TEXT_COLUMNS]}{changed}")[: max(20, columns() - 30)]
+    outcome = f"  {row.outcome}" if row.outcome else ""
+    text = escape_line(f"{what[:TEXT_COLUMNS]}{outcome}")[: max(20, columns() - 30)]
     begin = f"{row.point!s:>6}  {date(row.reported_ms)}  "
     return begin + paint(text, "cyan" if is_prompt else None, bold=is_prompt)

@@ -7,16 +7,16 @@ record has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from casfs.digest import TreeDigest, hash_bytes
 from casfs.directories.operations import PERSON, Intent, Verb
 from casfs.errors import Conflict, NotFound
 from casfs.rewind.repositories import UndoneRepository, with_refs
-from casfs.rewind.undo_calls import IGNORED, Undone, undo_calls
+from casfs.rewind.undo_calls import EVERYTHING, IGNORED, Undone, UndoOptions, undo_calls
 from casfs.sessions import session_steps
-from casfs.sessions.session_steps import CallRecord, Point, StepRecord
+from casfs.sessions.session_steps import AMBIGUOUS, CallRecord, Point, StepRecord
 from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
 from casfs.trees import recorded_state, tree
@@ -24,6 +24,7 @@ from casfs.trees.git.repository_state import is_inside, repository_of
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.restore import restore
+from casfs.trees.restore.write import Progress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.ignore import IgnoredPaths
@@ -34,6 +35,17 @@ MARK_CHARS = 32
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What of a session is taken back. `is_exact`: the directory becomes what it was at the point,
+    changes of a person included; `is_only`: the calls of the point alone, those after it stay."""
+
+    point: Point
+    is_exact: bool = False
+    is_only: bool = False
+    options: UndoOptions = EVERYTHING
+
+
+@dataclass(frozen=True)
 class FilePlan:
     """What a rewind would do. `store`: in which its trees are, a view of the store until it is
     done; `current`: the directory as it is; `late`: calls that had begun when the directory before
@@ -41,13 +53,22 @@ class FilePlan:
     known any more; `running`: calls that are not over, so that what they have changed stays."""
 
     store: Store
-    point: Point
-    is_exact: bool
+    choice: Choice
     current: RecordedState
     undone: Undone
     late: tuple[CallRecord, ...] = ()
     lost: tuple[CallRecord, ...] = ()
     running: tuple[CallRecord, ...] = ()
+
+    @property
+    def point(self) -> Point:
+        return self.choice.point
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing stays of what was to be taken back."""
+        undone = self.undone
+        return not (undone.conflicts or undone.marked or self.lost or self.running)
 
     @property
     def mark(self) -> str:
@@ -56,27 +77,33 @@ class FilePlan:
         return hash_bytes(f"rewind\0{self.current.full}".encode())[:MARK_CHARS]
 
 
-def plan(
-    store: Store, directory: Path, steps: list[StepRecord], point: Point, *, is_exact: bool
-) -> FilePlan:
-    """Returns what `point` means for the files of a directory. Raises NotFound, Refused, Failed."""
+def plan(store: Store, directory: Path, steps: list[StepRecord], choice: Choice) -> FilePlan:
+    """Returns what a choice means for the files of a directory. Raises NotFound, Refused,
+    Failed."""
     scratch = ScratchStore(store)
     current = look(scratch, directory, _latest(steps))
-    return _plan(scratch, current, steps, point, is_exact)
+    return _plan(scratch, current, steps, choice)
 
 
-def plan_last(store: Store, directory: Path, steps: list[StepRecord]) -> FilePlan:
+def plan_last(
+    store: Store, directory: Path, steps: list[StepRecord], options: UndoOptions = EVERYTHING
+) -> FilePlan:
     """Returns the plan for the newest call that has still something to take back. Raises NotFound
     where there is none."""
     scratch = ScratchStore(store)
     current = look(scratch, directory, _latest(steps))
     calls = [call for step in steps for call in step.calls][::-1]
+    ambiguous = ""
     for call in session_steps.grouped(calls):
-        undone = undo_calls(scratch, current, [call])
+        undone = undo_calls(scratch, current, [call], options)
         if undone.changed or undone.conflicts:
-            point = Point(call.step, min(call.members or (call.number,)))
-            return _plan(scratch, current, steps, point, is_exact=False)
-    raise NotFound("no call of this session has changed a file that is still as it left it")
+            choice = Choice(Point(call.step, min(call.numbers)), options=options)
+            return _plan(scratch, current, steps, choice)
+        if not ambiguous and any(reason.startswith(AMBIGUOUS) for reason in undone.kept.values()):
+            ambiguous = f"; --ambiguous takes back what may be of {call.step}.{call.number}"
+    raise NotFound(
+        f"no call of this session has changed a file that is still as it left it{ambiguous}"
+    )
 
 
 def do(
@@ -85,23 +112,21 @@ def do(
     planned: FilePlan,
     steps: list[StepRecord],
     actor: str = PERSON,
+    progress: Progress | None = None,
 ) -> RestoreResult:
     """Does what was planned, in the directory as it is now; `actor`: who asks for it. Raises
     Conflict where the directory has changed since, Refused, Failed."""
     current = look(store, directory, _latest(steps))
     if not current.is_equal(planned.current):
         raise Conflict(f"{directory} has changed since it was looked at; try again")
-    current_plan = _plan(store, current, steps, planned.point, planned.is_exact)
-    intent = Intent(Verb.REWIND, f"to before {planned.point}", actor)
-    return _write(store, directory, current, current_plan.undone.state, intent)
-
-
-def _write(
-    store: Store, directory: Path, current: RecordedState, state: RecordedState, intent: Intent
-) -> RestoreResult:
-    """Makes a directory that holds `current` hold `state`."""
+    state = _plan(store, current, steps, planned.choice).undone.state
+    extent = "only" if planned.choice.is_only else "to before"
     options = RestoreOptions(
-        base=current.full, force=True, leaves_out_failed=True, operation=intent
+        base=current.full,
+        force=True,
+        leaves_out_failed=True,
+        operation=Intent(Verb.REWIND, f"{extent} {planned.point}", actor),
+        progress=progress,
     )
     return restore(store, state, directory, options)
 
@@ -125,23 +150,26 @@ def look(store: Store, directory: Path, base: RecordedState | None) -> RecordedS
 
 
 def _plan(
-    store: Store, current: RecordedState, steps: list[StepRecord], point: Point, is_exact: bool
+    store: Store, current: RecordedState, steps: list[StepRecord], choice: Choice
 ) -> FilePlan:
-    calls = session_steps.calls_from(steps, point)
-    if point.call is not None:  # from before a group, where it is of one
-        point = Point(calls[-1].step, calls[-1].number)
+    calls = session_steps.calls_from(steps, choice.point, is_only=choice.is_only)
+    if choice.point.call is not None:  # from before a group, where it is of one
+        choice = replace(choice, point=Point(calls[-1].step, calls[-1].number))
     lost: tuple[CallRecord, ...] = ()
-    if is_exact:
-        undone = _exact(store, current, session_steps.state_at(steps, point))
+    if choice.is_exact:
+        state = session_steps.state_at(steps, choice.point)
+        undone = _exact(store, current, state, choice.options)
     else:
-        undone = undo_calls(store, current, calls)
+        undone = undo_calls(store, current, calls, choice.options)
         lost = tuple(call for call in calls if call.is_lost)
     late = tuple(call for call in calls if call.is_late)
     running = tuple(call for call in calls if call.is_running)
-    return FilePlan(store, point, is_exact, current, undone, late, lost, running)
+    return FilePlan(store, choice, current, undone, late, lost, running)
 
 
-def _exact(store: Store, current: RecordedState, state: RecordedState) -> Undone:
+def _exact(
+    store: Store, current: RecordedState, state: RecordedState, options: UndoOptions
+) -> Undone:
     """Returns how a directory that holds `current` comes to hold `state`, but for what one of both
     looks has left out."""
     ignored = IgnoredPaths(store, [current.full, state.full])
@@ -150,7 +178,9 @@ def _exact(store: Store, current: RecordedState, state: RecordedState) -> Undone
     repositories: dict[bytes, UndoneRepository] = {}
     for change in tree.changes(store, current.full, state.full):
         top = repository_of(change.path)
-        if change.path in ignored:
+        if not options.includes(change.path if top is None else top):
+            left[change.path] = change.old
+        elif change.path in ignored:
             left[change.path] = change.old
             undone.kept[change.path] = IGNORED
         elif top is not None and is_inside(change.path):

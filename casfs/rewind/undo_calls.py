@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.rewind.repositories import UndoneRepository, with_refs
-from casfs.sessions.session_steps import CallRecord
+from casfs.sessions.session_steps import AMBIGUOUS, CallRecord
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -30,26 +30,48 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.ignore import IgnoredPaths
 
 SAME_LINES = "changed since, in the same lines"
+UNRESOLVED = "it has conflict markers; resolve them first"
+MARKED = "both are in it, between conflict markers"
 NOT_TEXT = "changed since, and it is not a text"
 GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
 MOVED = "it holds what was elsewhere, and cannot come back there"
 IGNORED = ".casfsignore leaves it out"
 TORN = "git wrote in it while it was looked at"
-UNSEEN = "ambiguous: the daemon was not there when the call began"
+UNSEEN = f"{AMBIGUOUS}: the daemon was not there when the call began"
+
+
+@dataclass(frozen=True)
+class UndoOptions:
+    """`paths`: what is undone of the changes, with what is below them; empty: all;
+    `takes_ambiguous`: also what may be of a call, and is not known to be of somebody else;
+    `marks_conflicts`: a text that was changed since in the same lines gets both, with markers."""
+
+    paths: tuple[bytes, ...] = ()
+    takes_ambiguous: bool = False
+    marks_conflicts: bool = False
+
+    def includes(self, path: bytes) -> bool:
+        return not self.paths or any(
+            path == selected or path.startswith(selected + b"/") for selected in self.paths
+        )
+
+
+EVERYTHING = UndoOptions()
 
 
 @dataclass
 class Undone:
     """`state`: the directory with the calls undone; `changed`: from what it is now to that;
     `conflicts`: paths that stay as they are though a call has changed them; `kept`: those that stay
-    since they are not known to be of a call; both with the reason; `repositories`: what becomes of
-    each that changes, in words."""
+    since they are not known to be of a call; both with the reason; `marked`: texts that get
+    conflict markers; `repositories`: what becomes of each that changes, in words."""
 
     state: RecordedState
     changed: list[tree.Change] = field(default_factory=list)
     conflicts: dict[bytes, str] = field(default_factory=dict)
     kept: dict[bytes, str] = field(default_factory=dict)
+    marked: list[bytes] = field(default_factory=list)
     repositories: dict[bytes, list[str]] = field(default_factory=dict)
 
     @property
@@ -59,12 +81,17 @@ class Undone:
 
 
 def undo_calls(
-    store: Store, current: RecordedState, calls: Iterable[CallRecord], *, looks: bool = True
+    store: Store,
+    current: RecordedState,
+    calls: Iterable[CallRecord],
+    options: UndoOptions = EVERYTHING,
+    *,
+    looks: bool = True,
 ) -> Undone:
     """Returns what a directory that holds `current` shall hold without the changes of these calls,
     given newest first. `looks`: their trees are of looks at the directory, and say nothing of what
     its `.casfsignore` left out then. Raises NotFound, Corrupt."""
-    undoing = _Undoing(store, current.full, looks=looks)
+    undoing = _Undoing(store, current.full, options, looks=looks)
     local = {path for path, _ in recorded_state.local_paths(store, current.tree, current.full)}
     for call in calls:
         if call.before is None or call.after is None:
@@ -80,7 +107,8 @@ def undo_calls(
     state = current
     if edits:
         state = _with_edits(store, current, edits, local, undoing.oldest)
-    return Undone(state, changed, undoing.conflicts, undoing.kept, undoing.words)
+    marked = sorted(undoing.marked & edits.keys())
+    return Undone(state, changed, undoing.conflicts, undoing.kept, marked, undoing.words)
 
 
 def _with_edits(
@@ -128,13 +156,17 @@ def _with_empty_directories(
 class _Undoing:
     """`oldest`: the directory before the oldest call that was undone."""
 
-    def __init__(self, store: Store, current: TreeHash, *, looks: bool) -> None:
+    def __init__(
+        self, store: Store, current: TreeHash, options: UndoOptions, *, looks: bool
+    ) -> None:
         self._store = store
         self._current = current
+        self._options = options
         self._looks = looks
         self._entries: dict[bytes, Entry | None] = {}  # as undone so far, of the paths looked at
         self.conflicts: dict[bytes, str] = {}
         self.kept: dict[bytes, str] = {}
+        self.marked: set[bytes] = set()
         self.oldest: RecordedState | None = None
         self._repositories: dict[bytes, UndoneRepository] = {}
 
@@ -152,6 +184,8 @@ class _Undoing:
         roots = (self._current, call.before.full, call.after.full) if self._looks else ()
         ignored = IgnoredPaths(self._store, roots)
         for change in changes:
+            if not self._options.includes(change.path):
+                continue
             if change.path in ignored:  # whoever wrote the rule, it is not known what was there
                 self.kept.setdefault(change.path, IGNORED)
             else:
@@ -173,7 +207,8 @@ class _Undoing:
             elif repository_state.is_state(change.path[len(top) + 1 :]):
                 paths.setdefault(top, []).append(change.path)
         for top, changed in paths.items():
-            self._undo_repository(call, top, changed)
+            if self._options.includes(top):
+                self._undo_repository(call, top, changed)
         return left
 
     def _undo_repository(self, call: CallRecord, top: bytes, changed: list[bytes]) -> None:
@@ -182,7 +217,7 @@ class _Undoing:
         repository = self._repositories[top]
         if not repository.is_changed_by(call):
             return
-        reasons = filter(None, (_foreign_reason(call, path) for path in changed))
+        reasons = filter(None, (self._foreign_reason(call, path) for path in changed))
         reason = TORN if call.is_torn else next(reasons, None)
         if reason is not None:
             self.kept.setdefault(top, reason)
@@ -216,9 +251,10 @@ class _Undoing:
         before, after = (self._leaf(entry) for entry in (change.old, change.new))
         if before is None and after is None:  # the mode of a directory
             return
-        if (reason := _foreign_reason(call, change.path)) is not None:
+        if (reason := self._foreign_reason(call, change.path)) is not None:
             self.kept.setdefault(change.path, reason)
-        elif change.path not in self.conflicts:
+        # What has markers has all that was changed in it; an older change is not looked for there.
+        elif change.path not in self.conflicts and change.path not in self.marked:
             self._undo_path(change.path, before, after)
 
     def _stays_as_it_is(self, path: bytes) -> bool:
@@ -266,10 +302,15 @@ class _Undoing:
             self.conflicts[path] = NOT_TEXT
             return
         base, ours, theirs = (b"".join(text) for text in texts)  # type: ignore[arg-type]
+        if merge.has_markers(ours) and not merge.has_markers(base):
+            self.conflicts[path] = UNRESOLVED
+            return
         merged = three_way.merge(base, ours, theirs, labels=("now", "before"))
-        if merged.conflicts:
+        if merged.conflicts and not self._options.marks_conflicts:
             self.conflicts[path] = SAME_LINES
             return
+        if merged.conflicts:
+            self.marked.add(path)
         executable = current.executable
         if current.executable == after.executable:
             executable = before.executable
@@ -283,6 +324,12 @@ class _Undoing:
             if self._leaf(entry) is not None and self._entries.get(inner_path, entry) is not None:
                 return True
         return False
+
+    def _foreign_reason(self, call: CallRecord, path: bytes) -> str | None:
+        """Returns why a change stays though a call may have made it; None where it does not."""
+        reason = foreign_reason(call, path)
+        is_ambiguous = reason is not None and reason.startswith(AMBIGUOUS)
+        return None if is_ambiguous and self._options.takes_ambiguous else reason
 
     def _leaf(self, entry: Entry | None) -> Entry | None:
         """Returns a file, a link or an empty directory; None for a directory with entries."""
@@ -318,7 +365,7 @@ def _is_elsewhere(path: bytes, moved: list[bytes] | None) -> bool:
     return moved is not None and not any(to.startswith(path + b"/") for to in moved)
 
 
-def _foreign_reason(call: CallRecord, path: bytes) -> str | None:
+def foreign_reason(call: CallRecord, path: bytes) -> str | None:
     """Returns why a change is not known to be the call's; None where it is."""
     name = printable(path)
     if (reason := call.foreign.get(name)) is not None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from casfs.sessions.session_steps import CallRecord, Point, StepRecord
+from casfs.sessions import session_steps
+from casfs.sessions.session_steps import AMBIGUOUS, CallRecord, Point, StepRecord
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.threads.summary import first_line
 from casfs.trees import tree
+from casfs.trees.git import repository_state
+from casfs.trees.git.repository_state import is_inside, repository_of
 
 MAX_CHANGED = 20  # paths of a row
 PROMPT = "prompt"
@@ -29,25 +32,61 @@ TELLING = (
 @dataclass(frozen=True)
 class PointRow:
     """`tool`: `prompt` for one; `text`: the prompt, or what the call was given, in a line;
-    `changed`: printable paths, at most MAX_CHANGED and then how many more."""
+    `changed`: printable paths, at most MAX_CHANGED and then how many more; `repositories`: what
+    became of git repositories, in words; `marks`: what is to be known before it is taken back."""
 
     point: Point
     tool: str
     text: str
     reported_ms: int
-    changed: list[str]
+    changed: list[str] = field(default_factory=list)
+    repositories: list[str] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> str:
+        """All of these in a line."""
+        marks = [f"[{', '.join(self.marks)}]"] if self.marks else []
+        return " ".join([*marks, *self.changed, *self.repositories])
 
 
 def rows(store: Store, directory: str, steps: list[StepRecord]) -> Iterator[PointRow]:
     """Yields the points of a session in `directory`, newest first: the calls of a prompt, then it.
     Raises NotFound, Corrupt."""
     for step in reversed(steps):
+        groups = [group.members for group in session_steps.grouped(step.calls[::-1])]
         for call in reversed(step.calls):
-            point = Point(step.index, call.number)
-            changed = _changed(store, call)
-            yield PointRow(point, call.tool, _given(call, directory), call.reported_ms, changed)
+            at_once = next((group for group in groups if call.number in group), ())
+            yield PointRow(
+                Point(step.index, call.number),
+                call.tool,
+                _given(call, directory),
+                call.reported_ms,
+                *_changed(store, call),
+                marks=list(_marks(call, at_once)),
+            )
         prompt = first_line(step.prompt)
-        yield PointRow(Point(step.index), PROMPT, prompt, step.reported_ms, [])
+        yield PointRow(Point(step.index), PROMPT, prompt, step.reported_ms)
+
+
+def _marks(call: CallRecord, at_once: tuple[int, ...]) -> Iterator[str]:
+    if call.is_interrupted:
+        yield "interrupted"
+    if call.is_running:
+        yield "not over"
+    if names := [f"{call.step}.{number}" for number in at_once if number != call.number]:
+        yield f"with {', '.join(names)}"
+    ambiguous = [path for path, reason in call.foreign.items() if reason.startswith(AMBIGUOUS)]
+    if call.is_unseen:
+        yield AMBIGUOUS
+    elif ambiguous:
+        yield f"{len(ambiguous)} {AMBIGUOUS}"
+    if call.is_late:
+        yield "late"
+    if call.is_torn:
+        yield "torn"
+    if call.is_lost:
+        yield "not kept"
 
 
 def _given(call: CallRecord, directory: str) -> str:
@@ -60,16 +99,25 @@ def _given(call: CallRecord, directory: str) -> str:
     return first_line(call.arguments)
 
 
-def _changed(store: Store, call: CallRecord) -> list[str]:
+def _changed(store: Store, call: CallRecord) -> tuple[list[str], list[str]]:
+    """Returns the changed paths, and what became of repositories."""
     if call.before is None or call.after is None:
-        return []
-    changes = tree.changes(store, call.before.full, call.after.full)
-    paths = [printable(change.path) for change in changes]
-    paths = [path for path in paths if path not in call.foreign and not _is_in_git(path)]
+        return [], []
+    sides = call.before.full, call.after.full
+    paths = []
+    repositories = set()
+    for change in tree.changes(store, *sides):
+        if is_inside(change.path):
+            repositories.add(repository_of(change.path) or b"")
+        elif (path := printable(change.path)) not in call.foreign:
+            paths.append(path)
+    words = [
+        f"{printable(top)}: {line}"
+        for top in sorted(repositories)
+        for line in repository_state.words(
+            *(repository_state.read(store, side, top) for side in sides)
+        )
+    ]
     if len(paths) > MAX_CHANGED:
-        return [*paths[:MAX_CHANGED], f"and {len(paths) - MAX_CHANGED} more"]
-    return paths
-
-
-def _is_in_git(path: str) -> bool:
-    return ".git" in path.split("/")
+        paths = [*paths[:MAX_CHANGED], f"and {len(paths) - MAX_CHANGED} more"]
+    return paths, words

@@ -20,6 +20,7 @@ from casfs.trees.recorded_state import RecordedState
 IN_PROGRESS = "in_progress"
 INTERRUPTED = "interrupted"
 ANOTHER_CALL = "another call"  # of the same session, which ran at the same time
+AMBIGUOUS = "ambiguous"  # of a change: it may be of a call, or of somebody else
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class CallRecord:
     is_lost: bool = False
     began_ms: int = 0
     members: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.members or (self.number,)
 
     @property
     def has_trees(self) -> bool:
@@ -191,18 +196,20 @@ class Point:
         return cls(int(step), int(call) if dot else None)
 
 
-def calls_from(steps: list[StepRecord], point: Point) -> list[CallRecord]:
-    """Returns the calls that come at a point or after it, newest first. Raises NotFound."""
+def calls_from(steps: list[StepRecord], point: Point, *, is_only: bool = False) -> list[CallRecord]:
+    """Returns the calls that come at a point or after it, newest first; `is_only`: those of the
+    point alone. Raises NotFound."""
     step = find_step(steps, point.step)
     if point.call is not None and not 1 <= point.call <= len(step.calls):
         raise NotFound(f"prompt {point.step} has no call {point.call}; it has {len(step.calls)}")
     first = (point.step, point.call or 0)
     every = [call for step in steps for call in step.calls][::-1]
     groups = grouped(every)
+    if is_only:
+        own = [group for group in groups if group.step == point.step]
+        return [group for group in own if point.call is None or point.call in group.numbers]
     # A group is taken back together, though the point is in the middle of it.
-    return [
-        group for group in groups if (group.step, max(group.members or (group.number,))) >= first
-    ]
+    return [group for group in groups if (group.step, max(group.numbers)) >= first]
 
 
 def grouped(calls: Sequence[CallRecord]) -> list[CallRecord]:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from casfs.errors import Failed
 from casfs.rewind import rewind_files
-from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions import find_session, points, session_steps
 from casfs.sessions.session_steps import Point
 from casfs.system.paths import printable
@@ -46,10 +46,8 @@ def show(call: Call) -> Response:
     steps = session_steps.load(store, thread)
     plan = None
     if point := call.query.get("to"):
-        is_exact = "exact" in call.query
-        planned = rewind_files.plan(
-            store, Path(directory), steps, Point.parse(point), is_exact=is_exact
-        )
+        choice = Choice(Point.parse(point), is_exact="exact" in call.query)
+        planned = rewind_files.plan(store, Path(directory), steps, choice)
         plan = _shown(planned)
     rows = list(islice(points.rows(store, directory, steps), MAX_ROWS))
     return call.page(
@@ -80,7 +78,7 @@ def _shown(plan: FilePlan) -> Plan:
         for line in lines
     ]
     changes = rows[:MAX_CHANGES]
-    return Plan(str(plan.point), plan.is_exact, changes, len(rows), stays, mark=plan.mark)
+    return Plan(str(plan.point), plan.choice.is_exact, changes, len(rows), stays, mark=plan.mark)
 
 
 def send(call: Call) -> Response:

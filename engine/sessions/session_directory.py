@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Lock
 
 from casfs.checkpoints.followed_directory import Extent, FollowedDirectory
-from casfs.sessions.session_steps import ANOTHER_CALL
+from casfs.sessions.session_steps import AMBIGUOUS, ANOTHER_CALL
 from casfs.store.store import Store
 from casfs.system import processes
 from casfs.system.clock import now_ms
@@ -47,7 +47,6 @@ LATE_MS = 300  # after which a hook lets its agent go on
 LOOK_AT_ALL_S = 3600.0
 MAX_ANCESTORS = 64
 PERSON = "a person"
-AMBIGUOUS = "ambiguous"
 OTHER_SESSION = "another session"
 
 

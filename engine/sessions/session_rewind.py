@@ -9,6 +9,7 @@ from typing import Any
 from casfs.errors import CasfsError, Conflict, Failed, Invalid
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
+from casfs.rewind.rewind_files import Choice
 from casfs.sessions import find_session, session_steps
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
@@ -30,7 +31,8 @@ def rewind(store: Store, id: str, point: str, what: str, exact: bool, seen: str)
     directory = Path(sessions.about(store, thread)["directory"])
     plan = None
     if what != CONVERSATION:
-        plan = rewind_files.plan(store, directory, steps, target, is_exact=exact)
+        choice = Choice(target, is_exact=exact)
+        plan = rewind_files.plan(store, directory, steps, choice)
         if plan.mark != seen:
             raise Conflict(f"{os.fspath(directory)} has changed since it was shown; look again")
     answer: dict[str, Any] = {"failed": {}, "thread": None}

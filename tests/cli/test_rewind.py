@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -113,13 +114,59 @@ def _with_transcript(about: object, transcript: str) -> object:
     return changed
 
 
+def test_paths_and_one_call(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt()
+    agent.run("mkdir d; echo x > d/new; echo x > a")
+    agent.run("echo y > later")
+    only = cli("rewind", "--only", "1.1", "--dry-run").text
+    assert only == f"{project}, without 1.1, your own changes kept:\nM a\nD d/new\n"
+    os.chdir(project / "d")
+    assert "D d/new" in cli("rewind", "--to", "1", "--dry-run", "--", "new").text
+    assert "M a" in cli("rewind", "--to", "1", "--dry-run", "--", "../a").text
+    os.chdir(project)
+    cli("rewind", "--to", "1", "--", "./d")
+    assert sorted(path.name for path in project.iterdir()) == ["a", "later"]
+    assert (project / "a").read_text() == "x\n"
+    outside = cli("rewind", "--to", "1", "--", "../elsewhere", code=2).err
+    assert f"../elsewhere is not a path in {project}" in outside
+
+
+def test_markers_end_with_1(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt()
+    agent.run("sed -i s/1/one/ a")
+    (project / "a").write_text("ONE\n2\n3\n")
+    answer = cli("rewind", "--to", "1", "--markers", code=1)
+    assert "a: both are in it, between conflict markers" in answer.err
+    assert "<<<<<<< now" in (project / "a").read_text()
+    value = cli("rewind", "--to", "1", "--markers", "--dry-run", "--json", code=1).json
+    assert value["marked"] == []
+    assert value["conflicts"] == {"a": "it has conflict markers; resolve them first"}
+
+
+def test_a_person_at_a_terminal_is_asked(
+    cli: Cli, project: Path, agent: AttachedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.prompt()
+    agent.run("echo x > new")
+    monkeypatch.setattr("casfs.cli.rewind.is_asked", lambda: True)
+    answer = cli("rewind", "--last", stdin=b"n\n", code=1)
+    assert "Take this back?" in answer.err
+    assert "D new" in answer.text
+    assert (project / "new").exists()
+    cli("rewind", "--last", "--yes")
+    assert not (project / "new").exists()
+    cli("undo")
+    cli("rewind", "--last", stdin=b"\n")
+    assert not (project / "new").exists()
+
+
 def test_usage(cli: Cli, project: Path, agent: AttachedAgent) -> None:
     assert "no session of an attached agent" in cli.refused("rewind", "--last", code=3)
     agent.prompt()
     agent.run("true")
     assert "a terminal lets you choose" in cli("rewind", code=2).err
     assert "give one of" in cli("rewind", "--last", "--list", code=2).err
-    assert "--last keeps your own" in cli("rewind", "--last", "--exact", code=2).err
+    assert "--last and --only keep your own" in cli("rewind", "--last", "--exact", code=2).err
     assert "no prompt 7" in cli.refused("rewind", "--to", "7", code=3)
     assert "is neither a prompt (3) nor a call" in cli.refused("rewind", "--to", "x", code=3)
     assert "no call of this session has changed" in cli.refused("rewind", "--last", code=3)

@@ -30,6 +30,7 @@ from typing import Any
 
 from casfs.attach import spool
 from casfs.rewind import rewind_files
+from casfs.rewind.rewind_files import Choice
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import Point, StepRecord
 from casfs.store.store import Store
@@ -207,7 +208,9 @@ def check(play: Play, steps: list[StepRecord], store: Store) -> dict[str, Any]:
     untrue: list[str] = []
     built = 0
     for number, point in enumerate(points):
-        plan = rewind_files.plan(store, play.project, steps, Point.parse(point), is_exact=True)
+        plan = rewind_files.plan(
+            store, play.project, steps, Choice(Point.parse(point), is_exact=True)
+        )
         rewind_files.do(store, play.project, plan, steps)
         if point in late:
             continue

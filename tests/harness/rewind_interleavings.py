@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from casfs.rewind import rewind_files
-from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.system.paths import printable
@@ -136,7 +136,7 @@ def check_rewind(play: Play, point: str) -> str:
     before = contents(directory)
     persons = lines_of(directory, "P")
     steps = agent.steps()
-    plan = rewind_files.plan(agent.store, directory, steps, Point.parse(point), is_exact=False)
+    plan = rewind_files.plan(agent.store, directory, steps, Choice(Point.parse(point)))
     if plan.undone.changed:
         rewind_files.do(agent.store, directory, plan, steps)
     after = lines_of(directory, "P")
@@ -162,7 +162,7 @@ def check_exact(play: Play, point: str) -> None:
     agent = play.agent
     steps = agent.steps()
     chosen = Point.parse(point)
-    plan = rewind_files.plan(agent.store, agent.directory, steps, chosen, is_exact=True)
+    plan = rewind_files.plan(agent.store, agent.directory, steps, Choice(chosen, is_exact=True))
     before = contents(agent.directory)
     if plan.undone.changed:
         rewind_files.do(agent.store, agent.directory, plan, steps)

@@ -36,6 +36,7 @@ from casfs.directories import operations
 from casfs.directories.operations import PERSON, Intent, Operation, Verb
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.rewind import rewind_files, take_back
+from casfs.rewind.rewind_files import Choice
 from casfs.rewind.undo_calls import Undone
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
@@ -387,7 +388,9 @@ class Sequence:
         points += [Point(call.step, call.number) for step in steps for call in step.calls]
         point = self.chance.choice(points)
         try:
-            plan = rewind_files.plan(self.store, self.directory, steps, point, is_exact=is_exact)
+            plan = rewind_files.plan(
+                self.store, self.directory, steps, Choice(point, is_exact=is_exact)
+            )
         except NotFound:  # the directory was not looked at there
             return
         self._rewind(number, plan)
@@ -407,9 +410,7 @@ class Sequence:
         self._expect_named(before, after, plan.undone)
         if plan.undone.repositories == {} and before.git != after.git:
             raise Wrong("a rewind changed the repository and did not say so")
-        again = rewind_files.plan(
-            self.store, self.directory, steps, plan.point, is_exact=plan.is_exact
-        )
+        again = rewind_files.plan(self.store, self.directory, steps, plan.choice)
         left = again.undone.changed
         if left:
             raise Wrong(f"a rewind left {[change.path for change in left][:5]} to be taken back")

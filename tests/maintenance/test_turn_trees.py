@@ -17,7 +17,7 @@ from casfs.errors import NotFound
 from casfs.maintenance import fsck, gc
 from casfs.maintenance.gc import Limits
 from casfs.rewind import rewind_files
-from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import CallRecord, Point
 from casfs.store import graph, removals
@@ -83,7 +83,7 @@ def lost(agent: AttachedAgent) -> list[bool]:
 def plan(agent: AttachedAgent, point: str, *, is_exact: bool = False) -> FilePlan:
     steps = agent.steps()
     return rewind_files.plan(
-        agent.store, agent.directory, steps, Point.parse(point), is_exact=is_exact
+        agent.store, agent.directory, steps, Choice(Point.parse(point), is_exact=is_exact)
     )
 
 

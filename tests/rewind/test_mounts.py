@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from casfs.rewind import rewind_files
+from casfs.rewind.rewind_files import Choice
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.system import mounts
@@ -42,7 +43,7 @@ def test_a_rewind_leaves_it(
     agent.run("echo x >> a; echo agent > data/f; rm data/theirs; echo n > data/new")
     before = contents(elsewhere)
     steps = agent.steps()
-    plan = rewind_files.plan(agent.store, project, steps, Point(1), is_exact=is_exact)
+    plan = rewind_files.plan(agent.store, project, steps, Choice(Point(1), is_exact=is_exact))
     assert [change.path for change in plan.undone.changed] == [b"a"]
     rewind_files.do(agent.store, project, plan, steps)
     assert contents(elsewhere) == before
@@ -57,7 +58,7 @@ def test_one_that_was_mounted_since(agent: AttachedAgent, project: Path, tmp_pat
     mounts.mount(str(folder), project / "data", "none", mounts.MS_BIND)
     try:
         steps = agent.steps()
-        plan = rewind_files.plan(agent.store, project, steps, Point(1), is_exact=True)
+        plan = rewind_files.plan(agent.store, project, steps, Choice(Point(1), is_exact=True))
         rewind_files.do(agent.store, project, plan, steps)
         assert contents(folder) == {"theirs": ("file 0", b"theirs")}
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 from casfs.digest import TreeHash
 from casfs.rewind import rewind_files
-from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
 from tests.support import repositories
 from tests.support.attached_agent import AttachedAgent, contents
@@ -33,7 +33,7 @@ def files(directory: Path) -> dict[str, tuple[str, bytes]]:
 def rewind(agent: AttachedAgent, point: str = "1", *, is_exact: bool = False) -> FilePlan:
     steps = agent.steps()
     target = Point.parse(point)
-    plan = rewind_files.plan(agent.store, agent.directory, steps, target, is_exact=is_exact)
+    plan = rewind_files.plan(agent.store, agent.directory, steps, Choice(target, is_exact=is_exact))
     if plan.undone.changed:
         rewind_files.do(agent.store, agent.directory, plan, steps)
     return plan

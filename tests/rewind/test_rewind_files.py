@@ -9,7 +9,7 @@ import pytest
 
 from casfs.errors import Conflict, NotFound
 from casfs.rewind import rewind_files
-from casfs.rewind.rewind_files import FilePlan
+from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.restores import take_back_last
@@ -18,7 +18,7 @@ from tests.support.restores import take_back_last
 def rewind(agent: AttachedAgent, point: str, *, is_exact: bool = False) -> FilePlan:
     steps = agent.steps()
     plan = rewind_files.plan(
-        agent.store, agent.directory, steps, Point.parse(point), is_exact=is_exact
+        agent.store, agent.directory, steps, Choice(Point.parse(point), is_exact=is_exact)
     )
     if plan.undone.changed:
         rewind_files.do(agent.store, agent.directory, plan, steps)
@@ -370,7 +370,7 @@ def test_a_directory_that_changes_after_the_plan(agent: AttachedAgent, project: 
     agent.prompt()
     agent.run("echo x >> a")
     steps = agent.steps()
-    plan = rewind_files.plan(agent.store, project, steps, Point(1), is_exact=False)
+    plan = rewind_files.plan(agent.store, project, steps, Choice(Point(1)))
     (project / "b").write_text("meanwhile")
     with pytest.raises(Conflict, match="has changed since"):
         rewind_files.do(agent.store, project, plan, steps)
@@ -382,7 +382,7 @@ def test_a_plan_stores_nothing(agent: AttachedAgent, project: Path) -> None:
     agent.run("echo x >> a")
     (project / "mine").write_text("never stored")
     before = sum(1 for _ in agent.store.blobs.iterate())
-    rewind_files.plan(agent.store, project, agent.steps(), Point(1), is_exact=False)
+    rewind_files.plan(agent.store, project, agent.steps(), Choice(Point(1)))
     assert sum(1 for _ in agent.store.blobs.iterate()) == before
 
 

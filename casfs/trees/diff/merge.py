@@ -19,7 +19,7 @@ from casfs.trees.diff import renames, three_way, unified_diff
 
 Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
 GIT = b".git"
-MARKERS = b"<<<<<<< ours", b">>>>>>> "
+MARKERS = b"<<<<<<< ", b">>>>>>> "
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class _Merge:
         if old is None or mine is None or new is None:
             self.conflicts.append((path, "changed on both sides, binary or too large"))
             return merged
-        if _has_markers(mine) and not _has_markers(old):
+        if has_markers(mine) and not has_markers(old):
             self.unresolved.append(path)
         done = three_way.merge(old, mine, theirs=new, labels=("ours", self._label))
         if done.conflicts:
@@ -158,7 +158,8 @@ class _Merge:
         return None if isinstance(lines, str) else b"".join(lines)
 
 
-def _has_markers(text: bytes) -> bool:
+def has_markers(text: bytes) -> bool:
+    """Whether a text has conflict markers that nobody has resolved."""
     lines = text.splitlines()
     return all(any(line.startswith(mark) for line in lines) for mark in MARKERS)
 
