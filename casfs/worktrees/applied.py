@@ -1,42 +1,156 @@
-"""What a project has of a worktree: what was applied, and is there still.
+"""What a project has of a worktree: what was applied, and was not taken back since.
 
-An apply may be taken back, by `casfs undo` or by git: then the worktree is the only one that has
-the change, which must be brought again by the next apply, and not be lost by `rm`. So a path counts
-as applied as long as a merge of what was applied would change nothing in the project. A path where
-that merge has a conflict counts as applied, too: somebody has changed the same lines since.
+By `casfs undo` or by git: then the worktree is the only one that has the change, which must be
+brought again by the next apply, and not be lost by `rm`. Of an undo the project's log of operations
+tells; git leaves a file exactly as it was before the apply. What a person has changed otherwise
+since then is a decision, and so is how a conflict was resolved: it stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 from casfs.digest import TreeHash
+from casfs.directories import operations
+from casfs.directories.operations import Operation
 from casfs.store.store import Store
+from casfs.system.paths import printable
 from casfs.trees import edit, recorded_state, tree
 from casfs.trees.diff import merge
+from casfs.trees.restore.apply import Applied
 from casfs.trees.snapshot import tracked
 from casfs.worktrees.worktree import Worktree
 
+MAX_APPLIES = 50  # that are known one by one
 
-def base(store: Store, worktree: Worktree) -> TreeHash:
-    """Returns the tree since which changes in a worktree are its own. Raises Failed."""
+
+@dataclass(frozen=True, slots=True)
+class AppliedChanges:
+    """What one apply has brought: what changed from the tree `old` to `new`. `operation`: its
+    number in the log of the project, None where nothing was written; `marked`, `left`: printable
+    paths with a conflict, of which both sides are in the project, or only its own."""
+
+    old: TreeHash
+    new: TreeHash
+    operation: int | None = None
+    marked: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_record(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(
+            TreeHash(fields["old"]),
+            TreeHash(fields["new"]),
+            fields.get("operation"),
+            frozenset(fields.get("marked", ())),
+            frozenset(fields.get("left", ())),
+        )
+
+    @property
+    def record(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"old": self.old, "new": self.new, "operation": self.operation}
+        fields |= {"marked": sorted(self.marked), "left": sorted(self.left)}
+        return {name: value for name, value in fields.items() if value or value == 0}
+
+
+def with_apply(
+    store: Store, worktree: Worktree, done: Applied, old: TreeHash, new: TreeHash
+) -> list[dict[str, Any]]:
+    """Returns the record of a worktree's applies with one that brought what changed from `old` to
+    `new`."""
+    written: set[bytes] = set()
+    if done.operation is not None:
+        written = set(_written(store, done.operation))
+    conflicts = {path for path, _ in done.merged.conflicts}
+    last = AppliedChanges(
+        old,
+        # What could not be written is not noted as brought: its only copy may be here.
+        with_paths_of(store, new, old, done.failed.keys()),
+        None if done.operation is None else done.operation.number,
+        marked=frozenset(map(printable, conflicts & written)),
+        left=frozenset(map(printable, conflicts - written)),
+    )
+    applies = [*applies_of(worktree), last]
+    if len(applies) > MAX_APPLIES:
+        applies[:2] = [AppliedChanges(applies[0].old, applies[1].new)]
+    return [changes.record for changes in applies]
+
+
+def applies_of(worktree: Worktree) -> list[AppliedChanges]:
+    return [AppliedChanges.of_record(fields) for fields in worktree.applies]
+
+
+def base(store: Store, worktree: Worktree, *, with_left: bool = True) -> TreeHash:
+    """Returns the tree since which changes in a worktree are its own. `with_left`: without the
+    conflicts of which the project has its own side alone. Raises Failed."""
     began = recorded_state.with_private(store, worktree.workspace.recorded)
-    applied = worktree.applied
-    if applied is None or not worktree.project.is_dir():
+    if not worktree.applies or not worktree.project.is_dir():
         return began
-    changes = merge.changes(store, began, applied)
-    if not changes.paths:
-        return applied
-    sides = [
-        merge.partial_tree(store, changes.old, like=began),
-        merge.partial_tree(store, changes.new, like=applied),
-    ]
+    log = operations.log_of(store, worktree.project)
+    numbered = {operation.number: operation for operation in log.operations}
+    root = began
+    standing: list[Operation] = []
+    decided: set[str] = set()
+    left: dict[bytes, AppliedChanges] = {}
+    for changes in applies_of(worktree):
+        operation = None if changes.operation is None else numbered.get(changes.operation)
+        if operation is not None and operation.is_taken_back:
+            continue
+        paths = {change.path for change in tree.changes(store, changes.old, changes.new)}
+        root = with_paths_of(store, root, changes.new, paths)
+        left |= {path: changes for path in paths if printable(path) in changes.left}
+        if operation is not None:
+            standing.append(operation)
+            decided -= {printable(path) for path in paths}
+            decided |= changes.marked
+    gone = {
+        path for path in _as_before(store, worktree, standing) if printable(path) not in decided
+    }
+    if not with_left:
+        gone |= _not_taken(store, worktree, left)
+    return with_paths_of(store, root, began, gone)
+
+
+def _written(store: Store, operation: Operation) -> Iterable[bytes]:
+    for change in tree.changes(store, operation.before.tree, operation.after.tree):
+        yield change.path
+
+
+def _as_before(store: Store, worktree: Worktree, standing: list[Operation]) -> set[bytes]:
+    """Returns the paths that are exactly as before one of the operations that wrote them."""
+    if not standing:
+        return set()
+    sides = [side.tree for operation in standing for side in (operation.before, operation.after)]
     ours = tracked.snapshot_tracked(store, worktree.project, sides).tree
-    merged = merge.merge(store, changes, ours=ours, like=applied, label="applied")
-    decided = {path for path, _ in merged.conflicts}
-    brought = {change.path for change in tree.changes(store, ours, merged.root)}
-    undone = [path for path in changes.paths if path in brought - decided]
-    return with_paths_of(store, applied, began, undone)
+    return {
+        path
+        for operation in standing
+        for path in _written(store, operation)
+        if merge.is_same(
+            tree.find(store, ours, path), tree.find(store, operation.before.tree, path)
+        )
+    }
+
+
+def _not_taken(
+    store: Store, worktree: Worktree, left: Mapping[bytes, AppliedChanges]
+) -> set[bytes]:
+    """Returns the paths with a conflict where the project is not as the worktree was."""
+    sides = []
+    for path, changes in left.items():
+        for side in (changes.old, changes.new):
+            if (entry := tree.find(store, side, path)) is not None:
+                sides.append(merge.partial_tree(store, {path: entry}, like=side))
+    if not sides:
+        return set()
+    ours = tracked.snapshot_tracked(store, worktree.project, sides).tree
+    return {
+        path
+        for path, changes in left.items()
+        if not merge.is_same(tree.find(store, ours, path), tree.find(store, changes.new, path))
+    }
 
 
 def with_paths_of(

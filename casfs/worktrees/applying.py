@@ -56,7 +56,5 @@ def apply(store: Store, worktree: Worktree, options: Applying, env: Mapping[str,
         actor=options.actor,
     )
     if is_to_project and not options.check:
-        # What was not brought there is not noted as if it were: its only copy may be here.
-        missing = [*done.failed, *(path for path, _ in done.merged.conflicts)]
-        note(store, worktree, applied=applied.with_paths_of(store, new, old, missing))
+        note(store, worktree, applies=applied.with_apply(store, worktree, done, old, new))
     return done

@@ -104,7 +104,7 @@ def unsaved(store: Store, worktree: Worktree, env: Mapping[str, str]) -> list[by
     scratch = ScratchStore(store)
     state = record(scratch, worktree)
     recorded = worktree.workspace.recorded
-    before = applied.base(scratch, worktree)
+    before = applied.base(scratch, worktree, with_left=False)
     after = recorded_state.with_private(scratch, state)
     changes = merge.changes(scratch, before, after)
     repositories = [*nested.changed(scratch, recorded.full, state.full)]

@@ -7,7 +7,7 @@ A worktree is a workspace (`casfs.workspaces`) whose record has, as `worktree`,
     project    the directory that it was made from
     git        its linked work tree in the project's repository (`GitLink.record`), or absent
     portBase   the first of its ports (`casfs.worktrees.environment`)
-    applied    what was applied of it last, without what is derived, or absent
+    applies    what was applied of it to the project (`casfs.worktrees.applied`), or absent
 
 Its `.git`, a file that names the repository, is in no record.
 """
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.protocols import Head
-from casfs.digest import TreeHash
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store.store import Store
 from casfs.system.clock import moment
@@ -62,10 +61,9 @@ class Worktree:
         return environment.variables(self.name, self.record["portBase"])
 
     @property
-    def applied(self) -> TreeHash | None:
-        """What its project has of it: the tree as it was applied last."""
-        hash = self.record.get("applied")
-        return None if hash is None else TreeHash(hash)
+    def applies(self) -> list[Mapping[str, Any]]:
+        """The records of its applies to the project, oldest first."""
+        return list(self.record.get("applies", ()))
 
     @property
     def link(self) -> GitLink | None:

@@ -167,7 +167,7 @@ class Set:
         differing = {path for path in differing if not is_other_merge(holds, sides, path)}
         if differing or done.failed:
             raise Different(f"{name}: {sorted(differing)} are not as git has them")
-        for path in (base | theirs).keys() - named:
+        for path in base | theirs:  # a conflict is named once, and then resolved by a person
             base.pop(path, None)
             if path in theirs:
                 base[path] = theirs[path]

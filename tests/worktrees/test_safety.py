@@ -47,6 +47,64 @@ def test_what_was_not_applied_is_not_taken_for_applied(cli: Cli, project: Path) 
     assert "logo;" in cli("worktree", "rm", "try", code=4).err
 
 
+@pytest.mark.parametrize("resolved", ["mine\n2\nthree\n", "both\n2\nthree\n"])
+def test_a_conflict_is_named_once_and_then_resolved(
+    cli: Cli, project: Path, resolved: str
+) -> None:
+    worktree = add(cli, "try")
+    write(worktree, {"src/a.py": "theirs\n2\nthree\n"})
+    write(project, {"src/a.py": "mine\n2\nthree\n"})
+    cli("worktree", "apply", "try", code=1)
+    write(project, {"src/a.py": resolved})
+    assert cli("worktree", "apply", "try").out == b"nothing to apply\n"
+    write(worktree, {"src/fresh.py": "1\n"})
+    assert cli("worktree", "apply", "try").out.startswith(b"A src/fresh.py\n")
+    assert (project / "src/a.py").read_text() == resolved
+    cli("worktree", "rm", "try")
+
+
+def test_a_conflict_that_is_not_marked(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    (worktree / "logo").write_bytes(b"\0\1")
+    (project / "logo").write_bytes(b"\0\2")
+    cli("worktree", "apply", "try", code=1)
+    assert cli("worktree", "apply", "try").out == b"nothing to apply\n"
+    assert "logo;" in cli("worktree", "rm", "try", code=4).err, "its only copy"
+    (project / "logo").write_bytes(b"\0\1")
+    cli("worktree", "rm", "try")
+
+
+def test_what_was_put_back_after_an_apply_stays(cli: Cli, project: Path) -> None:
+    lines = [f"{number}\n" for number in range(9)]
+    write(project, {"long.txt": "".join(lines)})
+    worktree = add(cli, "try")
+    write(worktree, {"long.txt": "".join(["changed\n", *lines[1:8]]), "other.txt": "1\n"})
+    cli("worktree", "apply", "try")
+    put_back = "".join(["changed\n", *lines[1:]])
+    write(project, {"long.txt": put_back})
+    write(worktree, {"other.txt": "2\n"})
+    assert cli("worktree", "apply", "try").out.startswith(b"M other.txt\n")
+    assert (project / "long.txt").read_text() == put_back
+    cli("worktree", "rm", "try")
+
+
+def test_the_second_of_two_applies_is_taken_back(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "try")
+    for text in ("one\n2\nthird\n", "one\n2\nfourth\n"):
+        write(worktree, {"src/a.py": text})
+        cli("worktree", "apply", "try")
+    cli("undo", project)
+    assert (project / "src/a.py").read_text() == "one\n2\nthird\n"
+    assert "src/a.py;" in cli("worktree", "rm", "try", code=4).err
+    cli("worktree", "apply", "try")
+    assert (project / "src/a.py").read_text() == "one\n2\nfourth\n"
+    cli("undo", project)
+    cli("undo", project)
+    cli("worktree", "apply", "try")
+    assert (project / "src/a.py").read_text() == "one\n2\nfourth\n"
+    cli("worktree", "rm", "try")
+
+
 def test_a_second_apply_brings_what_is_new(cli: Cli, project: Path) -> None:
     worktree = add(cli, "try")
     for text in ("one\n2\nthird\n", "one\n2\nfourth\n", "one\n2\nthree\n"):
