@@ -201,9 +201,7 @@ def _write(store: Store, root: DatedTree, target: Path, fd: int) -> None:
         entries = tree.walk(store, root.tree)
         written = {path: None for path, entry in entries if not isinstance(entry, Subdirectory)}
         last = start = modification_order.first_moment(None)
-        for path, last in modification_order.new_times(
-            store, root, written=written, start=start, keep=True
-        ):
+        for path, last in modification_order.new_times(store, root, written=written, start=start):
             modification_order.set_time(fd, path, last)
         modification_order.wait_until_past(last)
     except OSError as error:

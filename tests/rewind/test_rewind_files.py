@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -392,3 +393,23 @@ def test_points_that_are_none(agent: AttachedAgent, project: Path, text: str) ->
     agent.run("true")
     with pytest.raises(NotFound):
         rewind(agent, text)
+
+
+def test_what_no_tool_builds_keeps_its_date(agent: AttachedAgent, project: Path) -> None:
+    """Of 2,403 files all but one would get a new date, and wake whoever watches them."""
+    git(project, "init", "-q")
+    sources = [project / name for name in ("a", "b", "src/x.c", "node_modules/p/index.js")]
+    for source in sources:
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text("1\n")
+    (project / "package.json").write_text("{}")
+    git(project, "add", "a", "b", "src")
+    (project / "x.o").write_text("built of src/x.c and a")
+    os.utime(project / "a", ns=(1, 10**18))  # all others are newer
+    agent.prompt()
+    agent.run("sed -i s/1/one/ a")
+    before = {path: path.stat().st_mtime_ns for path in (*sources, project / "x.o")}
+    rewind(agent, "1")
+    changed_dates = {path for path in before if path.stat().st_mtime_ns != before[path]}
+    assert changed_dates == {project / "a", project / "x.o"}
+    assert (project / "x.o").stat().st_mtime_ns > (project / "a").stat().st_mtime_ns

@@ -48,9 +48,7 @@ def test_what_was_not_applied_is_not_taken_for_applied(cli: Cli, project: Path) 
 
 
 @pytest.mark.parametrize("resolved", ["mine\n2\nthree\n", "both\n2\nthree\n"])
-def test_a_conflict_is_named_once_and_then_resolved(
-    cli: Cli, project: Path, resolved: str
-) -> None:
+def test_a_conflict_is_named_once_and_then_resolved(cli: Cli, project: Path, resolved: str) -> None:
     worktree = add(cli, "try")
     write(worktree, {"src/a.py": "theirs\n2\nthree\n"})
     write(project, {"src/a.py": "mine\n2\nthree\n"})

@@ -220,7 +220,7 @@ class _Apply:
                 mount_points=self._target.mount_points(),
             )
             task.directory(fd, b"", list(olds), new)
-            task.date(fd, self._source, keep=True)
+            task.date(fd, self._source)
         except OSError as error:
             where = printable(b"/".join(progress.path))
             raise Failed(f"cannot write {self._target}/{where}: {error.strerror}") from error

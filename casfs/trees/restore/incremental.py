@@ -35,6 +35,7 @@ from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.restore import host_entries, modification_order
 from casfs.trees.restore.host_entries import Actual, is_same, is_same_content, read_entry
+from casfs.trees.restore.modification_order import IsBuilt
 from casfs.trees.restore.write import (
     Path,
     WriteProgress,
@@ -105,12 +106,12 @@ class IncrementalRestore:
         if new is not None:
             self._set_own_properties(fd, olds, new=new, bits=ALL_BITS if path else self._top_mode)
 
-    def date(self, fd: int, source: DatedTree, *, keep: bool = False) -> None:
-        """Dates what was written, in the order in which `source` was recorded. `keep`: no other
-        file gets a new time."""
+    def date(self, fd: int, source: DatedTree, is_built: IsBuilt | None = None) -> None:
+        """Dates what was written, in the order in which `source` was recorded, and what may have
+        been built from that (`modification_order`)."""
         when = None
         for path, when in modification_order.new_times(
-            self._store, source, written=self._written, start=self._start, keep=keep
+            self._store, source, self._written, self._start, is_built
         ):
             if self._is_mounted(path):
                 continue

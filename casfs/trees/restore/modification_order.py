@@ -3,8 +3,9 @@
 In a directory that has files, what was built there is as old as it is: a source with its recorded
 time would be older than the program that was built from another version of it. So written files get
 times from now on, in the order in which they were recorded. Files that stay as they are and were
-recorded as newer than a written one are touched after it: a program that was built from that source
-is not built again.
+recorded as newer than a written one are touched after it, where they may have been built from it: a
+program is not built again then. What git tracks is a source, and packages that were installed come
+from elsewhere: a new time would only wake whoever watches them.
 
 Some tools compare milliseconds (tsc), so times are that far apart. Of many files only where the
 recorded ones are furthest apart, as those of a source and of what was built from it are: else the
@@ -15,17 +16,19 @@ from __future__ import annotations
 
 import heapq
 import os
+import pathlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
-from casfs.errors import NotFound
+from casfs.errors import Invalid, NotFound
 from casfs.store.nodes.directory import Entry, Subdirectory
 from casfs.store.store import Store
 from casfs.system.files import closing_fd
 from casfs.system.paths import open_directory
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.git.index import TrackedFiles
 from casfs.trees.restore.write import utime_ns
 
 STEP_NS = 1000
@@ -34,7 +37,9 @@ MAX_WIDE_STEPS = 500
 SECOND_NS = 1_000_000_000
 CLOCK_STEP_S = 0.004
 CLOCK_REALTIME_COARSE = 5  # of <linux/time.h>; the module time has no name for it
+NOT_BUILT = frozenset((b".git", b"node_modules", b".venv", b"site-packages"))  # what is below
 Path = bytes  # relative to the directory
+IsBuilt = Callable[[Path], bool]
 # What was written; of a file of which one of the same size was there before, the time of that one.
 Written = Mapping[Path, int | None]
 
@@ -61,18 +66,38 @@ def _file_clock() -> int:
     return time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
 
 
+def built_in(directory: pathlib.Path) -> IsBuilt:
+    """Returns what tells of a file in a directory whether it may have been built from others
+    there."""
+    tracked = TrackedFiles(directory, above=True)
+
+    def is_built(path: Path) -> bool:
+        if not NOT_BUILT.isdisjoint(path.split(b"/")):
+            return False
+        try:
+            return tracked.has(path) is not True
+        except Invalid:  # git's index is damaged, and says nothing
+            return True
+
+    return is_built
+
+
 def new_times(
-    store: Store, source: DatedTree, written: Written, start: int, *, keep: bool
+    store: Store,
+    source: DatedTree,
+    written: Written,
+    start: int,
+    is_built: IsBuilt | None = None,
 ) -> Iterator[tuple[Path, int]]:
     """Yields the times in ns, from `start` on, that the written files and links get, in the order
-    in which `source` was recorded, and those kept files of it that were newer than one of them,
-    unless they are to `keep` their times."""
+    in which `source` was recorded, and those kept files of it that were newer than one of them and
+    may have been built from it; None: no other file gets a new time."""
     recorded = dict(_recorded_times(store, source, written))
     known = [when for when in recorded.values() if when is not None]
-    if known and not keep:
+    if known and is_built is not None:
         for path, entry, when in dated.walk_newer(store, source, min(known)):
-            if not has_own_time(entry):
-                recorded.setdefault(path, when)
+            if path not in recorded and not has_own_time(entry) and is_built(path):
+                recorded[path] = when
     order = sorted(recorded.items(), key=_recorded_order)
     moment = start
     for (path, _), step in zip(order, _steps([when or 0 for _, when in order]), strict=True):

@@ -41,7 +41,7 @@ from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore import host_entries, unseen, written_paths
+from casfs.trees.restore import host_entries, modification_order, unseen, written_paths
 from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes, replaced_directories
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
@@ -422,7 +422,7 @@ class _Restore:
                 task.date_as_recorded(fd, self._dated_goal())
             # The recorded times would be older than what was built there from other versions.
             else:
-                task.date(fd, self._dated_goal())
+                task.date(fd, self._dated_goal(), modification_order.built_in(self._target.path))
             # One that came meanwhile: the restore is not complete, and its state says so.
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
             # Of single paths the state stays what `_mark_under_way` has made it. In a directory
