@@ -2,6 +2,7 @@
 
     python -m benchmarks.attach hooks [--dir DIR] [--files 100000] [--turns 40]
     python -m benchmarks.attach disk [--dir DIR] [--gigabytes 1] [--turns 1000]
+    python -m benchmarks.attach rewind [--dir DIR] [--files 60000]
 
 `hooks`: with that many files, and as many loose objects of git, the time from the start of a hook
 to its end as an agent would wait for it, before a call and after one that has changed a file. Half
@@ -9,6 +10,8 @@ a second lies between two calls, as an agent asks its model for the next one.
 `disk`: so many calls, each of which writes a file of 10 KB anew, in a directory of files of 50 KB
 and a twentieth as many of 10 KB, which do not compress; what the store takes is compared with all
 the bytes that were ever there. A file takes whole blocks of 4 KiB, here as in the directory.
+`rewind`: a call deletes so many files of 9.5 KB, and `rewind`, `undo` and `redo` bring them back or
+delete them again, beside a `cp -a` of them; then a call changes one line of a file.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,6 +43,7 @@ WRITTEN_BYTES = 10_000  # of the files that are written anew
 WRITTEN_SHARE = 20  # one of so many
 SEED = 1
 MODEL_S = 0.5
+REWOUND_BYTES = 9500
 
 
 class Agent:
@@ -144,19 +149,58 @@ def disk(folder: Path, gigabytes: float, turns: int) -> None:
     table(machine(folder), ["calls", "distinct, GB", "on disk, GB", "ratio"], [row])
 
 
+def rewind(folder: Path, count: int) -> None:
+    chance = random.Random(SEED)
+    project = folder / "project"
+    files = make_files(project / "src", count, REWOUND_BYTES, chance)
+    line = project / "line.py"
+    line.write_text("one\ntwo\n")
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    subprocess.run(["git", "-c", "gc.auto=0", "add", "."], cwd=project, check=True)
+    rows: list[list[str]] = []
+
+    def timed(name: str, *argv: str) -> None:
+        os.sync()
+        began = time.perf_counter()
+        subprocess.run(argv, cwd=project, env=agent.env, check=True, capture_output=True)
+        seconds = time.perf_counter() - began
+        rows.append([name, f"{seconds:.2f}", f"{seconds / copying:.2f}"])
+
+    with attached(folder, project) as agent:
+        casfs = sys.executable, "-m", "casfs"
+        copying = 1.0
+        timed("cp -a", "cp", "-a", str(project / "src"), str(folder / "copy"))
+        copying = float(rows.pop()[1])
+        rows.append(["cp -a", f"{copying:.2f}", "1.00"])
+        agent.call(partial(shutil.rmtree, project / "src"))
+        agent.wait()
+        timed("rewind: they come back", *casfs, "rewind", "--last")
+        timed("undo: they go", *casfs, "undo")
+        timed("redo: they come back", *casfs, "redo")
+        agent.call(partial(line.write_text, "one\n2\n"))
+        agent.wait()
+        timed("rewind of one line", *casfs, "rewind", "--last")
+        timed("undo of one line", *casfs, "undo")
+    assert all(file.exists() for file in files)
+    title = f"{count:,} files, {count * REWOUND_BYTES / 1e6:,.0f} MB. {machine(folder)}"
+    table(title, ["", "s", "x cp -a"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("hooks", "disk"))
-    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("what", choices=("hooks", "disk", "rewind"))
+    parser.add_argument("--files", type=int)
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--turns", type=int)
     parser.add_argument("--dir", type=Path, help="where to work")
     options = parser.parse_args()
     with workplace(options.dir) as folder:
         if options.what == "hooks":
-            hooks(folder, options.files, options.turns or 40)
+            hooks(folder, options.files or 100_000, options.turns or 40)
+        elif options.what == "rewind":
+            rewind(folder, options.files or 60_000)
         else:
             disk(folder, options.gigabytes, options.turns or 1000)
 

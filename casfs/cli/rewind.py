@@ -219,9 +219,7 @@ def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
     """Does what a plan says; returns what could not be written, with the reason."""
     actor = caller.actor(rewinding.store, os.environ)
     with progress("taking back", "files", len(plan.undone.changed)) as update:
-        done = rewind_files.do(
-            rewinding.store, rewinding.directory, plan, rewinding.steps, actor, update
-        )
+        done = rewind_files.do(rewinding.store, rewinding.directory, plan, actor, update)
     if not wants_json():
         print_aside(done.outcome.aside)
         print_failed(done.failed)

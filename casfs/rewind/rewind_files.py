@@ -7,23 +7,26 @@ record has.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from casfs.digest import TreeDigest, hash_bytes
+from casfs.digest import hash_bytes
 from casfs.directories.operations import PERSON, Intent, Verb
-from casfs.errors import Conflict, NotFound
-from casfs.rewind.repositories import UndoneRepository, with_refs
+from casfs.errors import CasfsError, NotFound
+from casfs.rewind import write_undone
+from casfs.rewind.repositories import UndoneRepository
 from casfs.rewind.undo_calls import EVERYTHING, IGNORED, Undone, UndoOptions, undo_calls
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import AMBIGUOUS, CallRecord, Point, StepRecord
-from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
-from casfs.trees import recorded_state, tree
+from casfs.system import daemon_socket
+from casfs.trees import tree
 from casfs.trees.git.repository_state import is_inside, repository_of
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
-from casfs.trees.restore.restore import restore
 from casfs.trees.restore.write import Progress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import exclusions, policy, working_tree
@@ -32,6 +35,7 @@ from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.working_tree import Earlier
 
 MARK_CHARS = 32
+DAEMON_S = 30.0  # for its look
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,16 @@ def plan(store: Store, directory: Path, steps: list[StepRecord], choice: Choice)
     """Returns what a choice means for the files of a directory. Raises NotFound, Refused,
     Failed."""
     scratch = ScratchStore(store)
-    current = look(scratch, directory, _latest(steps))
-    return _plan(scratch, current, steps, choice)
+    current = _current(scratch, directory, steps)
+    calls = session_steps.calls_from(steps, choice.point, is_only=choice.is_only)
+    if choice.point.call is not None:  # from before a group, where it is of one
+        choice = replace(choice, point=Point(calls[-1].step, calls[-1].number))
+    if choice.is_exact:
+        state = session_steps.state_at(steps, choice.point)
+        undone = _exact(scratch, current, state, choice.options)
+    else:
+        undone = undo_calls(scratch, current.full, calls, choice.options)
+    return _plan(scratch, choice, current, undone, calls)
 
 
 def plan_last(
@@ -91,14 +103,17 @@ def plan_last(
     """Returns the plan for the newest call that has still something to take back. Raises NotFound
     where there is none."""
     scratch = ScratchStore(store)
-    current = look(scratch, directory, _latest(steps))
-    calls = [call for step in steps for call in step.calls][::-1]
+    current = _current(scratch, directory, steps)
+    calls = session_steps.grouped([call for step in steps for call in step.calls][::-1])
+    kept: dict[bytes, str] = {}  # of the calls after it
     ambiguous = ""
-    for call in session_steps.grouped(calls):
-        undone = undo_calls(scratch, current, [call], options)
+    for number, call in enumerate(calls, 1):
+        undone = undo_calls(scratch, current.full, [call], options)
         if undone.changed or undone.conflicts:
+            undone.kept = kept | undone.kept
             choice = Choice(Point(call.step, min(call.numbers)), options=options)
-            return _plan(scratch, current, steps, choice)
+            return _plan(scratch, choice, current, undone, calls[:number])
+        kept |= undone.kept
         if not ambiguous and any(reason.startswith(AMBIGUOUS) for reason in undone.kept.values()):
             ambiguous = f"; --ambiguous takes back what may be of {call.step}.{call.number}"
     raise NotFound(
@@ -106,34 +121,56 @@ def plan_last(
     )
 
 
+def _plan(
+    store: Store,
+    choice: Choice,
+    current: RecordedState,
+    undone: Undone,
+    calls: Sequence[CallRecord],
+) -> FilePlan:
+    return FilePlan(
+        store,
+        choice,
+        current,
+        undone,
+        late=tuple(call for call in calls if call.is_late),
+        lost=tuple(call for call in calls if call.is_lost and not choice.is_exact),
+        running=tuple(call for call in calls if call.is_running),
+    )
+
+
 def do(
     store: Store,
     directory: Path,
     planned: FilePlan,
-    steps: list[StepRecord],
     actor: str = PERSON,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Does what was planned, in the directory as it is now; `actor`: who asks for it. Raises
-    Conflict where the directory has changed since, Refused, Failed."""
-    current = look(store, directory, _latest(steps))
-    if not current.is_equal(planned.current):
-        raise Conflict(f"{directory} has changed since it was looked at; try again")
-    state = _plan(store, current, steps, planned.choice).undone.state
+    """Does what was planned; `actor`: who asks for it. Raises Conflict where a path that is to be
+    written has changed since, Refused, Failed."""
     extent = "only" if planned.choice.is_only else "to before"
+    intent = Intent(Verb.REWIND, f"{extent} {planned.point}", actor)
     options = RestoreOptions(
-        base=current.full,
-        force=True,
-        leaves_out_failed=True,
-        operation=Intent(Verb.REWIND, f"{extent} {planned.point}", actor),
-        progress=progress,
+        force=True, leaves_out_failed=True, operation=intent, progress=progress
     )
-    return restore(store, state, directory, options)
+    return write_undone.write(store, planned.store, directory, planned.undone, options)
 
 
-def look(store: Store, directory: Path, base: RecordedState | None) -> RecordedState:
-    """Stores a session's directory as it is now, by the rules of its trees. Raises NotFound,
+def _current(store: Store, directory: Path, steps: list[StepRecord]) -> RecordedState:
+    """Returns a session's directory as it is now, by the rules of its trees. Raises NotFound,
     Refused, Failed."""
+    # A daemon that follows it reads what has changed since its last look alone.
+    with suppress(CasfsError):
+        path = os.fspath(directory)
+        answer = daemon_socket.request(
+            store.root, "session_state", timeout=DAEMON_S, directory=path
+        )
+        if answer:
+            return RecordedState.of_fields(answer["tree"], answer["fields"])
+    return _look(store, directory, _latest(steps))
+
+
+def _look(store: Store, directory: Path, base: RecordedState | None) -> RecordedState:
     report = SnapshotReport()
     rules = exclusions.ignore_rules(store, directory, report, keeps_derived=True)
     options = SnapshotOptions(scanner=policy.load(store).scanner(), leaves_out_unreadable=True)
@@ -149,63 +186,33 @@ def look(store: Store, directory: Path, base: RecordedState | None) -> RecordedS
         )
 
 
-def _plan(
-    store: Store, current: RecordedState, steps: list[StepRecord], choice: Choice
-) -> FilePlan:
-    calls = session_steps.calls_from(steps, choice.point, is_only=choice.is_only)
-    if choice.point.call is not None:  # from before a group, where it is of one
-        choice = replace(choice, point=Point(calls[-1].step, calls[-1].number))
-    lost: tuple[CallRecord, ...] = ()
-    if choice.is_exact:
-        state = session_steps.state_at(steps, choice.point)
-        undone = _exact(store, current, state, choice.options)
-    else:
-        undone = undo_calls(store, current, calls, choice.options)
-        lost = tuple(call for call in calls if call.is_lost)
-    late = tuple(call for call in calls if call.is_late)
-    running = tuple(call for call in calls if call.is_running)
-    return FilePlan(store, choice, current, undone, late, lost, running)
-
-
 def _exact(
     store: Store, current: RecordedState, state: RecordedState, options: UndoOptions
 ) -> Undone:
     """Returns how a directory that holds `current` comes to hold `state`, but for what one of both
     looks has left out."""
     ignored = IgnoredPaths(store, [current.full, state.full])
-    undone = Undone(state)
-    left: dict[bytes, Entry | None] = {}
+    undone = Undone(like=state)
     repositories: dict[bytes, UndoneRepository] = {}
     for change in tree.changes(store, current.full, state.full):
         top = repository_of(change.path)
         if not options.includes(change.path if top is None else top):
-            left[change.path] = change.old
-        elif change.path in ignored:
-            left[change.path] = change.old
+            continue
+        if change.path in ignored:
             undone.kept[change.path] = IGNORED
         elif top is not None and is_inside(change.path):
-            left[change.path] = change.old
             if top not in repositories:
                 repositories[top] = UndoneRepository(store, current.full, top)
         else:
             undone.changed.append(change)
     for top, repository in repositories.items():
         repository.bring_to(state.full)
-        edits = repository.edits()
-        left |= edits
         undone.changed += [
             tree.Change(path, tree.find(store, current.full, path), entry)
-            for path, entry in edits.items()
+            for path, entry in repository.edits().items()
         ]
         if repository.words:
             undone.repositories[top] = repository.words
-    if left:
-        undone.state = recorded_state.with_entries(store, state, left)
-        with store.local_writes().batch() as batch:
-            root = TreeDigest(undone.state.full, 0)
-            full = with_refs(store, batch, root, repositories).hash
-        if full != undone.state.full:
-            undone.state = undone.state._replace(local=full)
     undone.changed.sort(key=lambda change: change.path)
     return undone
 

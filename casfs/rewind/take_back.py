@@ -15,15 +15,16 @@ from casfs.digest import TreeHash
 from casfs.directories import operations
 from casfs.directories.operations import Intent, Operation, Verb
 from casfs.errors import NotFound
+from casfs.rewind import write_undone
 from casfs.rewind.undo_calls import Undone, undo_calls
 from casfs.sessions.session_steps import CallRecord
+from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.system.files import os_errors
 from casfs.trees import tree
 from casfs.trees.git.repository_state import repository_of
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
-from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked
@@ -39,30 +40,20 @@ class Reversal:
     directory: Path
     operation: Operation
     is_again: bool
-    current: TreeHash
     undone: Undone
 
 
-def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool) -> Reversal:
-    """Returns what would be done, and stores nothing. Raises NotFound where gc has deleted what the
-    operation is to give back; Failed, Refused."""
-    return _plan(ScratchStore(store), directory, operation, is_again=is_again)
-
-
 def do(store: Store, planned: Reversal, actor: str) -> RestoreResult | None:
-    """Does what was planned, in the directory as it is now; notes it in the log. None where nothing
-    was to be written. Raises as `plan`, and Conflict where another command writes there."""
+    """Does what was planned; notes it in the log. None where nothing was to be written. Raises
+    Conflict where a path that is to be written has changed since; Refused, Failed."""
     operation = planned.operation
-    reversal = _plan(store.local_writes(), planned.directory, operation, is_again=planned.is_again)
     done = None
-    if reversal.undone.changed:
+    if planned.undone.changed:
         verb = Verb.REDO if planned.is_again else Verb.UNDO
         intent = Intent(verb, f"{operation.number}", actor, operation.number)
-        options = RestoreOptions(
-            base=reversal.current, force=True, leaves_out_failed=True, operation=intent
-        )
-        done = restore(store, reversal.undone.state, planned.directory, options)
-    elif reversal.undone.conflicts:
+        options = RestoreOptions(force=True, leaves_out_failed=True, operation=intent)
+        done = write_undone.write(store, planned.store, planned.directory, planned.undone, options)
+    elif planned.undone.conflicts:
         return None  # it can be taken back once these files are out of the way
     operations.mark(store, operation, is_taken_back=not planned.is_again)
     target = Target(store, planned.directory)
@@ -74,18 +65,21 @@ def do(store: Store, planned: Reversal, actor: str) -> RestoreResult | None:
     return done
 
 
-def _plan(store: Store, directory: Path, operation: Operation, *, is_again: bool) -> Reversal:
+def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool) -> Reversal:
+    """Returns what would be done, and stores nothing. Raises NotFound where gc has deleted what the
+    operation is to give back; Failed, Refused."""
+    scratch = ScratchStore(store)
     before, after = (RecordedState.of_tree(side) for side in (operation.before, operation.after))
     if is_again:
         before, after = after, before
-    missing = {before.tree, after.tree} - store.blobs.info([before.tree, after.tree]).keys()
+    missing = {before.tree, after.tree} - scratch.blobs.info([before.tree, after.tree]).keys()
     if missing:
         raise NotFound(f"operation {operation.number}: what it wrote is not in this store any more")
     options = SnapshotOptions(leaves_out_unreadable=True)
     sides = [before.tree, after.tree]
-    paths = (path for side in sides for path, _ in tree.walk(store, side))
-    repositories = {top for path in paths if (top := repository_of(path)) is not None}
-    seen = tracked.snapshot_tracked(store, directory, sides, options, whole=repositories)
+    options = SnapshotOptions(leaves_out_unreadable=True)
+    whole = _looked_at_whole(scratch, before=before.tree, after=after.tree)
+    seen = tracked.snapshot_tracked(scratch, directory, sides, options, whole=whole)
     overwriting = CallRecord(
         step=0,
         number=0,
@@ -97,5 +91,17 @@ def _plan(store: Store, directory: Path, operation: Operation, *, is_again: bool
         before=before,
         after=after,
     )
-    undone = undo_calls(store, RecordedState.of_tree(seen), [overwriting], looks=False)
-    return Reversal(store, directory, operation, is_again, seen.tree, undone)
+    undone = undo_calls(scratch, seen.tree, [overwriting], looks=False)
+    return Reversal(scratch, directory, operation, is_again, undone)
+
+
+def _looked_at_whole(store: Store, before: TreeHash, after: TreeHash) -> set[bytes]:
+    """Returns the directories in which not the written paths alone count: repositories, and those
+    in whose place a file is to come again, which may hold another one by now."""
+    paths = {path for side in (before, after) for path, _ in tree.walk(store, side)}
+    whole = {top for path in paths if (top := repository_of(path)) is not None}
+    for path, entry in tree.walk(store, before):
+        is_file = not isinstance(entry, Subdirectory)
+        if is_file and isinstance(tree.find(store, after, path), Subdirectory):
+            whole.add(path)
+    return whole

@@ -13,15 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from casfs.digest import TreeDigest, TreeHash
-from casfs.rewind.repositories import UndoneRepository, with_refs
+from casfs.digest import TreeHash
+from casfs.rewind.repositories import UndoneRepository
 from casfs.sessions.session_steps import AMBIGUOUS, CallRecord
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
-from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
-from casfs.trees import dated, edit, recorded_state, tree
-from casfs.trees.dated import DatedTree
+from casfs.trees import tree
 from casfs.trees.diff import merge, renames, three_way, unified_diff
 from casfs.trees.diff.merge import is_same
 from casfs.trees.git import repository_state
@@ -62,17 +60,18 @@ EVERYTHING = UndoOptions()
 
 @dataclass
 class Undone:
-    """`state`: the directory with the calls undone; `changed`: from what it is now to that;
-    `conflicts`: paths that stay as they are though a call has changed them; `kept`: those that stay
-    since they are not known to be of a call; both with the reason; `marked`: texts that get
-    conflict markers; `repositories`: what becomes of each that changes, in words."""
+    """`changed`: what is to change in the directory; `conflicts`: paths that stay as they are
+    though a call has changed them; `kept`: those that stay since they are not known to be of a
+    call; both with the reason; `marked`: texts that get conflict markers; `repositories`: what
+    becomes of each that changes, in words; `like`: the oldest state of which something comes back,
+    whose directories and dates count."""
 
-    state: RecordedState
     changed: list[tree.Change] = field(default_factory=list)
     conflicts: dict[bytes, str] = field(default_factory=dict)
     kept: dict[bytes, str] = field(default_factory=dict)
     marked: list[bytes] = field(default_factory=list)
     repositories: dict[bytes, list[str]] = field(default_factory=dict)
+    like: RecordedState | None = None
 
     @property
     def changed_files(self) -> list[tree.Change]:
@@ -82,75 +81,28 @@ class Undone:
 
 def undo_calls(
     store: Store,
-    current: RecordedState,
+    current: TreeHash,
     calls: Iterable[CallRecord],
     options: UndoOptions = EVERYTHING,
     *,
     looks: bool = True,
 ) -> Undone:
-    """Returns what a directory that holds `current` shall hold without the changes of these calls,
-    given newest first. `looks`: their trees are of looks at the directory, and say nothing of what
-    its `.casfsignore` left out then. Raises NotFound, Corrupt."""
-    undoing = _Undoing(store, current.full, options, looks=looks)
-    local = {path for path, _ in recorded_state.local_paths(store, current.tree, current.full)}
+    """Returns what is to change in a directory that holds `current` so that it is without the
+    changes of these calls, given newest first. `looks`: their trees are of looks at the directory,
+    and say nothing of what its `.casfsignore` left out then. Raises NotFound, Corrupt."""
+    undoing = _Undoing(store, current, options, looks=looks)
     for call in calls:
-        if call.before is None or call.after is None:
-            continue
-        undoing.undo(call)
-        for side in (call.before, call.after):
-            local |= {path for path, _ in recorded_state.local_paths(store, side.tree, side.full)}
+        if call.before is not None and call.after is not None:
+            undoing.undo(call)
     edits = undoing.edits()
     changed = [
-        tree.Change(path, tree.find(store, current.full, path), entry)
+        tree.Change(path, tree.find(store, current, path), entry)
         for path, entry in sorted(edits.items())
     ]
-    state = current
-    if edits:
-        state = _with_edits(store, current, edits, local, undoing.oldest)
     marked = sorted(undoing.marked & edits.keys())
-    return Undone(state, changed, undoing.conflicts, undoing.kept, marked, undoing.words)
-
-
-def _with_edits(
-    store: Store,
-    current: RecordedState,
-    edits: dict[bytes, Entry | None],
-    local: set[bytes],
-    like: RecordedState | None,
-) -> RecordedState:
-    with store.local_writes().batch() as batch:
-        origin = None if like is None else like.full
-        full = edit.with_entries(store, batch, root=current.full, changes=edits, like=origin)
-        batch.commit()
-        if origin is not None:
-            full = _with_empty_directories(store, batch, full, edits, origin)
-        repositories = {top for path in edits if (top := repository_of(path)) is not None}
-        full = with_refs(store, batch, full, repositories)
-        times = None
-        if like is not None:
-            times = dated.times_for(store, batch, tree=full.hash, source=like.whole)
-        return recorded_state.divide(store, batch, DatedTree(full.hash, times), local)
-
-
-def _with_empty_directories(
-    store: Store,
-    batch: Batch,
-    full: TreeDigest,
-    edits: dict[bytes, Entry | None],
-    origin: TreeHash,
-) -> TreeDigest:
-    """Returns the tree with the directories that were there, empty, before files came into them."""
-    deleted = [path for path, entry in edits.items() if entry is None]
-    missing = {
-        path: entry
-        for path, entry in edit.emptied(store, origin, deleted).items()
-        if tree.find(store, full.hash, path) is None
-    }
-    if not missing:
-        return full
-    kept = edit.with_entries(store, batch, root=full.hash, changes=missing, like=origin)
-    batch.commit()
-    return kept
+    return Undone(
+        changed, undoing.conflicts, undoing.kept, marked, undoing.words, like=undoing.oldest
+    )
 
 
 class _Undoing:

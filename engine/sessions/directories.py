@@ -14,6 +14,7 @@ from casfs.errors import CasfsError, Refused
 from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.system.sizes import readable
+from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
 from engine.sessions.boundary import Boundary
 from engine.sessions.events import SessionEvent
@@ -56,6 +57,13 @@ class Directories:
             self._faults[path] = (time.monotonic() if isinstance(error, Refused) else 0.0, fault)
             self._let_go(path)
             return Boundary(fault=fault)
+
+    async def state(self, path: Path) -> RecordedState | None:
+        """Returns a directory as it is now, None where it is not followed. Raises CasfsError,
+        OSError."""
+        if path not in self._followed:
+            return None
+        return await blocking(self._followed[path][0].state)
 
     def _directory(self, path: Path) -> SessionDirectory:
         if path in self._followed:

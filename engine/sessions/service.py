@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -56,6 +57,7 @@ class SessionService:
             "session_event": self._session_event,
             "session_rewind": self._session_rewind,
             "session_settle": self._session_settle,
+            "session_state": self._session_state,
         }
 
     async def run(self) -> None:
@@ -133,6 +135,11 @@ class SessionService:
             await self._send(name, event)
             await done.wait()
         return {}
+
+    async def _session_state(self, directory: str) -> Answer:
+        """Answers with the directory of sessions as it is now, where it is followed."""
+        state = await self._directories.state(Path(directory))
+        return {} if state is None else {"tree": state.tree, "fields": state.fields}
 
     def _settling(self, id: str) -> SessionEvent | None:
         thread = find_session.named(self._store, id)

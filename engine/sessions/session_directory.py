@@ -107,6 +107,12 @@ class SessionDirectory:
         with self._lock:
             self._followed.drain()
 
+    def state(self) -> RecordedState | None:
+        """Returns the directory as it is now. Raises CasfsError, OSError."""
+        with self._lock:
+            self._look(now_ms(), lambda: None)
+            return self._state
+
     def boundary(self, event: SessionEvent, let_go: Callable[[], None]) -> Boundary:
         """Returns the directory as it is at an event. `let_go`: called as soon as all of it is
         read, when the agent may go on while it is stored. Raises CasfsError, OSError."""
@@ -120,7 +126,7 @@ class SessionDirectory:
                 self._followed.mark_everything()
             # Before the agent goes on: what it writes then is behind the beginning of its call.
             transcript_bytes = transcript_reader.size(event.transcript)
-            is_late = self._look(event, let_go)
+            is_late = self._look(event.reported_ms, let_go)
             match event.kind:
                 case Kind.CALL:
                     boundary = self._begin(
@@ -201,8 +207,8 @@ class SessionDirectory:
 
     # -- looking --------------------------------------------------------------------------
 
-    def _look(self, event: SessionEvent, let_go: Callable[[], None]) -> bool:
-        """Returns whether the agent may have gone on before all was read."""
+    def _look(self, reported_ms: int, let_go: Callable[[], None]) -> bool:
+        """Returns whether who reported at that time may have gone on before all was read."""
         read_ms: list[int] = []
 
         def note_read() -> None:
@@ -224,7 +230,7 @@ class SessionDirectory:
         self._writers.clear()
         self._renamed.clear()
         self._owners.clear()
-        return is_again or read_ms[-1] - event.reported_ms > LATE_MS
+        return is_again or read_ms[-1] - reported_ms > LATE_MS
 
     def _attribute(self, change: Change, *, is_ambiguous: bool) -> None:
         """Decides whose a change is, for each open call. `is_ambiguous`: it may also be of the call

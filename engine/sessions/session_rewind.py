@@ -44,7 +44,7 @@ def rewind(store: Store, id: str, point: str, what: str, exact: bool, seen: str)
         answer["thread"] = fork.id
     if plan is not None and plan.undone.changed:
         try:
-            done = rewind_files.do(store, directory, plan, steps)
+            done = rewind_files.do(store, directory, plan)
         except CasfsError as error:
             if answer["thread"] is None:
                 raise

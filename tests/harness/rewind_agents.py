@@ -211,7 +211,7 @@ def check(play: Play, steps: list[StepRecord], store: Store) -> dict[str, Any]:
         plan = rewind_files.plan(
             store, play.project, steps, Choice(Point.parse(point), is_exact=True)
         )
-        rewind_files.do(store, play.project, plan, steps)
+        rewind_files.do(store, play.project, plan)
         if point in late:
             continue
         expected = look(copies[point])

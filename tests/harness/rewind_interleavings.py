@@ -138,7 +138,7 @@ def check_rewind(play: Play, point: str) -> str:
     steps = agent.steps()
     plan = rewind_files.plan(agent.store, directory, steps, Choice(Point.parse(point)))
     if plan.undone.changed:
-        rewind_files.do(agent.store, directory, plan, steps)
+        rewind_files.do(agent.store, directory, plan)
     after = lines_of(directory, "P")
     assert persons <= after, f"lost: {persons - after}"
     _check_marks(play, point, plan)
@@ -165,7 +165,7 @@ def check_exact(play: Play, point: str) -> None:
     plan = rewind_files.plan(agent.store, agent.directory, steps, Choice(chosen, is_exact=True))
     before = contents(agent.directory)
     if plan.undone.changed:
-        rewind_files.do(agent.store, agent.directory, plan, steps)
+        rewind_files.do(agent.store, agent.directory, plan)
     assert contents(agent.directory) == contents(agent.copy_of(point)), "not as the copy"
     if plan.undone.changed:
         take_back_last(agent.store, agent.directory)

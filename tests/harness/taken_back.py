@@ -404,7 +404,7 @@ class Sequence:
         self.said.append(f"  of {number} to {plan.point}")
         if not plan.undone.changed:
             return
-        done = rewind_files.do(self.store, self.directory, plan, steps)
+        done = rewind_files.do(self.store, self.directory, plan)
         after = look(self.directory)
         self._note(done.operation, before, after)
         self._expect_named(before, after, plan.undone)

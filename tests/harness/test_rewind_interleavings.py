@@ -15,7 +15,7 @@ def test_what_a_person_did_stays() -> None:
 
 def test_the_harness_sees_a_line_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the reasons why a change is not the agent's, those of a person would be undone."""
-    monkeypatch.setattr(undo_calls, "_foreign_reason", lambda call, path: None)
+    monkeypatch.setattr(undo_calls, "foreign_reason", lambda call, path: None)
     with pytest.raises(AssertionError, match="lost"):
         play_all()
 

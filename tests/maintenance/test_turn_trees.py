@@ -142,7 +142,7 @@ def test_the_prompts_can_be_returned_to(agent: AttachedAgent, project: Path) -> 
         session_steps.state_at(agent.steps(), Point(1, 2))
     for point in ("3", "2.3", "2", "1"):
         planned = plan(agent, point, is_exact=True)
-        rewind_files.do(agent.store, project, planned, agent.steps())
+        rewind_files.do(agent.store, project, planned)
         assert contents(project) == contents(agent.copy_of(point))
 
 

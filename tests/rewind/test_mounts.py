@@ -45,7 +45,7 @@ def test_a_rewind_leaves_it(
     steps = agent.steps()
     plan = rewind_files.plan(agent.store, project, steps, Choice(Point(1), is_exact=is_exact))
     assert [change.path for change in plan.undone.changed] == [b"a"]
-    rewind_files.do(agent.store, project, plan, steps)
+    rewind_files.do(agent.store, project, plan)
     assert contents(elsewhere) == before
 
 
@@ -59,7 +59,7 @@ def test_one_that_was_mounted_since(agent: AttachedAgent, project: Path, tmp_pat
     try:
         steps = agent.steps()
         plan = rewind_files.plan(agent.store, project, steps, Choice(Point(1), is_exact=True))
-        rewind_files.do(agent.store, project, plan, steps)
+        rewind_files.do(agent.store, project, plan)
         assert contents(folder) == {"theirs": ("file 0", b"theirs")}
     finally:
         mounts.unmount(project / "data", lazy=True)

@@ -35,7 +35,7 @@ def rewind(agent: AttachedAgent, point: str = "1", *, is_exact: bool = False) ->
     target = Point.parse(point)
     plan = rewind_files.plan(agent.store, agent.directory, steps, Choice(target, is_exact=is_exact))
     if plan.undone.changed:
-        rewind_files.do(agent.store, agent.directory, plan, steps)
+        rewind_files.do(agent.store, agent.directory, plan)
     return plan
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.errors import Conflict, NotFound
+from casfs.errors import CasfsError, Conflict, NotFound
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
@@ -22,7 +22,7 @@ def rewind(agent: AttachedAgent, point: str, *, is_exact: bool = False) -> FileP
         agent.store, agent.directory, steps, Choice(Point.parse(point), is_exact=is_exact)
     )
     if plan.undone.changed:
-        rewind_files.do(agent.store, agent.directory, plan, steps)
+        rewind_files.do(agent.store, agent.directory, plan)
     return plan
 
 
@@ -181,7 +181,7 @@ def test_the_last_and_the_last_before_it(agent: AttachedAgent, project: Path) ->
     for gone in ("two", "one"):
         steps = agent.steps()
         plan = rewind_files.plan_last(agent.store, project, steps)
-        rewind_files.do(agent.store, project, plan, steps)
+        rewind_files.do(agent.store, project, plan)
         assert not (project / gone).exists()
     with pytest.raises(NotFound, match="no call of this session has changed a file"):
         rewind_files.plan_last(agent.store, project, agent.steps())
@@ -309,7 +309,7 @@ def test_a_call_that_was_interrupted(
     assert call.is_interrupted
     plan = rewind_files.plan_last(agent.store, project, agent.steps())
     assert changed(plan) == [b"a", b"b", b"d/x"]
-    rewind_files.do(agent.store, project, plan, agent.steps())
+    rewind_files.do(agent.store, project, plan)
     assert contents(project) == contents(agent.copy_of("1"))
 
 
@@ -356,7 +356,7 @@ def test_calls_at_once_are_taken_back_together(agent: AttachedAgent, project: Pa
     (project / "mine").write_text("mine")
     plan = rewind_files.plan_last(agent.store, project, agent.steps())
     assert (str(plan.point), plan.undone.kept, plan.undone.conflicts) == ("1.2", {}, {})
-    rewind_files.do(agent.store, project, plan, agent.steps())
+    rewind_files.do(agent.store, project, plan)
     (project / "mine").unlink()
     assert contents(project) == after_first
     take_back_last(agent.store, project)
@@ -367,15 +367,31 @@ def test_calls_at_once_are_taken_back_together(agent: AttachedAgent, project: Pa
     assert contents(project) == before
 
 
-def test_a_directory_that_changes_after_the_plan(agent: AttachedAgent, project: Path) -> None:
+def test_a_file_that_changes_after_the_plan(agent: AttachedAgent, project: Path) -> None:
     agent.prompt()
-    agent.run("echo x >> a")
+    agent.run("echo x >> a; echo x > new")
     steps = agent.steps()
     plan = rewind_files.plan(agent.store, project, steps, Choice(Point(1)))
-    (project / "b").write_text("meanwhile")
-    with pytest.raises(Conflict, match="has changed since"):
-        rewind_files.do(agent.store, project, plan, steps)
-    assert (project / "a").read_text().endswith("x\n")
+    (project / "a").write_text("meanwhile\n" + (project / "a").read_text())
+    with pytest.raises(Conflict, match="a has changed since"):
+        rewind_files.do(agent.store, project, plan)
+    assert (project / "new").exists()
+    plan = rewind_files.plan(agent.store, project, steps, Choice(Point(1)))
+    (project / "b").write_text("meanwhile")  # is none of its paths
+    rewind_files.do(agent.store, project, plan)
+    assert (project / "a").read_text() == "meanwhile\n1\n2\n3\n4\n5\n6\n7\n8\n"
+    assert (project / "b").read_text() == "meanwhile"
+
+
+def test_what_comes_into_a_directory_after_the_plan(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("rm b; mkdir b; echo x > b/x")
+    plan = rewind_files.plan(agent.store, project, agent.steps(), Choice(Point(1)))
+    (project / "b/mine").write_text("mine")
+    before = contents(project)
+    with pytest.raises(CasfsError, match="b"):
+        rewind_files.do(agent.store, project, plan)
+    assert contents(project) == before
 
 
 def test_a_plan_stores_nothing(agent: AttachedAgent, project: Path) -> None:

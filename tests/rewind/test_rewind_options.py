@@ -21,7 +21,7 @@ def rewind(agent: AttachedAgent, choice: Choice) -> FilePlan:
     steps = agent.steps()
     plan = rewind_files.plan(agent.store, agent.directory, steps, choice)
     if plan.undone.changed:
-        rewind_files.do(agent.store, agent.directory, plan, steps)
+        rewind_files.do(agent.store, agent.directory, plan)
     return plan
 
 

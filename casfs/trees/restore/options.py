@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from casfs.digest import TreeHash
 from casfs.directories.operations import Intent, Operation, Verb
 from casfs.trees import tree
+from casfs.trees.dated import DatedTree
+from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.incremental import Outcome
 from casfs.trees.restore.write import Progress
 from casfs.trees.snapshot.report import RelativePath
@@ -49,6 +51,7 @@ class RestoreOptions:
     of the checkpoint, which is noted of the directory. `leaves_out_failed`: what cannot be read or
     written is in the result, and the rest is restored. `opened`: as in Target. `operation`: what is
     noted in the log of the directory, so that it can be taken back; None for a directory of casfs.
+    `order`: a tree with more than what is restored, by which files are dated.
     """
 
     base: TreeHash | None = None
@@ -65,12 +68,24 @@ class RestoreOptions:
     name: str = ""
     leaves_out_failed: bool = False
     operation: Intent | None = None
+    order: DatedTree | None = None
+
+    def of_changes(self, seen: TreeHash, like: RecordedState | None) -> RestoreOptions:
+        """Returns these for a tree that has the paths of the tree `seen` alone, which is there now;
+        all that is brought back was together in `like`."""
+        return replace(self, base=seen, order=None if like is None else like.whole)
 
     @property
     def is_of_checkpoint(self) -> bool:
         """Whether a person names a tree that is not of this directory as it was at a moment: it may
         lack what its look left out."""
         return self.operation is not None and self.operation.verb is Verb.RESTORE
+
+    @property
+    def forces_blocked(self) -> bool:
+        """Whether a file takes the place of a directory with other files, which the log then has:
+        not where what is there is only looked at by its paths."""
+        return self.force and not self.keeps_base
 
     @property
     def keeps_base(self) -> bool:

@@ -275,12 +275,11 @@ class _Restore:
             return
         blocked = self._blocked(current)
         # Nothing untracked is deleted.
-        if not self._options.delete_untracked and not (self._options.force and blocked):
+        if not self._options.delete_untracked and not (self._options.forces_blocked and blocked):
             self._target.refuse_blocked(blocked, forced=False)
             return
         report = SnapshotReport()
-        # In the view: a dry run, and what is refused below, must store nothing.
-        whole = self._record_whole(report)
+        whole = self._record_whole(report)  # in the view: what is refused below stores nothing
         # All untracked entries are deleted, or, by force, those in blocked directories. Else local
         # changes alone are overwritten, and untracked entries stay.
         if self._options.delete_untracked:
@@ -422,7 +421,8 @@ class _Restore:
                 task.date_as_recorded(fd, self._dated_goal())
             # The recorded times would be older than what was built there from other versions.
             else:
-                task.date(fd, self._dated_goal(), modification_order.built_in(self._target.path))
+                is_built = modification_order.built_in(self._target.path)
+                task.date(fd, self._options.order or self._dated_goal(), is_built)
             # One that came meanwhile: the restore is not complete, and its state says so.
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
             # Of single paths the state stays what `_mark_under_way` has made it. In a directory

@@ -1,0 +1,118 @@
+"""Writes into a directory what was decided of it: paths that change, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from casfs.digest import TreeDigest, TreeHash
+from casfs.errors import Conflict
+from casfs.rewind.repositories import with_refs
+from casfs.rewind.undo_calls import Undone
+from casfs.store.nodes import directory as directories
+from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.system.paths import printable
+from casfs.trees import dated, edit, tree
+from casfs.trees.dated import DatedTree
+from casfs.trees.diff.merge import is_leaf, is_same
+from casfs.trees.git.repository_state import repository_of
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.restore.options import RestoreOptions, RestoreResult
+from casfs.trees.restore.restore import restore
+from casfs.trees.snapshot import tracked
+from casfs.trees.snapshot.report import SnapshotOptions
+
+Leaves = dict[bytes, Entry | None]  # files, links and empty directories, by path
+
+
+def write(
+    store: Store, source: Store, directory: Path, undone: Undone, options: RestoreOptions
+) -> RestoreResult:
+    """Makes the changes of `undone`, whose trees are in `source`, `store` or a view of it. Raises
+    Conflict where one of their paths is not as it was looked at, Refused, Failed."""
+    local = store.local_writes()
+    old, new = (_leaves(source, undone, is_new=is_new) for is_new in (False, True))
+    with local.batch() as batch:
+        _put_contents(local, source, batch, new)
+        batch.commit()
+        sides = [_names(local, batch, side) for side in (old, new)]
+    look = SnapshotOptions(leaves_out_unreadable=True)
+    # So that the log has what git says of them before and after.
+    repositories = {top for path in old if (top := repository_of(path)) is not None}
+    seen = tracked.snapshot_tracked(local, directory, sides, look, whole=repositories).tree
+    for path, entry in old.items():
+        if not is_same(_leaf(local, tree.find(local, seen, path)), entry):
+            raise Conflict(f"{printable(path)} has changed since it was looked at; try again")
+    state = RecordedState.of_tree(_edited(local, seen, new, undone.like))
+    return restore(store, state, directory, options.of_changes(seen, undone.like))
+
+
+def _leaves(source: Store, undone: Undone, *, is_new: bool) -> Leaves:
+    return {
+        change.path: _leaf(source, change.new if is_new else change.old)
+        for change in undone.changed
+    }
+
+
+def _leaf(store: Store, entry: Entry | None) -> Entry | None:
+    """Returns None for a directory with entries, which are changes of their own."""
+    return entry if entry is not None and is_leaf(store, entry) else None
+
+
+def _put_contents(store: Store, source: Store, batch: Batch, leaves: Leaves) -> None:
+    """Puts what was made by the decision, as a merged text, and is in the view alone."""
+    hashes = {entry.digest.hash for entry in leaves.values() if isinstance(entry, File)}
+    stored = store.blobs.info(hashes)
+    for hash in hashes - stored.keys():
+        batch.put(source.blobs.get(hash).data)
+    for entry in leaves.values():
+        if isinstance(entry, Subdirectory):
+            own = tree.directory_properties(source, entry.digest.hash)
+            batch.put_directory(directories.encode([], own))
+
+
+def _names(store: Store, batch: Batch, leaves: Leaves) -> TreeHash:
+    """Returns a tree that has these paths, whatever is in them."""
+    empty = batch.put(b"")
+    batch.commit()
+    entries: Leaves = {
+        path: File(path.rpartition(b"/")[2], empty, executable=False)
+        for path, entry in leaves.items()
+        if entry is not None
+    }
+    root = edit.with_entries(store, batch, root=None, changes=entries)
+    batch.commit()
+    return root.hash
+
+
+def _edited(store: Store, seen: TreeHash, leaves: Leaves, like: RecordedState | None) -> DatedTree:
+    origin = None if like is None else like.full
+    with store.batch() as batch:
+        root = edit.with_entries(store, batch, root=seen, changes=leaves, like=origin)
+        batch.commit()
+        if origin is not None:
+            root = _with_empty_directories(store, batch, root, leaves, origin)
+        repositories = {top for path in leaves if (top := repository_of(path)) is not None}
+        root = with_refs(store, batch, root, repositories)
+        times = None
+        if like is not None:
+            times = dated.times_for(store, batch, tree=root.hash, source=like.whole)
+        return DatedTree(root.hash, times)
+
+
+def _with_empty_directories(
+    store: Store, batch: Batch, root: TreeDigest, leaves: Leaves, origin: TreeHash
+) -> TreeDigest:
+    """Returns the tree with the directories that were there, empty, before files came into them."""
+    deleted = [path for path, entry in leaves.items() if entry is None]
+    missing: Leaves = {
+        path: entry
+        for path, entry in edit.emptied(store, origin, deleted).items()
+        if tree.find(store, root.hash, path) is None
+    }
+    if not missing:
+        return root
+    kept = edit.with_entries(store, batch, root=root.hash, changes=missing, like=origin)
+    batch.commit()
+    return kept
