@@ -334,18 +334,14 @@ class _Restore:
         intent = self._options.operation
         if intent is None:
             return
+        opened = OpenedAt(self._target.path, fd)
         with self._real_store.local_writes().batch() as batch:
             written = written_paths.put(
-                self._store, batch, fd, self._contents.dated, self._dated_goal()
+                self._store, batch, opened, self._contents.dated, self._dated_goal()
             )
             if written is not None:
                 self.result.operation = operations.begin(
-                    self._real_store,
-                    batch,
-                    intent,
-                    OpenedAt(self._target.path, fd),
-                    written,
-                    bases=self._bases(),
+                    self._real_store, batch, intent, opened, written, bases=self._bases()
                 )
 
     def _has_log(self) -> bool:

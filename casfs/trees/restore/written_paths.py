@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from casfs.digest import TimesHash, TreeHash
-from casfs.directories.operations import WrittenPaths
+from casfs.digest import Digest, TimesHash, TreeHash, hash_bytes
+from casfs.directories.operations import OpenedAt, WrittenPaths
 from casfs.errors import Conflict
 from casfs.store.nodes import directory
 from casfs.store.nodes.directory import Entry, File, Subdirectory
@@ -22,17 +22,23 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.git import repository_state
 from casfs.trees.git.repository_state import repository_of
 from casfs.trees.scratch_store import ScratchStore
+from casfs.trees.snapshot import tracked
 
 TOP = b"."  # the path of the directory itself in a difference
 Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
 
 
 def put(
-    scratch: ScratchStore, batch: Batch, fd: int, current: DatedTree | None, goal: DatedTree
+    scratch: ScratchStore,
+    batch: Batch,
+    opened: OpenedAt,
+    current: DatedTree | None,
+    goal: DatedTree,
 ) -> WrittenPaths | None:
-    """Puts what differs between the trees `current`, which the open directory `fd` holds, and
-    `goal`, into a batch of the store that `scratch` is a view of; commits it. None where nothing
-    does. Raises Conflict where a file was changed since it was looked at."""
+    """Puts what differs between the trees `current`, which an open directory holds, and `goal`,
+    into a batch of the store that `scratch` is a view of; commits it. None where nothing does.
+    Raises Conflict where a file was changed since it was looked at."""
+    fd = opened.fd
     before: Leaves = {}
     after: Leaves = {}
     for change in tree.changes(scratch, current and current.tree, goal.tree):
@@ -45,7 +51,14 @@ def put(
     # So that what becomes of one is understood as git does, whatever git has packed by then.
     for top in repositories:
         if top is not None and current is not None:
-            before = repository_state.state_files(scratch, current.tree, top) | before
+            there = _state_files(scratch, opened, top)
+            before = there | before
+            # What neither tree has stays, and counts: refs that were packed since, a new branch.
+            after |= {
+                path: entry
+                for path, entry in there.items()
+                if tree.find(scratch, current.tree, path) is None
+            }
         if top is not None:
             after = repository_state.state_files(scratch, goal.tree, top) | after
     if current is not None:
@@ -66,6 +79,23 @@ def put(
         for root, source in zip(trees, (current, goal), strict=True)
     ]
     return WrittenPaths(*map(DatedTree, trees, dates))
+
+
+def _state_files(scratch: ScratchStore, opened: OpenedAt, top: bytes) -> Leaves:
+    """Returns the files in which a repository in the directory has its state now, by path."""
+    names: Leaves = {}
+    nothing = Digest(hash_bytes(b""), 0)
+    for folder, folders, files, _ in os.fwalk(top, dir_fd=opened.fd):
+        inside = (folder + b"/")[len(top) + 1 :]
+        folders[:] = [name for name in folders if repository_state.is_state(inside + name + b"/x")]
+        for name in files:
+            if repository_state.is_state(inside + name):
+                names[folder + b"/" + name] = File(name, nothing, executable=False)
+    with scratch.batch() as batch:
+        batch.put(b"")
+        root = edit.with_entries(scratch, batch, root=None, changes=names).hash
+    seen = tracked.snapshot_tracked(scratch, opened.path, [root]).tree
+    return repository_state.state_files(scratch, seen, top)
 
 
 def _is_leaf(scratch: ScratchStore, entry: Entry) -> bool:
