@@ -207,7 +207,15 @@ class _Undoing:
             self.kept.setdefault(change.path, reason)
         # What has markers has all that was changed in it; an older change is not looked for there.
         elif change.path not in self.conflicts and change.path not in self.marked:
+            # What was a directory, and is one again: what is in it is undone by itself.
+            if before is None and change.old is not None and self._is_filled(change.path):
+                return
             self._undo_path(change.path, before, after)
+
+    def _is_filled(self, path: bytes) -> bool:
+        """Whether a directory with entries is there, where nothing of it was undone yet."""
+        there = tree.find(self._store, self._current, path)
+        return path not in self._entries and isinstance(there, Subdirectory)
 
     def _stays_as_it_is(self, path: bytes) -> bool:
         return path in self.conflicts or path in self.kept
@@ -219,7 +227,8 @@ class _Undoing:
             if not self._stays_as_it_is(top):
                 edits |= repository.edits()
         for path, entry in self._entries.items():
-            if not is_same(entry, tree.find(self._store, self._current, path)):
+            # A directory with entries is none, as in `_entries`.
+            if not is_same(entry, self._leaf(tree.find(self._store, self._current, path))):
                 edits[path] = entry
         blocked: list[tuple[bytes, str]] = []
         merge.drop_blocked(edits, self._leaves(edits), blocked)

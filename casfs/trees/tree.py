@@ -83,7 +83,7 @@ def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
 
 def find(store: Store, root: TreeHash, path: bytes) -> Entry | None:
     """As `resolve`, but returns None for a path that the tree does not have."""
-    # Not by `resolve`: it is asked for thousands of paths, and an exception costs as much as a walk.
+    # Not by `resolve`: it is asked for thousands of paths, and an exception costs as much.
     entry: Entry | None = None
     tree_hash = root
     with suppress(NotFound):

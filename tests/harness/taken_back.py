@@ -59,6 +59,9 @@ Entry = tuple[str, bytes]  # the kind with the x bit, and the content or target
 Files = Mapping[str, Entry]
 
 
+EMPTY = ("directory", b"")  # a directory without entries
+
+
 class Wrong(Exception):
     """What a command did is not what the copies say."""
 
@@ -84,7 +87,7 @@ def look(directory: Path) -> Seen:
             elif path.is_file():
                 files[where] = (f"file {path.stat().st_mode & 0o100:o}", path.read_bytes())
         if not names and not folders and top != directory:
-            files[str(top.relative_to(directory))] = ("directory", b"")
+            files[str(top.relative_to(directory))] = EMPTY
     is_repository = (directory / ".git/HEAD").exists()
     return Seen(files, seen_by_git(directory) if is_repository else None)
 
@@ -549,22 +552,31 @@ class Sequence:
             elif was != became and there != was:
                 # Both have changed it: merged by lines, or as it is and named.
                 is_named = any(f"{path}/".startswith(f"{top}/") for top in excused)
-                if is_named or (there and there[0] == "directory") or is_merge(was, there, result):
+                if is_named or (there and there == EMPTY) or is_merge(was, there, result):
                     continue
             is_in_the_way = any(
                 f"{path}/".startswith(f"{top}/") or f"{top}/".startswith(f"{path}/")
                 for top in excused
             )
-            if result not in wanted and not is_in_the_way and not is_empty_there(path, after):
+            # A directory that had only what is not of the operation, and is empty by now, stays.
+            is_emptied = result == EMPTY and has_directory(path, before)
+            is_deleted = was == EMPTY and result is None and not has_directory(path, present)
+            if is_emptied or is_deleted or is_in_the_way or is_above(path, after):
+                continue
+            if result not in wanted:
                 raise Wrong(f"{path}: {result!r}, and not one of {wanted!r}")
         is_as_left = present.git == left.git
         if is_as_left and not excused and after.git != before.git:
             raise Wrong(f"git sees {after.git}, and saw {before.git}")
 
 
-def is_empty_there(path: str, seen: Seen) -> bool:
-    """Whether it was an empty directory that has files by now, or is above one that has."""
-    return any(other.startswith(f"{path}/") for other in seen.files)
+def has_directory(path: str, seen: Seen) -> bool:
+    return seen.files.get(path) == EMPTY or is_above(path, seen)
+
+
+def is_above(path: str, seen: Seen) -> bool:
+    """Whether it is a directory that has files."""
+    return any(name.startswith(f"{path}/") for name in seen.files)
 
 
 def is_merge(was: Entry | None, there: Entry | None, result: Entry | None) -> bool:

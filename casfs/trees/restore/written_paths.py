@@ -85,6 +85,10 @@ def _state_files(scratch: ScratchStore, opened: OpenedAt, top: bytes) -> Leaves:
     """Returns the files in which a repository in the directory has its state now, by path."""
     names: Leaves = {}
     nothing = Digest(hash_bytes(b""), 0)
+    try:
+        os.close(open_directory(opened.fd, top.split(b"/")))
+    except OSError:  # it is about to be made, or is a file by now
+        return {}
     for folder, folders, files, _ in os.fwalk(top, dir_fd=opened.fd):
         inside = (folder + b"/")[len(top) + 1 :]
         folders[:] = [name for name in folders if repository_state.is_state(inside + name + b"/x")]
