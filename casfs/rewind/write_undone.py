@@ -32,11 +32,13 @@ def write(
     """Makes the changes of `undone`, whose trees are in `source`, `store` or a view of it. Raises
     Conflict where one of their paths is not as it was looked at, Refused, Failed."""
     local = store.local_writes()
+    origin = None if undone.like is None else undone.like.full
     old, new = (_leaves(source, undone, is_new=is_new) for is_new in (False, True))
     with local.batch() as batch:
         _put_contents(local, source, batch, new)
         batch.commit()
-        sides = [_names(local, batch, side) for side in (old, new)]
+        wanted = edit.with_entries(local, batch, root=None, changes=new, like=origin)
+        sides = [wanted.hash, _names(local, batch, old)]
     look = SnapshotOptions(leaves_out_unreadable=True)
     # So that the log has what git says of them before and after.
     repositories = {top for path in old if (top := repository_of(path)) is not None}
@@ -44,7 +46,10 @@ def write(
     for path, entry in old.items():
         if not is_same(_leaf(local, tree.find(local, seen, path)), entry):
             raise Conflict(f"{printable(path)} has changed since it was looked at; try again")
-    state = RecordedState.of_tree(_edited(local, seen, new, undone.like))
+    if tree.load(local, seen):
+        with local.batch() as batch:
+            wanted = edit.with_entries(local, batch, root=seen, changes=new, like=origin)
+    state = RecordedState.of_tree(_completed(local, wanted, new, undone.like))
     return restore(store, state, directory, options.of_changes(seen, undone.like))
 
 
@@ -86,13 +91,12 @@ def _names(store: Store, batch: Batch, leaves: Leaves) -> TreeHash:
     return root.hash
 
 
-def _edited(store: Store, seen: TreeHash, leaves: Leaves, like: RecordedState | None) -> DatedTree:
-    origin = None if like is None else like.full
+def _completed(
+    store: Store, root: TreeDigest, leaves: Leaves, like: RecordedState | None
+) -> DatedTree:
     with store.batch() as batch:
-        root = edit.with_entries(store, batch, root=seen, changes=leaves, like=origin)
-        batch.commit()
-        if origin is not None:
-            root = _with_empty_directories(store, batch, root, leaves, origin)
+        if like is not None:
+            root = _with_empty_directories(store, batch, root, leaves, like.full)
         repositories = {top for path in leaves if (top := repository_of(path)) is not None}
         root = with_refs(store, batch, root, repositories)
         times = None

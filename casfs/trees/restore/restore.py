@@ -142,7 +142,7 @@ class _Restore:
             raise self._target.local_changes_refused(
                 self.result.local, self.result.purged, self._options.advice
             )
-        if current is None and self._target.is_replaceable() and not self._has_log():
+        if current is None and self._may_be_replaced():
             self._restore_fully()
         else:
             self._restore_incrementally()
@@ -336,19 +336,23 @@ class _Restore:
             return
         opened = OpenedAt(self._target.path, fd)
         with self._real_store.local_writes().batch() as batch:
-            written = written_paths.put(
-                self._store, batch, opened, self._contents.dated, self._dated_goal()
-            )
+            record = written_paths.put
+            if self._options.is_of_changes and self._goal == self._root:
+                record = written_paths.put_whole
+            written = record(self._store, batch, opened, self._contents.dated, self._dated_goal())
             if written is not None:
                 self.result.operation = operations.begin(
                     self._real_store, batch, intent, opened, written, bases=self._bases()
                 )
 
-    def _has_log(self) -> bool:
-        """Whether it is an empty directory with a log, which one in its place would not have."""
-        if self._options.operation is None or not self._target.here.exists():
+    def _may_be_replaced(self) -> bool:
+        """Whether a new directory may take the place of this empty one: not one in which somebody
+        works, nor one with a log, which the new one would not have."""
+        if self._options.keeps_base or not self._target.is_replaceable():
             return False
-        return bool(operations.log_of(self._real_store, self._target.here).operations)
+        if self._options.operation is None or not self._target.here.exists():
+            return True
+        return not operations.log_of(self._real_store, self._target.here).operations
 
     def _bases(self) -> dict[str, Any] | None:
         """Returns what restores compare with before this one and after it; None where it changes

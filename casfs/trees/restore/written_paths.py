@@ -7,7 +7,7 @@ the store does not have yet, so that whatever is overwritten or deleted can be h
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from casfs.digest import Digest, TimesHash, TreeHash, hash_bytes
 from casfs.directories.operations import OpenedAt, WrittenPaths
@@ -70,13 +70,39 @@ def put(
         for leaves, source in ((before, current), (after, goal))
     ]
     batch.commit()  # so that the trees can be read
+    return _dated(scratch, batch, trees, (current, goal))
+
+
+def put_whole(
+    scratch: ScratchStore,
+    batch: Batch,
+    opened: OpenedAt,
+    current: DatedTree | None,
+    goal: DatedTree,
+) -> WrittenPaths | None:
+    """As `put`, for two trees of which all differs, and which are stored: where the directory is
+    not as in the one that was stored meanwhile, by `put`."""
+    before = batch.put_directory(directory.encode([])).hash if current is None else current.tree
+    batch.commit()
+    if len(scratch.stored([before, goal.tree])) < 2:
+        return put(scratch, batch, opened, current, goal)
+    return _dated(scratch, batch, [before, goal.tree], (current, goal))
+
+
+def _dated(
+    scratch: ScratchStore,
+    batch: Batch,
+    trees: Sequence[TreeHash],
+    sources: Sequence[DatedTree | None],
+) -> WrittenPaths:
+    """Returns trees with the times that their paths have in the sources."""
 
     def is_stored(times: TimesHash) -> bool:
         return bool(scratch.stored([times]))
 
     dates = [
         None if source is None else dated.times_for(scratch, batch, root, source, has=is_stored)
-        for root, source in zip(trees, (current, goal), strict=True)
+        for root, source in zip(trees, sources, strict=True)
     ]
     return WrittenPaths(*map(DatedTree, trees, dates))
 
