@@ -22,8 +22,6 @@ def report_applied(
     """Prints what was changed in a directory; returns the exit code. `source`: what was applied, in
     the JSON."""
     merged = done.merged
-    if done.undone:
-        warn("an interrupted apply was undone before")
     if done.skipped:
         warn(f"{done.skipped} paths in .git are left out")
     if wants_json():

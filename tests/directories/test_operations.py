@@ -19,7 +19,7 @@ from casfs.store.store import Store
 from casfs.trees import tree
 from tests.support.helpers import put_tree, read_tree, write_tree
 from tests.support.maintenance import age
-from tests.support.restores import restore_tree, take_back_last
+from tests.support.restores import do_again, restore_tree, take_back_last
 from tests.trees.restore.test_restore import named
 
 AGENT = "claude 01J"
@@ -39,13 +39,6 @@ def verbs(store: Store, place: Path) -> list[str]:
     return [operation.verb.value for operation in log(store, place).operations]
 
 
-def redo(store: Store, place: Path) -> None:
-    operation = log(store, place).to_redo(PERSON)
-    assert operation is not None
-    plan = take_back.plan(store, place, operation, is_again=True)
-    take_back.do(store, plan, PERSON)
-
-
 @pytest.fixture
 def place(disk_store: Store, tmp_path: Path) -> Path:
     """Restored to three trees, one after the other."""
@@ -62,7 +55,7 @@ def test_one_after_the_other_and_back(disk_store: Store, place: Path) -> None:
     assert read_tree(place) == {}
     assert log(disk_store, place).to_undo(PERSON) is None
     for content in (FIRST, SECOND, THIRD):
-        redo(disk_store, place)
+        do_again(disk_store, place)
         assert read_tree(place) == named(content)
     assert log(disk_store, place).to_redo(PERSON) is None
     assert verbs(disk_store, place) == ["redo"] * 3 + ["undo"] * 3 + ["restore"] * 3

@@ -40,5 +40,13 @@ def take_back_last(store: Store, place: Path) -> RestoreResult | None:
     return take_back.do(store, plan, PERSON)
 
 
+def do_again(store: Store, place: Path) -> RestoreResult | None:
+    """Does again what a person has taken back last in a directory."""
+    operation = operations.log_of(store, place).to_redo(PERSON)
+    assert operation is not None
+    plan = take_back.plan(store, place, operation, is_again=True)
+    return take_back.do(store, plan, PERSON)
+
+
 def leftovers(place: Path) -> list[Path]:
     return list(place.parent.rglob(".casfs.*"))

@@ -32,6 +32,7 @@ PACKED_REFS = b"packed-refs"
 STASH_LOG = b"logs/refs/stash"  # the stashes but the last are in the log of its ref alone
 OBJECTS = b"objects"
 OTHER_WORK_TREES = b"worktrees"
+NO_STATE = OBJECTS, OTHER_WORK_TREES  # directories in which nothing is state by itself
 SYMBOLIC = b"ref: "
 BRANCHES = b"refs/heads/"
 OBJECT_ID = re.compile(rb"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
@@ -128,7 +129,7 @@ def state_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]
 def is_state(path: bytes) -> bool:
     """Whether a path in a repository is of its state, in one form or another."""
     first = path.partition(b"/")[0]
-    if first in (OBJECTS, OTHER_WORK_TREES):
+    if first in NO_STATE:
         return False
     return path in (INDEX, STASH_LOG) or not TRACES.match(path)
 
@@ -137,8 +138,7 @@ def _leaves_of_state(store: Store, repository: TreeHash) -> dict[bytes, Entry]:
     leaves: dict[bytes, Entry] = {}
     for name, entry in tree.load(store, repository).items():
         if isinstance(entry, Subdirectory):
-            # Of these nothing is state by itself, and there may be many.
-            if name not in (OBJECTS, OTHER_WORK_TREES):
+            if name not in NO_STATE:
                 below = tree.walk(store, entry.digest.hash, name + b"/")
                 leaves |= {inner: leaf for inner, leaf in below if _is_leaf(leaf)}
         else:

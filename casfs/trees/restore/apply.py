@@ -2,14 +2,14 @@
 
 What is there now is recorded, of the changed paths alone, and merged
 (`casfs.trees.diff.merge`). Then each path is made beside its place and renamed over it. Before the
-first one a journal, `applied/<hash of the path>.json`, names the tree of what was there and the
-merged one: where an apply was killed, the next one brings the directory back first.
+first one the log of the directory has what was there and what is to be there
+(`casfs.directories.operations`): what was killed is taken back before the next apply.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,28 +35,24 @@ from casfs.trees.diff.merge import Changes, Merged
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
 from casfs.trees.restore.incremental import IncrementalRestore
-from casfs.trees.restore.local_changes import local_changes
-from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked
 from casfs.trees.snapshot.report import SnapshotReport
 
-JOURNAL = "applied"
 PURGED_HERE = "its content here was purged, and could not be recorded; it is as it was"
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """`skipped`: changed paths in `.git`, which are left out; `undone`: an interrupted apply was
-    undone before; `failed`: paths that are as they were, since they could not be written, with the
-    reason; `aside`: to which paths what was changed meanwhile was moved; `operation`: its entry in
-    the log of the directory, None where nothing was changed."""
+    """`skipped`: changed paths in `.git`, which are left out; `failed`: paths that are as they
+    were, since they could not be written, with the reason; `aside`: to which paths what was changed
+    meanwhile was moved; `operation`: its entry in the log of the directory, None where nothing was
+    changed."""
 
     merged: Merged
     skipped: int
-    undone: bool
     failed: Mapping[bytes, str]
     aside: Mapping[bytes, bytes]
     operation: Operation | None = None
@@ -87,7 +83,7 @@ def apply(
         before, after = (recorded_state.with_private(scratch, state) for state in (old, new))
         target.check(new.tree, False, False)
         task = _Apply(store, target, new.work)
-        undone = task.undo_interrupted(check)
+        _refuse_interrupted(store, target)
         theirs = merge.changes(scratch, before, after)
         result = _merge(scratch, target, theirs=theirs, old=before, new=after, label=label)
         if step is not None and not check:
@@ -106,10 +102,21 @@ def apply(
     return Applied(
         result.merged,
         theirs.skipped,
-        undone=undone,
         failed=task.failed,
         aside=task.aside,
         operation=task.operation,
+    )
+
+
+def _refuse_interrupted(store: Store, target: Target) -> None:
+    """Raises Refused where the last thing done there is an apply that was killed: what is there is
+    neither what was before nor what was to be."""
+    newest = next(iter(operations.log_of(store, target.path).operations), None)
+    if newest is None or newest.is_done or newest.is_taken_back or newest.verb is not Verb.APPLY:
+        return
+    raise Refused(
+        f"{target}: an apply of {newest.argument} was interrupted; take it back (`casfs undo`), or"
+        " do all of it (then `casfs redo`), and run this again"
     )
 
 
@@ -164,41 +171,13 @@ class _Apply:
         self._store = store
         self._target = target
         self._source = source
-        self._journal = RestoreStates(store.root, JOURNAL)
         self.failed: dict[bytes, str] = {}
         self.aside: dict[bytes, bytes] = {}
         self.operation: Operation | None = None
 
-    def undo_interrupted(self, check: bool) -> bool:
-        """Brings the directory back to what it held before an apply that was killed. Raises
-        Refused where it was changed since, or only a check is wanted."""
-        state = self._journal.find(self._target.path)
-        if state is None or not state.is_of(os.lstat(self._target.path)):
-            return False
-        if check:
-            raise Refused(f"{self._target}: an apply was interrupted; run it again without --check")
-        known = [root for root in state.roots if root and self._store.blobs.info([root])]
-        current = tracked.snapshot_tracked(self._store, self._target.path, known).tree
-        if changed := list(local_changes(self._store, current, known)):
-            raise Refused(
-                f"{self._target}: an apply was interrupted, and {printable(changed[0])} was changed"
-                f" since; finish it by hand and delete {self._journal.path(self._target.path)}"
-            )
-        if state.roots[0] in known:
-            self._write([current], known[0])
-        self._journal.forget(self._target.path)
-        return True
-
     def write(self, result: _MergeHere, intent: Intent) -> None:
-        ours = result.ours
-        merged = result.merged.root
-        status = os.lstat(self._target.path)
-        path = str(self._target.path)
-        state = RestoreState(path, status.st_dev, inode=status.st_ino, roots=(ours.tree, merged))
-        operation = self._begin(ours, merged, intent)
-        self._journal.save(state, durable=True)
-        self._write([ours.tree], merged)
-        self._journal.forget(self._target.path)
+        operation = self._begin(result.ours, result.merged.root, intent)
+        self._write(result.ours.tree, result.merged.root)
         self.operation = operations.conclude(self._store, operation, left=len(self.failed))
 
     def _begin(self, ours: DatedTree, merged: TreeHash, intent: Intent) -> Operation:
@@ -209,7 +188,7 @@ class _Apply:
             opened = OpenedAt(self._target.path, fd)
             return operations.begin(self._store, batch, intent, opened, written)
 
-    def _write(self, olds: Sequence[TreeHash | None], new: TreeHash) -> None:
+    def _write(self, old: TreeHash, new: TreeHash) -> None:
         progress = WriteProgress(failed=self.failed)
         fd = os.open(self._target.path, DIR_FLAGS)
         try:
@@ -219,7 +198,7 @@ class _Apply:
                 progress,
                 mount_points=self._target.mount_points(),
             )
-            task.directory(fd, b"", list(olds), new)
+            task.directory(fd, b"", [old], new)
             task.date(fd, self._source)
         except OSError as error:
             where = printable(b"/".join(progress.path))

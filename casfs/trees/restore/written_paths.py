@@ -117,7 +117,8 @@ def _state_files(scratch: ScratchStore, opened: OpenedAt, top: bytes) -> Leaves:
         return {}
     for folder, folders, files, _ in os.fwalk(top, dir_fd=opened.fd):
         inside = (folder + b"/")[len(top) + 1 :]
-        folders[:] = [name for name in folders if repository_state.is_state(inside + name + b"/x")]
+        if not inside:
+            folders[:] = [name for name in folders if name not in repository_state.NO_STATE]
         for name in files:
             if repository_state.is_state(inside + name):
                 names[folder + b"/" + name] = File(name, nothing, executable=False)

@@ -16,7 +16,7 @@ from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied
 from casfs.trees.restore.incremental import IncrementalRestore
 from tests.support.helpers import Program, put_tree, read_tree, write_tree
-from tests.support.restores import restored, take_back_last
+from tests.support.restores import do_again, restored, take_back_last
 from tests.trees.restore.test_restore import named
 
 OLD = {"a": b"1\n2\n3\n4\n5\n", "gone": b"g", "d": {"x": b"x", "y": b"y"}, "run": b"#!"}
@@ -88,25 +88,34 @@ def killed(store: Store, place: Path, step: str, count: int) -> None:
     ("step", "count"),
     [*(("_restore_entry", n) for n in range(7)), *(("_place", n) for n in range(2))],
 )
-def test_one_that_was_killed_is_undone(
+def test_one_that_was_killed_is_taken_back(
     disk_store: Store, place: Path, step: str, count: int
 ) -> None:
-    """By the next one, whatever it applies."""
     before = read_tree(place)
     killed(disk_store, place, step, count)
-    with pytest.raises(Refused, match="was interrupted"):
-        apply(disk_store, place, check=True)
-    assert apply(disk_store, place, OLD).undone
+    for check in (True, False):
+        with pytest.raises(Refused, match="was interrupted; take it back"):
+            apply(disk_store, place, check=check)
+    take_back_last(disk_store, place)
     assert read_tree(place) == before
     apply(disk_store, place)
     assert read_tree(place) == AFTER
 
 
+def test_one_that_was_killed_is_finished(disk_store: Store, place: Path) -> None:
+    killed(disk_store, place, "_restore_entry", 2)
+    take_back_last(disk_store, place)
+    do_again(disk_store, place)
+    assert read_tree(place) == AFTER
+    assert apply(disk_store, place).merged.changed == []
+
+
 def test_what_was_changed_after_a_kill_is_not_overwritten(disk_store: Store, place: Path) -> None:
     killed(disk_store, place, "_restore_entry", 2)
     (place / "a").write_bytes(b"later")
-    with pytest.raises(Refused, match="a was changed since; finish it by hand and delete"):
+    with pytest.raises(Refused, match="was interrupted"):
         apply(disk_store, place)
+    take_back_last(disk_store, place)
     assert (place / "a").read_bytes() == b"later"
 
 
