@@ -49,6 +49,8 @@ class UndoneRepository:
         self._source: TreeHash | None = None  # has what the goal names
         self._states: dict[TreeHash, RepositoryState | None] = {current: self._present}
         self._files: Edits | None = None  # what becomes of each, where that is known byte by byte
+        self._with_lost: list[TreeHash] = []  # have objects that are not there any more
+        self._object_ids: set[bytes] | None = None  # that are there
         self.has_gone_on = False
 
     def _state_in(self, root: TreeHash) -> RepositoryState | None:
@@ -78,6 +80,11 @@ class UndoneRepository:
         if not self.has_gone_on:
             self._goal = goal
             self._source = call.before.full
+
+    def bring_back_objects(self, root: TreeHash) -> None:
+        """Has the objects that a tree has come back where they are not there any more, in whatever
+        file; whatever else becomes of the repository."""
+        self._with_lost.append(root)
 
     def undo_interrupted(self, call: CallRecord) -> None:
         """Takes back what was killed while it wrote into the repository, where each file is as it
@@ -144,9 +151,12 @@ class UndoneRepository:
     @property
     def words(self) -> list[str]:
         """What is to change, in words."""
-        if _identity(self._present) == _identity(self._goal):
-            return []
-        return repository_state.words(self._present, self._goal)
+        words = []
+        if _identity(self._present) != _identity(self._goal):
+            words = repository_state.words(self._present, self._goal)
+        elif lost := self._lost_objects():
+            words = [f"{len(lost)} files with objects"]
+        return words
 
     def edits(self) -> Edits:
         """Returns the paths that are to change in the directory."""
@@ -157,7 +167,7 @@ class UndoneRepository:
                 if not is_same(entry, _leaf(tree.find(self._store, self._current, path)))
             }
         if _identity(self._present) == _identity(self._goal):
-            return {}
+            return self._lost_objects()
         if self._goal is None or self._present is None:
             return self._edits_of_all()
         edits = self._edits_of_refs(self._present, self._goal)
@@ -169,7 +179,7 @@ class UndoneRepository:
             old, new = self._present.files.get(name), self._goal.files.get(name)
             if not repository_state.same_file(old, new):
                 edits[name] = new
-        return {**self._missing_objects(), **self._below(edits)}
+        return {**self._lost_objects(), **self._below(edits)}
 
     def _below(self, edits: Edits) -> Edits:
         return {self._path + b"/" + name: entry for name, entry in edits.items()}
@@ -221,23 +231,40 @@ class UndoneRepository:
         digest = self._store.local_writes().put(data)
         return File(name.rpartition(b"/")[2], digest, executable=False)
 
-    def _missing_objects(self) -> Edits:
-        """Returns all object files of the repository as it was, where one that the goal names is
-        not there any more: what that one needs may be gone as well."""
-        if self._goal is None or self._source is None or self._present is None:
-            return {}
-        new = repository_state.ids(self._goal) - repository_state.ids(self._present)
-        has_all = all(
-            repository_state.has_object(self._store, self._current, self._path, id) for id in new
-        )
-        if has_all:
-            return {}
-        return {
-            path: entry
-            for path, entry in self._leaves(self._source)
-            if path.startswith(self._objects)
-            and tree.find(self._store, self._current, path) is None
-        }
+    def _lost_objects(self) -> Edits:
+        """Returns the files that have objects which are in no file there any more: of the trees
+        that are known to have such, and of the goal, where an object that it names is lost."""
+        sources = set(self._with_lost)
+        if self._source is not None and self._goal is not None and self._present is not None:
+            named = repository_state.ids(self._goal) - repository_state.ids(self._present)
+            if named - self._present_ids():
+                sources.add(self._source)
+        lost: Edits = {}
+        for source in sources:
+            files = repository_state.object_files(self._store, source, self._path)
+            absent = {
+                path: entry
+                for path, entry in files.items()
+                if tree.find(self._store, self._current, path) is None
+            }
+            # A pack is its index, by which it is known, and files of the same name beside it.
+            stems = {
+                path.rpartition(b".")[0] or path
+                for path, entry in absent.items()
+                if repository_state.ids_in(self._store, path, entry) - self._present_ids()
+            }
+            for path, entry in absent.items():
+                if (path.rpartition(b".")[0] or path) in stems:
+                    lost[path] = entry
+        return lost
+
+    def _present_ids(self) -> set[bytes]:
+        if self._object_ids is None:
+            self._object_ids = set()
+            files = repository_state.object_files(self._store, self._current, self._path)
+            for path, entry in files.items():
+                self._object_ids |= repository_state.ids_in(self._store, path, entry)
+        return self._object_ids
 
 
 def with_refs(

@@ -207,6 +207,7 @@ def _exact(
             undone.changed.append(change)
     for top, repository in repositories.items():
         repository.bring_to(state.full)
+        repository.bring_back_objects(state.full)
         undone.changed += [
             tree.Change(path, tree.find(store, current.full, path), entry)
             for path, entry in repository.edits().items()

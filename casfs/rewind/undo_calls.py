@@ -151,6 +151,7 @@ class _Undoing:
     ) -> list[tree.Change]:
         """Undoes what a call has done to repositories; returns the other changes."""
         paths: dict[bytes, list[bytes]] = {}
+        losing = set()  # repositories that lost files with objects
         left = []
         for change in changes:
             top = repository_of(change.path)
@@ -158,15 +159,21 @@ class _Undoing:
                 left.append(change)
             elif repository_state.is_state(change.path[len(top) + 1 :]):
                 paths.setdefault(top, []).append(change.path)
-        for top, changed in paths.items():
-            if self._options.includes(top):
-                self._undo_repository(call, top, changed)
+            elif change.new is None:
+                losing.add(top)
+        for top in filter(self._options.includes, [*paths, *(losing - paths.keys())]):
+            self._undo_repository(call, top, paths.get(top, []), is_losing=top in losing)
         return left
 
-    def _undo_repository(self, call: CallRecord, top: bytes, changed: list[bytes]) -> None:
+    def _undo_repository(
+        self, call: CallRecord, top: bytes, changed: list[bytes], *, is_losing: bool
+    ) -> None:
+        assert call.before is not None
         if top not in self._repositories:
             self._repositories[top] = UndoneRepository(self._store, self._current, top)
         repository = self._repositories[top]
+        if is_losing:  # to have them is never wrong
+            repository.bring_back_objects(call.before.full)
         if not repository.is_changed_by(call):
             return
         reasons = filter(None, (self._foreign_reason(call, path) for path in changed))

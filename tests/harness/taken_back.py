@@ -237,6 +237,8 @@ class Sequence:
             (3, self.redo),
             (1, self.undo_any),
             (1, self.killed),
+            (1, self.killed_undo),
+            (1, self.moved),
         ]
         self.record()
         for _ in range(length):
@@ -356,9 +358,7 @@ class Sequence:
 
     def apply(self) -> None:
         """What changed between two checkpoints is brought to the directory."""
-        known = checkpoint.listing(self.store, "work")
-        sides = [self.chance.choice(known), self.chance.choice(known)]
-        old, new = (checkpoint.recorded(self.store, side) for side in sides)
+        old, new = self._recorded(), self._recorded()
         before = look(self.directory)
         try:
             done = apply(self.store, old, new, self.directory, label="theirs")
@@ -458,29 +458,89 @@ class Sequence:
         self._expect_merged(before, left, present, after, plan.undone)
 
     def killed(self) -> None:
-        """A restore in another process that ends in the middle; its undo takes back all of it."""
-        chosen = self.chance.choice(checkpoint.listing(self.store, "work"))
-        state = checkpoint.recorded(self.store, chosen)
+        """A command in another process that ends in the middle; its undo takes back all of it."""
+        command = self.chance.choice([self._restoring, self._applying, self._rewinding])()
+        if command is None:
+            return
         before = look(self.directory)
         newest = operations.log_of(self.store, self.directory).operations[:1]
-        step, count = self.chance.choice(KILLED_AT), self.chance.randrange(5)
-        pid = os.fork()
-        if pid == 0:
-            self._end_at(step, count, state)
-        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 9:
+        if not self._is_killed(command):
             return
         begun = operations.log_of(self.store, self.directory).operations[:1]
         if begun == newest:
             self._expect_untouched(before, "a kill before the first write")
             return
-        self.said.append(f"  at {step} {count}, operation {begun[0].number}")
+        self.said.append(f"  operation {begun[0].number}, {begun[0].verb.value}")
         plan = take_back.plan(self.store, self.directory, begun[0], is_again=False)
         if plan.undone.conflicts:
             raise Wrong(f"what was interrupted is not taken back: {plan.undone.conflicts}")
         take_back.do(self.store, plan, PERSON)
-        self._expect_untouched(before, "a restore that was killed and taken back")
+        self._expect_untouched(before, f"a killed {begun[0].verb.value} was taken back")
 
-    def _end_at(self, step: str, count: int, state: RecordedState) -> None:
+    def killed_undo(self) -> None:
+        """An undo that ends in the middle is done by the next one."""
+        operation = operations.log_of(self.store, self.directory).to_undo(PERSON)
+        if operation is None or operation.number not in self.done.seen:
+            return
+        number = operation.number
+        present = look(self.directory)
+
+        def undo(store: Store) -> None:
+            undone = operations.log_of(store, self.directory).numbered(number)
+            plan = take_back.plan(store, self.directory, undone, is_again=False)
+            take_back.do(store, plan, PERSON)
+
+        first = take_back.plan(self.store, self.directory, operation, is_again=False).undone
+        if not self._is_killed(undo):
+            return
+        again = operations.log_of(self.store, self.directory).numbered(number)
+        plan = take_back.plan(self.store, self.directory, again, is_again=False)
+        take_back.do(self.store, plan, PERSON)
+        after = look(self.directory)
+        self.done.seen[self._newest().number] = present, after
+        self._expect_merged(*self.done.seen[number], present, after, first)
+
+    def _newest(self) -> Operation:
+        return operations.log_of(self.store, self.directory).operations[0]
+
+    def _restoring(self) -> Callable[[Store], object]:
+        state = self._recorded()
+        options = RestoreOptions(force=True, operation=Intent(Verb.RESTORE, "killed"))
+        return lambda store: restore(store, state, self.directory, options)
+
+    def _applying(self) -> Callable[[Store], object]:
+        old, new = self._recorded(), self._recorded()
+        return lambda store: apply(store, old, new, self.directory, label="killed")
+
+    def _rewinding(self) -> Callable[[Store], object] | None:
+        number = self._of_begun()
+        if number is None:
+            return None
+        steps = self.agents[number].steps()
+        point = Point(self.chance.choice(steps).index)
+        choice = Choice(point, is_exact=self.chance.random() < 0.3)
+
+        def rewind(store: Store) -> None:
+            plan = rewind_files.plan(store, self.directory, steps, choice)
+            if plan.undone.changed:
+                rewind_files.do(store, self.directory, plan)
+
+        return rewind
+
+    def _recorded(self) -> RecordedState:
+        chosen = self.chance.choice(checkpoint.listing(self.store, "work"))
+        return checkpoint.recorded(self.store, chosen)
+
+    def _is_killed(self, command: Callable[[Store], object]) -> bool:
+        """Runs a command in another process that may end at one of its steps."""
+        step, count = self.chance.choice(KILLED_AT), self.chance.randrange(5)
+        self.said.append(f"  at {step} {count}")
+        pid = os.fork()
+        if pid == 0:
+            self._end_at(step, count, command)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+    def _end_at(self, step: str, count: int, command: Callable[[Store], object]) -> None:
         # Of `rename` the temporary entry is there.
         owner = os if step == "rename" else IncrementalRestore
         original, left = getattr(owner, step), [count]
@@ -495,13 +555,21 @@ class Sequence:
         setattr(owner, step, wrapped)
         try:
             with Store.open(self.store.root) as own:
-                options = RestoreOptions(force=True, operation=Intent(Verb.RESTORE, "killed"))
-                restore(own, state, self.directory, options)
+                command(own)
         except BaseException:
             os._exit(1)
         os._exit(0)
 
-    # -- what the copies say --------------------------------------------------------------
+    def moved(self) -> None:
+        """The project is moved, what was done last is taken back there, and it comes back."""
+        original = self.directory
+        self.directory = original.with_name("moved")
+        original.rename(self.directory)
+        try:
+            self.undo()
+        finally:
+            self.directory.rename(original)
+            self.directory = original
 
     def _note(self, operation: Operation | None, before: Seen, after: Seen) -> None:
         if operation is not None:

@@ -14,10 +14,8 @@ from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
 from tests.support import repositories
 from tests.support.attached_agent import AttachedAgent, contents
-from tests.support.repositories import OPTIONS, git
+from tests.support.repositories import COMMIT, DESTRUCTIVE, OPTIONS, git, make_repository
 from tests.support.restores import restore_tree, take_back_last
-
-COMMIT = "git -c user.name=x -c user.email=x@y commit -q"
 
 
 def seen_by_git(directory: Path) -> tuple[str, ...]:
@@ -41,39 +39,10 @@ def rewind(agent: AttachedAgent, point: str = "1", *, is_exact: bool = False) ->
 
 @pytest.fixture
 def repository(project: Path) -> Path:
-    git(project, "init", "-q", "-b", "main")
-    git(project, "add", "-A")
-    git(project, "commit", "-qm", "first")
-    (project / "b").write_text("second\n")
-    git(project, "commit", "-qam", "second")
-    git(project, "branch", "side", "HEAD~1")
-    (project / "a").write_text("uncommitted\n")
-    (project / "untracked").write_text("untracked\n")
+    make_repository(project)
     return project
 
 
-DESTRUCTIVE = [
-    "git reset -q --hard HEAD~1",
-    "git checkout -q -- .",
-    "git checkout -q -f side",
-    "git clean -qfdx",
-    "git stash -q -u",
-    "git stash -q && git stash drop -q",
-    "git branch -q -D side",
-    "git rm -rqf . ",
-    f"git add -A && {COMMIT} --amend -m amended",
-    f"git add -A && {COMMIT} -m third",
-    "git update-ref refs/heads/main HEAD~1",
-    "git reset -q --hard HEAD~1 && git reflog expire --expire=now --all && git gc -q --prune=now",
-    "git checkout -q -B side",
-    "git tag v1; git tag -a -m m v2 2>/dev/null; git switch -q -c new",
-    "git rebase -q --root --exec true -i 2>/dev/null; git rebase --abort",
-    "git config user.name other; git remote add origin /nowhere",
-    "rm -rf .git",
-    "git gc -q && git reset -q --hard HEAD~1",
-    "git pack-refs --all && git branch -q -D side",
-    "rm -rf .git && git init -q -b other && git add -A",
-]
 SINCE = {
     "nothing": [],
     "status": [["status"]],
@@ -96,6 +65,13 @@ def test_what_destroys_comes_back(
     assert seen_by_git(repository) == known
     if not is_exact:
         assert rewind(agent).undone.changed == [], "it is back"
+
+
+def test_objects_that_git_has_packed_are_not_lost(agent: AttachedAgent, repository: Path) -> None:
+    agent.prompt()
+    agent.run("git gc -q")
+    assert rewind(agent).undone.changed == []
+    assert rewind(agent, is_exact=True).undone.changed == []
 
 
 @pytest.mark.parametrize("since", SINCE)

@@ -26,3 +26,43 @@ def seen_by_git(directory: Path) -> tuple[str, ...]:
         git(directory, "config", "--list", "--local"),
         str([name for name in UNFINISHED if (directory / ".git" / name).exists()]),
     )
+
+
+def make_repository(project: Path) -> None:
+    """Makes a repository of a directory with the files a and b: two commits, a branch, a change
+    and a file that are in none."""
+    git(project, "init", "-q", "-b", "main")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    (project / "b").write_text("second\n")
+    git(project, "commit", "-qam", "second")
+    git(project, "branch", "side", "HEAD~1")
+    (project / "a").write_text("uncommitted\n")
+    (project / "untracked").write_text("untracked\n")
+
+
+COMMIT = "git -c user.name=x -c user.email=x@y commit -q"
+DESTRUCTIVE = [
+    "git reset -q --hard HEAD~1",
+    "git checkout -q -- .",
+    "git checkout -q -f side",
+    "git clean -qfdx",
+    "git stash -q -u",
+    "git stash -q && git stash drop -q",
+    "git branch -q -D side",
+    "git rm -rqf . ",
+    f"git add -A && {COMMIT} --amend -m amended",
+    f"git add -A && {COMMIT} -m third",
+    "git update-ref refs/heads/main HEAD~1",
+    "git reset -q --hard HEAD~1 && git reflog expire --expire=now --all && git gc -q --prune=now",
+    "git checkout -q -B side",
+    "git tag v1; git tag -a -m m v2 2>/dev/null; git switch -q -c new",
+    "git rebase -q --root --exec true -i 2>/dev/null; git rebase --abort",
+    "git config user.name other; git remote add origin /nowhere",
+    "rm -rf .git",
+    "git gc -q && git reset -q --hard HEAD~1",
+    "git pack-refs --all && git branch -q -D side",
+    "rm -rf .git && git init -q -b other && git add -A",
+    "rm -rf .git/objects/*",
+    "git gc -q && rm -f .git/objects/pack/*",
+]

@@ -242,22 +242,27 @@ def _read(store: Store, file: File) -> bytes:
     return data
 
 
-def has_object(store: Store, root: TreeHash, path: bytes, id: bytes) -> bool:
-    """Whether the repository at a path of a tree has an object, loose or in a pack. `id`: in
-    hexadecimal digits."""
-    folder = path + b"/" + OBJECTS + b"/"
-    if tree.find(store, root, folder + id[:2] + b"/" + id[2:]) is not None:
-        return True
-    packs = tree.find(store, root, folder + b"pack")
-    if not isinstance(packs, Subdirectory):
-        return False
-    wanted = bytes.fromhex(id.decode())
-    for name, entry in tree.load(store, packs.digest.hash).items():
-        if name.endswith(b".idx") and isinstance(entry, File):
-            with suppress(CasfsError):
-                if wanted in objects.ids_in_pack(_read(store, entry)):
-                    return True
-    return False
+def object_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]:
+    """Returns the files with objects of the repository at a path of a tree, loose and packed, by
+    path."""
+    folder = path + b"/" + OBJECTS
+    top = tree.find(store, root, folder)
+    if not isinstance(top, Subdirectory):
+        return {}
+    below = tree.walk(store, top.digest.hash, folder + b"/")
+    return {name: entry for name, entry in below if _is_leaf(entry)}
+
+
+def ids_in(store: Store, path: bytes, entry: Entry) -> set[bytes]:
+    """Returns the objects of a loose object's file, or of the pack whose index it is, in
+    hexadecimal digits; none of any other file."""
+    *_, above, name = path.split(b"/")
+    if OBJECT_ID.match(above + name):
+        return {above + name}
+    if name.endswith(b".idx") and isinstance(entry, File):
+        with suppress(CasfsError):
+            return {id.hex().encode() for id in objects.ids_in_pack(_read(store, entry))}
+    return set()
 
 
 def ids(state: RepositoryState) -> set[bytes]:
