@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from casfs.attach import spool
 from casfs.cli.common import WithPaths, open_store, options_as
 from casfs.cli.diff_output import change_json
 from casfs.cli.json_values import moment
@@ -20,7 +21,7 @@ from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
 from casfs.cli.undone import print_undone, repositories_json
-from casfs.errors import CasfsError, Usage
+from casfs.errors import CasfsError, NotFound, Usage
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
 from casfs.rewind.rewind_files import Choice, FilePlan
@@ -52,7 +53,7 @@ class Rewinding:
 
     @property
     def directory(self) -> Path:
-        return Path(sessions.about(self.store, self.thread)["directory"])
+        return find_session.directory_of(self.store, self.thread, Path.cwd())
 
     def plan(self) -> FilePlan:
         if self.choice is None:
@@ -107,16 +108,13 @@ def rewind(session: str | None, paths: tuple[str, ...], options: Flags) -> int:
     """
     _check(options, paths)
     with open_store() as store:
-        if session is None:
-            thread = find_session.latest_in(store, Path.cwd())
-        else:
-            thread = find_session.named(store, session)
+        thread = _latest(store) if session is None else find_session.named(store, session)
         thread = _settled(store, thread)
         steps = session_steps.load(store, thread)
         if options.listing:
             _list(store, thread, steps)
             return 0
-        directory = Path(sessions.about(store, thread)["directory"])
+        directory = find_session.directory_of(store, thread, Path.cwd())
         undo_options = UndoOptions(
             tuple(_in_directory(directory, path) for path in paths),
             takes_ambiguous=options.ambiguous,
@@ -157,6 +155,17 @@ def _in_directory(directory: Path, path: str) -> bytes:
     if inside == os.curdir or inside.split(os.sep)[0] == os.pardir:
         raise Usage(f"{printable(os.fsencode(path))} is not a path in {directory}")
     return os.fsencode(inside)
+
+
+def _latest(store: Store) -> Thread:
+    try:
+        return find_session.latest_in(store, Path.cwd())
+    except NotFound as error:
+        # The first look at a large directory takes a while, and what the agent reports waits.
+        if waiting := len(spool.names(store.root)):
+            reports = "1 report" if waiting == 1 else f"{waiting} reports"
+            raise NotFound(f"{error}; {reports} of agents wait to be recorded: try again") from None
+        raise
 
 
 def _settled(store: Store, thread: Thread) -> Thread:

@@ -8,6 +8,8 @@ may get another number with each boot, so it counts only where there is no birth
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -41,6 +43,13 @@ class Identity(NamedTuple):
         """The inverse of `str`. Raises ValueError."""
         device, inode, born_ns = map(int, text.split(":"))
         return cls(device, inode, born_ns)
+
+    @classmethod
+    def above(cls, path: Path) -> Iterator[tuple[Path, Self]]:
+        """Yields a directory and those above it, each with its own, the innermost first."""
+        for directory in (path, *path.parents):
+            with suppress(OSError):
+                yield directory, cls.at(directory)
 
     def __str__(self) -> str:
         return ":".join(map(str, self))

@@ -208,8 +208,7 @@ def innermost(store: Store, directory: Path) -> tuple[Path, Log] | None:
     OSError."""
     newest = list(logs(store))
     real = real_path(directory)
-    for path in (real, *real.parents) if newest else ():
-        identity = Identity.at(path)
+    for path, identity in Identity.above(real) if newest else ():
         for operation in newest:
             if operation.identity.is_same(identity):
                 id = operation.directory_id

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+from casfs.directories.identity import Identity
 from casfs.errors import Conflict, NotFound
 from casfs.store.store import Store
 from casfs.threads import lookup, sessions
@@ -27,11 +29,14 @@ def named(store: Store, text: str) -> Thread:
 
 
 def latest_in(store: Store, directory: Path) -> Thread:
-    """Returns the session that was active last, of those whose directory holds this one. Raises
-    NotFound."""
+    """Returns the session that was active last, of those whose directory holds this one, wherever
+    it was moved to. Raises NotFound."""
     latest = None
+    above = [identity for _, identity in Identity.above(directory)]
     for _, (thread, about) in zip(range(MAX_SEARCHED), sessions.readable(store), strict=False):
-        if directory.is_relative_to(about["directory"]):
+        identity = _identity(thread)
+        is_moved_here = identity is not None and any(map(identity.is_same, above))
+        if is_moved_here or directory.is_relative_to(about["directory"]):
             is_later = latest is None or thread.fields["updatedAt"] > latest.fields["updatedAt"]
             # One that was cut, and that no agent has gone on with, has done nothing by itself.
             if is_later and thread.fields["session"]["pid"]:
@@ -42,3 +47,22 @@ def latest_in(store: Store, directory: Path) -> Thread:
             " attached there (`casfs attach --list`) gets its first prompt"
         )
     return latest
+
+
+def directory_of(store: Store, thread: Thread, working: Path) -> Path:
+    """Returns where the directory of a session is: where it was recorded, or, where it was moved,
+    the one that holds `working`, or is it. Raises NotFound, Corrupt."""
+    recorded = Path(sessions.about(store, thread)["directory"])
+    identity = _identity(thread)
+    if identity is None:
+        return recorded
+    with suppress(OSError):
+        if Identity.at(recorded).is_same(identity):
+            return recorded
+    candidates = Identity.above(working)
+    return next((path for path, other in candidates if other.is_same(identity)), recorded)
+
+
+def _identity(thread: Thread) -> Identity | None:
+    text = thread.fields["session"].get("identity")
+    return None if text is None else Identity.parse(text)

@@ -6,6 +6,7 @@ prompt, which is then the pending step. In the record, `session` holds
 
     pid     of the agent, `pidStart`, when that process started, and `boot`, of which machine
     fault   why its directory is not recorded, or absent
+    identity  of its directory (`casfs.directories.identity`), where that was there
     event   the last event of the spool that is recorded
     open    the tool calls that run: the id of each, and the turn as it stood when it began
     transcriptBytes  up to which byte the transcript is recorded
@@ -27,6 +28,7 @@ from casfs.agents.secrets import put_work
 from casfs.attach import spool
 from casfs.backend.protocols import Head
 from casfs.digest import NodeHash, hash_bytes
+from casfs.directories.identity import Identity
 from casfs.errors import NotFound
 from casfs.sessions import session_steps
 from casfs.store import local_trees
@@ -94,11 +96,18 @@ def create(store: Store, event: SessionEvent, boundary: Boundary, directory: Pat
             status=SUSPENDED,
             cause=SESSION,
             reason=_reason(event),
-            session=_process(event),
+            session={**_process(event), **_identity(directory)},
         )
         batch.swap(created.name, None, created.head)
         batch.swap(lifecycle.key_name(_key(event)), old, Head(start, {"thread": created.id}))
     return created
+
+
+def _identity(directory: Path) -> dict[str, str]:
+    try:
+        return {"identity": str(Identity.at(directory))}
+    except OSError:
+        return {}
 
 
 def begin_step(

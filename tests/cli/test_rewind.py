@@ -114,6 +114,22 @@ def _with_transcript(about: object, transcript: str) -> object:
     return changed
 
 
+def test_a_project_that_was_moved(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    agent.prompt()
+    agent.run("echo x > new")
+    place = project.with_name("elsewhere")
+    project.rename(place)
+    (place / "src").mkdir()
+    os.chdir(place / "src")
+    assert cli("rewind", "--last", "--dry-run").text.startswith(f"{place}, back to before 1.1")
+    project.mkdir()  # another one, where it was
+    cli("rewind", "--last")
+    assert not (place / "new").exists()
+    assert cli("undo").text.startswith(f"{place}: taken back: 1, rewind")
+    os.chdir(project)
+    assert "rewind to before" not in cli("undo", "--list").text
+
+
 def test_paths_and_one_call(cli: Cli, project: Path, agent: AttachedAgent) -> None:
     agent.prompt()
     agent.run("mkdir d; echo x > d/new; echo x > a")
