@@ -10,12 +10,15 @@ from casfs.digest import TreeHash
 from casfs.trees.restore.restore import _Restore
 from tests.harness import taken_back
 
-EVERYTHING = {"restore", "apply", "rewind_last", "rewind_to", "undo", "redo", "killed"}
+EVERYTHING = {"restore", "apply", "rewind_last", "rewind_to", "undo", "redo", "killed", "moved"}
+SEQUENCES = 100
+TOGETHER = 20
 
 
-def test_what_is_taken_back_is_as_it_was() -> None:
+@pytest.mark.parametrize("first", range(1, SEQUENCES, TOGETHER))
+def test_what_is_taken_back_is_as_it_was(first: int) -> None:
     counts: Counter[str] = Counter()
-    for seed in (5, 6, 7, 12):  # the first three found faults that are mended
+    for seed in range(first, first + TOGETHER):
         counts += taken_back.play(seed)
     assert counts.keys() >= EVERYTHING
 
@@ -28,4 +31,4 @@ def test_the_harness_sees_what_is_deleted_though_no_checkpoint_looked_at_it(
 
     monkeypatch.setattr(_Restore, "_without_unseen", as_it_is)
     with pytest.raises(taken_back.Wrong, match="node_modules"):
-        taken_back.play(7)
+        taken_back.play(108)
