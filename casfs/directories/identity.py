@@ -13,9 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from casfs.digest import hash_bytes
 from casfs.system import syscalls
 from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS
+
+KEY_CHARS = 16
 
 
 class Identity(NamedTuple):
@@ -54,7 +57,11 @@ class Identity(NamedTuple):
     def __str__(self) -> str:
         return ":".join(map(str, self))
 
+    @property
+    def key(self) -> str:
+        """Equal for what `is_same`."""
+        device = 0 if self.born_ns else self.device
+        return hash_bytes(f"{device}:{self.inode}:{self.born_ns}".encode())[:KEY_CHARS]
+
     def is_same(self, other: Identity) -> bool:
-        if (self.inode, self.born_ns) != (other.inode, other.born_ns):
-            return False
-        return self.born_ns != 0 or self.device == other.device
+        return self.key == other.key

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from casfs.backend.protocols import Head, HeadName
-from casfs.digest import TreeHash, hash_bytes
+from casfs.digest import TreeHash
 from casfs.directories.identity import Identity
 from casfs.errors import NotFound
 from casfs.store.nodes import head_kinds
@@ -34,7 +34,6 @@ from casfs.system.paths import real_path
 from casfs.trees.dated import DatedTree
 
 HEADS = "operations/"
-ID_CHARS = 16
 NUMBER_DIGITS = 8
 MAX_ARGUMENT_CHARS = 200
 MAX_OPERATIONS = 1000  # of a directory; older ones can not be taken back any more
@@ -198,21 +197,17 @@ class Log:
 def log_of(store: Store, directory: Path) -> Log:
     """Returns what was done to a directory, under whatever path. Raises OSError where it is
     gone."""
-    identity = Identity.at(directory)
-    id = _known_id(store, real_path(directory), identity)
+    id = Identity.at(directory).key
     return Log(id, tuple(_listing(store, id)))
 
 
 def innermost(store: Store, directory: Path) -> tuple[Path, Log] | None:
-    """Returns the innermost directory that holds this one, or is it, and has a log. Raises
-    OSError."""
-    newest = list(logs(store))
-    real = real_path(directory)
-    for path, identity in Identity.above(real) if newest else ():
-        for operation in newest:
-            if operation.identity.is_same(identity):
-                id = operation.directory_id
-                return path, Log(id, tuple(_listing(store, id)))
+    """Returns the innermost directory that holds this one, or is it, and has a log. Raises OSError
+    where this one is gone: what is above it is not meant."""
+    Identity.at(directory)
+    for path, identity in Identity.above(real_path(directory)):
+        if operations := tuple(_listing(store, identity.key)):
+            return path, Log(identity.key, operations)
     return None
 
 
@@ -240,7 +235,7 @@ def begin(
     `batch`, which this commits, or stored. `bases`: as of `Operation`. Raises Conflict where
     another one begins there."""
     identity = Identity.of(opened.fd)
-    id = _known_id(store, opened.path, identity)
+    id = identity.key
     newest = next(_listing(store, id), None)
     number = 1 if newest is None else newest.number + 1
     optional = {
@@ -294,17 +289,6 @@ def _drop_old(store: Store, batch: Batch, id: str, number: int) -> None:
     name = HeadName(f"{HEADS}{id}/{number - MAX_OPERATIONS:0{NUMBER_DIGITS}d}")
     if (head := store.heads.get(name)) is not None:
         batch.swap(name, head, None)
-
-
-def _known_id(store: Store, path: Path, identity: Identity) -> str:
-    """Returns the id under which a directory has its log: made of where it was first seen."""
-    id = hash_bytes(os.fsencode(path) + f"\0{identity}".encode())[:ID_CHARS]
-    if any(store.heads.list(f"{HEADS}{id}/")):
-        return id
-    for operation in logs(store):
-        if operation.identity.is_same(identity):
-            return operation.directory_id
-    return id
 
 
 def _path_fields(path: Path) -> dict[str, str]:
