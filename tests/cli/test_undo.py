@@ -272,5 +272,5 @@ def test_what_is_typed_wrong(cli: Cli, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_directory_that_is_not_there_is_not_the_one_above(cli: Cli, project: Path) -> None:
     """A word that is mistyped must not take back something else."""
-    assert "No such file" in cli.refused("undo", project / "gone", code=3)
+    assert "no removal of" in cli.refused("undo", project / "gone", code=3)
     assert "No such file" in cli.refused("redo", f"{project}/gone", code=3)
