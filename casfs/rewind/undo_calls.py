@@ -91,9 +91,15 @@ def undo_calls(
     changes of these calls, given newest first. `looks`: their trees are of looks at the directory,
     and say nothing of what its `.casfsignore` left out then. Raises NotFound, Corrupt."""
     undoing = _Undoing(store, current, options, looks=looks)
-    for call in calls:
-        if call.before is not None and call.after is not None:
-            undoing.undo(call)
+    known = [
+        (call, list(tree.changes(store, call.before.full, call.after.full)))
+        for call in calls
+        if call.before is not None and call.after is not None
+    ]
+    for _, changes in known:
+        undoing.first |= {change.path: change.old for change in changes}
+    for call, changes in known:
+        undoing.undo(call, changes)
     edits = undoing.edits()
     changed = [
         tree.Change(path, tree.find(store, current, path), entry)
@@ -106,7 +112,8 @@ def undo_calls(
 
 
 class _Undoing:
-    """`oldest`: the directory before the oldest call that was undone."""
+    """`oldest`: the directory before the oldest call that was undone; `first`: each path that the
+    calls have changed, as it was before the first of them."""
 
     def __init__(
         self, store: Store, current: TreeHash, options: UndoOptions, *, looks: bool
@@ -120,13 +127,13 @@ class _Undoing:
         self.kept: dict[bytes, str] = {}
         self.marked: set[bytes] = set()
         self.oldest: RecordedState | None = None
+        self.first: dict[bytes, Entry | None] = {}
         self._repositories: dict[bytes, UndoneRepository] = {}
 
-    def undo(self, call: CallRecord) -> None:
+    def undo(self, call: CallRecord, changes: list[tree.Change]) -> None:
         assert call.before is not None
         assert call.after is not None
         self.oldest = call.before
-        changes = list(tree.changes(self._store, call.before.full, call.after.full))
         changes = self._without_repositories(call, changes)
         moved = self._moved(changes)
         # Entries before their directory: whether that can become a file depends on them. Before
@@ -136,7 +143,7 @@ class _Undoing:
         roots = (self._current, call.before.full, call.after.full) if self._looks else ()
         ignored = IgnoredPaths(self._store, roots)
         for change in changes:
-            if not self._options.includes(change.path):
+            if not self._options.includes(change.path) or self._is_back(change.path):
                 continue
             if change.path in ignored:  # whoever wrote the rule, it is not known what was there
                 self.kept.setdefault(change.path, IGNORED)
@@ -145,6 +152,14 @@ class _Undoing:
             if change.path in moved and self._stays_as_it_is(change.path):
                 for path in moved[change.path]:
                     self.conflicts.setdefault(path, MOVED)
+
+    def _is_back(self, path: bytes) -> bool:
+        """Whether a path is as it was before all of the calls, whoever has brought it back."""
+        sides = self.first[path], tree.find(self._store, self._current, path)
+        first, there = (self._leaf(side) for side in sides)
+        if first is None and there is None:  # each is nothing, or a directory with entries
+            return (sides[0] is None) == (sides[1] is None)
+        return is_same(first, there)
 
     def _without_repositories(
         self, call: CallRecord, changes: list[tree.Change]
@@ -214,15 +229,7 @@ class _Undoing:
             self.kept.setdefault(change.path, reason)
         # What has markers has all that was changed in it; an older change is not looked for there.
         elif change.path not in self.conflicts and change.path not in self.marked:
-            # What was a directory, and is one again: what is in it is undone by itself.
-            if before is None and change.old is not None and self._is_filled(change.path):
-                return
             self._undo_path(change.path, before, after)
-
-    def _is_filled(self, path: bytes) -> bool:
-        """Whether a directory with entries is there, where nothing of it was undone yet."""
-        there = tree.find(self._store, self._current, path)
-        return path not in self._entries and isinstance(there, Subdirectory)
 
     def _stays_as_it_is(self, path: bytes) -> bool:
         return path in self.conflicts or path in self.kept
