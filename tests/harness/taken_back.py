@@ -494,11 +494,12 @@ class Sequence:
         first = take_back.plan(self.store, self.directory, operation, is_again=False).undone
         if not self._is_killed(undo):
             return
+        half_done = look(self.directory)
         again = operations.log_of(self.store, self.directory).numbered(number)
         plan = take_back.plan(self.store, self.directory, again, is_again=False)
         take_back.do(self.store, plan, PERSON)
         after = look(self.directory)
-        self.done.seen[self._newest().number] = present, after
+        self.done.seen[self._newest().number] = half_done, after
         self._expect_merged(*self.done.seen[number], present, after, first)
 
     def _newest(self) -> Operation:
