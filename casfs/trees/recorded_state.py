@@ -207,20 +207,6 @@ def with_local_of(store: Store, state: RecordedState, known: RecordedState | Non
     return state if full == state.tree else state._replace(local=full, local_times=None)
 
 
-def with_entries(
-    store: Store, state: RecordedState, changes: Mapping[bytes, Entry | None]
-) -> RecordedState:
-    """Returns the state with other entries at these paths, which all stay here; None deletes
-    one."""
-    with store.local_writes().batch() as batch:
-        full = edit.with_entries(store, batch, root=state.full, changes=changes).hash
-    if full == state.tree:
-        return RecordedState(state.tree, times=state.times)
-    with store.local_writes().batch() as batch:
-        times = dated.times_for(store, batch, tree=full, source=state.whole)
-    return RecordedState(state.tree, full, times=state.times, local_times=times)
-
-
 def _is_taken(store: Store, work: TreeHash, path: bytes) -> bool:
     """Returns whether the tree has something at a path, or a file where a directory above it is."""
     names = path.split(b"/")

@@ -274,3 +274,33 @@ def test_a_directory_that_is_not_there_is_not_the_one_above(cli: Cli, project: P
     """A word that is mistyped must not take back something else."""
     assert "no removal of" in cli.refused("undo", project / "gone", code=3)
     assert "No such file" in cli.refused("redo", f"{project}/gone", code=3)
+
+
+def test_what_a_restore_made_as_private_stays_so(cli: Cli, project: Path, tmp_path: Path) -> None:
+    """After an undo and a redo there, too, whatever git tracks by then."""
+    (project / ".env").write_text("TOKEN=hunter2hunter2\n")
+    cli("checkpoint", "create", "work", project)
+    copy = tmp_path / "copy"
+    cli("checkpoint", "restore", "work", copy)
+    (project / "a.txt").write_text("other\n")
+    cli("checkpoint", "create", "work", project)
+    cli("checkpoint", "restore", "work", copy)
+    cli("undo", copy)
+    cli("redo", copy)
+    git(copy, "init", "-q")
+    git(copy, "add", "-f", ".")
+    cli("checkpoint", "create", "copied", copy)
+    assert ".env" not in cli("ls", "copied").text.split()
+
+
+def test_what_a_rewind_brings_back_stays_private(
+    cli: Cli, project: Path, agent: AttachedAgent
+) -> None:
+    (project / ".env").write_text("TOKEN=hunter2hunter2\n")
+    agent.prompt()
+    agent.run("rm .env; echo x > new")
+    cli("rewind", "--last")
+    assert (project / ".env").exists()
+    git(project, "add", "-f", ".env")
+    cli("checkpoint", "create", "work", project)
+    assert ".env" not in cli("ls", "work").text.split()

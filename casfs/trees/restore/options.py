@@ -51,8 +51,9 @@ class RestoreOptions:
     of the checkpoint, which is noted of the directory. `leaves_out_failed`: what cannot be read or
     written is in the result, and the rest is restored. `opened`: as in Target. `operation`: what is
     noted in the log of the directory, so that it can be taken back; None for a directory of casfs.
-    `order`: a tree with more than what is restored, by which files are dated; `is_of_changes`: the
-    tree and `base`, which are stored, have the paths that are to be written and no others.
+    `like`: a whole directory from which all comes that is brought back, by which files are dated,
+    and what is private; `is_of_changes`: the tree and `base`, which are stored, have the paths that
+    are to be written and no others.
     """
 
     base: TreeHash | None = None
@@ -69,14 +70,17 @@ class RestoreOptions:
     name: str = ""
     leaves_out_failed: bool = False
     operation: Intent | None = None
-    order: DatedTree | None = None
+    like: RecordedState | None = None
     is_of_changes: bool = False
 
     def of_changes(self, seen: TreeHash, like: RecordedState | None) -> RestoreOptions:
         """Returns these for a tree of the paths that are to be written alone, which are as in the
-        tree `seen` now; all that is brought back was together in `like`."""
-        order = None if like is None else like.whole
-        return replace(self, base=seen, order=order, is_of_changes=True)
+        tree `seen` now; `like`: as of these options."""
+        return replace(self, base=seen, like=like, is_of_changes=True)
+
+    @property
+    def dates(self) -> DatedTree | None:
+        return None if self.like is None else self.like.whole
 
     @property
     def is_of_checkpoint(self) -> bool:

@@ -54,8 +54,6 @@ from casfs.trees.snapshot.report import SPECIAL_BITS, SnapshotOptions, SnapshotR
 from casfs.trees.snapshot.tracked import Unseen
 
 Changes = Mapping[bytes, Entry | None]
-
-
 DEFAULTS = RestoreOptions()
 
 
@@ -422,7 +420,7 @@ class _Restore:
             # The recorded times would be older than what was built there from other versions.
             else:
                 is_built = modification_order.built_in(self._target.path)
-                task.date(fd, self._options.order or self._dated_goal(), is_built)
+                task.date(fd, self._options.dates or self._dated_goal(), is_built)
             # One that came meanwhile: the restore is not complete, and its state says so.
             self._target.refuse_blocked(task.outcome.blocked, forced=False)
             # Of single paths the state stays what `_mark_under_way` has made it. In a directory
@@ -491,7 +489,8 @@ class _Restore:
 
     def _save_state(self, fd: int) -> None:
         if self._options.keeps_base:
-            self._target.save_written(fd, self._state)
+            if (like := self._options.like) is not None and like.local is not None:
+                self._target.save_written(fd, like)
             return
         work = self._work_if_divided()
         self._target.save_state(fd, [self._root], self._options.name, work=work, by_restore=True)

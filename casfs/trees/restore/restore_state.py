@@ -30,8 +30,8 @@ class RestoreState:
     """`path`: the absolute path of the target; `roots`: of the whole directory; `name`: NAME@ID of
     the checkpoint that it was recorded as, else empty; `work`: of the first root, where not all of
     it is work; `is_partial`: a restore of single paths; `is_restored`: a restore has made it, so
-    that git may track in it what an agent has added; `written`, `written_work`: what a rewind or
-    an undo has made of it since, the whole and the work, which no restore compares with; `steps`:
+    that git may track in it what an agent has added; `written`, `written_work`: of
+    what state a rewind has brought something back since, which no restore compares with; `steps`:
     when each applied step was noted; `looks`: when the last checkpoint of each name looked."""
 
     path: str

@@ -283,8 +283,8 @@ class Target:
             self._states.save(replace(current, **reset, is_partial=False))
 
     def save_written(self, fd: int, state: RecordedState) -> None:
-        """Save what a rewind or an undo makes of the directory `fd`. What a restore compares with
-        stays: a person's own work is in `state`, too, and is not to be taken for restored."""
+        """Save of what state a rewind has brought something back to the directory `fd`: what was
+        private in it stays so. What a restore compares with stays, too."""
         before = self._current_state() or self._new_state(os.fstat(fd), ())
         self._states.save(replace(before, written=state.full, written_work=state.tree))
 
