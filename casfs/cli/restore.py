@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from casfs.directories.operations import Intent, Operation, Verb
 from casfs.errors import Usage
 from casfs.sessions import caller
 from casfs.system.paths import printable
+from casfs.trees.restore.incremental import Outcome
 from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
 
@@ -73,6 +75,8 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
     casfs checkpoint restore work@20261122 ./again
     casfs checkpoint restore work . -- src/main.py
     """
+    if any(not path.strip("/") for path in paths):
+        raise Usage("an empty path; leave all paths out for the whole tree")
     if paths and options.delete_untracked:
         raise Usage("give --delete-untracked, or paths")
     with open_store() as store, progress("restoring", "files") as update:
@@ -148,6 +152,13 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
         click.echo(f"casfs: {way_back(directory)}", err=True)
 
 
+def print_left(outcome: Outcome, changed: Iterable[bytes]) -> None:
+    """Names what was not written though it was to be `changed`: something has come there."""
+    stays = {*outcome.kept, *outcome.blocked}
+    for path in sorted(stays.intersection(changed)):
+        say_incomplete(f"{printable(path)} stays as it is: it holds what is of something else")
+
+
 def print_failed(failed: Mapping[bytes, str]) -> None:
     """Names the first of the paths that could not be written; the command's exit code is 1 then."""
     for path, reason in islice(failed.items(), MAX_NAMED_PATHS):
@@ -170,8 +181,12 @@ def aside_json(aside: Mapping[bytes, bytes]) -> list[dict[str, str]]:
 
 def way_back(directory: str) -> str:
     """Returns the line that says how to take back what was written into a directory."""
-    is_here = os.path.realpath(directory) == os.path.realpath(".")
-    where = "" if is_here else f" {shlex.quote(printable(os.fsencode(directory)))}"
+    is_here = False
+    with suppress(FileNotFoundError):  # where one is may have gone with the rewind
+        is_here = os.path.realpath(directory) == os.path.realpath(".")
+    # A bare number is an operation's.
+    shown = f"./{directory}" if directory.isdecimal() else printable(os.fsencode(directory))
+    where = "" if is_here else f" {shlex.quote(shown)}"
     return f"`casfs undo{where}` takes it back"
 
 

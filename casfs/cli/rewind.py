@@ -16,7 +16,7 @@ from casfs.cli.diff_output import change_json
 from casfs.cli.json_values import moment
 from casfs.cli.output import echo, echo_json, json_option, say_incomplete, wants_json, warn
 from casfs.cli.progress import progress
-from casfs.cli.restore import print_aside, print_failed, way_back
+from casfs.cli.restore import print_aside, print_failed, print_left, way_back
 from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
@@ -231,6 +231,7 @@ def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
         done = rewind_files.do(rewinding.store, rewinding.directory, plan, actor, update)
     if not wants_json():
         print_aside(done.outcome.aside)
+        print_left(done.outcome, (change.path for change in plan.undone.changed))
         print_failed(done.failed)
         echo(way_back(os.fspath(rewinding.directory)))
     return {printable(path): reason for path, reason in done.failed.items()}

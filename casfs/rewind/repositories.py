@@ -32,6 +32,8 @@ from casfs.trees.git.repository_state import (
     RepositoryState,
 )
 
+LOGS = b"logs/"
+SHARED_INDEX = b"sharedindex."
 Edits = dict[bytes, Entry | None]
 Value = TypeVar("Value")
 
@@ -173,6 +175,7 @@ class UndoneRepository:
         edits = self._edits_of_refs(self._present, self._goal)
         if self._present.tracked != self._goal.tracked:
             edits[INDEX] = self._goal.index
+            edits |= self._shared_index()
         if self._present.stashes != self._goal.stashes:
             edits[STASH_LOG] = self._goal.stash_log
         for name in self._present.files.keys() | self._goal.files.keys():
@@ -180,6 +183,16 @@ class UndoneRepository:
             if not repository_state.same_file(old, new):
                 edits[name] = new
         return {**self._lost_objects(), **self._below(edits)}
+
+    def _shared_index(self) -> Edits:
+        """Returns the other file of an index that is split, where git has deleted that since."""
+        top = None if self._source is None else tree.find(self._store, self._source, self._path)
+        entries = tree.load(self._store, top.digest.hash) if isinstance(top, Subdirectory) else {}
+        return {
+            name: entry
+            for name, entry in entries.items()
+            if name.startswith(SHARED_INDEX) and self._find(name) is None
+        }
 
     def _below(self, edits: Edits) -> Edits:
         return {self._path + b"/" + name: entry for name, entry in edits.items()}
@@ -212,8 +225,10 @@ class UndoneRepository:
                 continue
             if value is None:
                 gone.add(name)
-                if self._find(name) is not None:
-                    edits[name] = None
+                # With its log, beside which git makes no branch below it, or above.
+                for file in (name, LOGS + name):
+                    if self._find(file) is not None:
+                        edits[file] = None
             else:
                 edits[name] = self._file(name, value + b"\n")
         packed = self._find(PACKED_REFS)
@@ -254,7 +269,8 @@ class UndoneRepository:
                 if repository_state.ids_in(self._store, path, entry) - self._present_ids()
             }
             for path, entry in absent.items():
-                if (path.rpartition(b".")[0] or path) in stems:
+                is_alternates = path.endswith(repository_state.ALTERNATES)
+                if is_alternates or (path.rpartition(b".")[0] or path) in stems:
                     lost[path] = entry
         return lost
 

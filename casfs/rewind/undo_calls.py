@@ -174,7 +174,7 @@ class _Undoing:
                 left.append(change)
             elif repository_state.is_state(change.path[len(top) + 1 :]):
                 paths.setdefault(top, []).append(change.path)
-            elif change.new is None:
+            elif change.new is None and change.path.startswith(top + b"/objects/"):
                 losing.add(top)
         for top in filter(self._options.includes, [*paths, *(losing - paths.keys())]):
             self._undo_repository(call, top, paths.get(top, []), is_losing=top in losing)

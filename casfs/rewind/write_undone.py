@@ -38,7 +38,8 @@ def write(
         _put_contents(local, source, batch, new)
         batch.commit()
         wanted = edit.with_entries(local, batch, root=None, changes=new, like=origin)
-        sides = [wanted.hash, _names(local, batch, old)]
+        there = [path for path, entry in old.items() if entry is not None]
+        sides = [wanted.hash, edit.of_names(local, batch, there).hash]
     look = SnapshotOptions(leaves_out_unreadable=True)
     # So that the log has what git says of them before and after.
     repositories = {top for path in old if (top := repository_of(path)) is not None}
@@ -75,20 +76,6 @@ def _put_contents(store: Store, source: Store, batch: Batch, leaves: Leaves) -> 
         if isinstance(entry, Subdirectory):
             own = tree.directory_properties(source, entry.digest.hash)
             batch.put_directory(directories.encode([], own))
-
-
-def _names(store: Store, batch: Batch, leaves: Leaves) -> TreeHash:
-    """Returns a tree that has these paths, whatever is in them."""
-    empty = batch.put(b"")
-    batch.commit()
-    entries: Leaves = {
-        path: File(path.rpartition(b"/")[2], empty, executable=False)
-        for path, entry in leaves.items()
-        if entry is not None
-    }
-    root = edit.with_entries(store, batch, root=None, changes=entries)
-    batch.commit()
-    return root.hash
 
 
 def _completed(

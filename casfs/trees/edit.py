@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.store.nodes import directory
-from casfs.store.nodes.directory import Entry, Subdirectory
+from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.trees import tree
@@ -25,6 +25,18 @@ def with_entries(
     one, and, unless `keep_empty`, the directories that it leaves empty. A directory that `root`
     does not have gets the properties that it has in the tree `like`."""
     return _edited(store, batch, root=root, changes=changes, like=like, keep_empty=keep_empty)[0]
+
+
+def of_names(store: Store, batch: Batch, paths: Iterable[bytes]) -> TreeDigest:
+    """Puts a tree that has these paths, with empty files."""
+    nothing = batch.put(b"")
+    batch.commit()
+    files: dict[bytes, Entry | None] = {
+        path: File(path.rpartition(b"/")[2], nothing, executable=False) for path in paths
+    }
+    root = with_entries(store, batch, root=None, changes=files)
+    batch.commit()
+    return root
 
 
 def emptied(store: Store, root: TreeHash, paths: Iterable[bytes]) -> dict[bytes, Entry]:

@@ -12,31 +12,32 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from casfs import canonical
 from casfs.digest import TreeHash
 from casfs.directories import operations
 from casfs.directories.operations import Operation
+from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
-from casfs.system.paths import printable
 from casfs.trees import edit, recorded_state, tree
 from casfs.trees.diff import merge
 from casfs.trees.restore.apply import Applied
 from casfs.trees.snapshot import tracked
 from casfs.worktrees.worktree import Worktree
 
-MAX_APPLIES = 50  # that are known one by one
+MAX_RECORD_BYTES = 2000  # of a worktree's applies, in the record of its head; older ones are one
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChanges:
     """What one apply has brought: what changed from the tree `old` to `new`. `operation`: its
-    number in the log of the project, None where nothing was written; `marked`, `left`: printable
-    paths with a conflict, of which both sides are in the project, or only its own."""
+    number in the log of the project, None where nothing was written; `marked`, `left`: trees with
+    the paths that had a conflict, of which both sides are in the project, or only its own."""
 
     old: TreeHash
     new: TreeHash
     operation: int | None = None
-    marked: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
+    marked: TreeHash | None = None
+    left: TreeHash | None = None
 
     @classmethod
     def of_record(cls, fields: Mapping[str, Any]) -> Self:
@@ -44,15 +45,15 @@ class AppliedChanges:
             TreeHash(fields["old"]),
             TreeHash(fields["new"]),
             fields.get("operation"),
-            frozenset(fields.get("marked", ())),
-            frozenset(fields.get("left", ())),
+            fields.get("marked"),
+            fields.get("left"),
         )
 
     @property
     def record(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"old": self.old, "new": self.new, "operation": self.operation}
-        fields |= {"marked": sorted(self.marked), "left": sorted(self.left)}
-        return {name: value for name, value in fields.items() if value or value == 0}
+        fields = {"old": self.old, "new": self.new, "operation": self.operation}
+        fields |= {"marked": self.marked, "left": self.left}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def with_apply(
@@ -69,13 +70,26 @@ def with_apply(
         # What could not be written is not noted as brought: its only copy may be here.
         with_paths_of(store, new, old, done.failed.keys()),
         None if done.operation is None else done.operation.number,
-        marked=frozenset(map(printable, conflicts & written)),
-        left=frozenset(map(printable, conflicts - written)),
+        marked=_names(store, conflicts & written),
+        left=_names(store, conflicts - written),
     )
     applies = [*applies_of(worktree), last]
-    if len(applies) > MAX_APPLIES:
-        applies[:2] = [AppliedChanges(applies[0].old, applies[1].new)]
-    return [changes.record for changes in applies]
+    records = [changes.record for changes in applies]
+    while len(records) > 1 and len(canonical.encode(records)) > MAX_RECORD_BYTES:
+        records[:2] = [{"old": records[0]["old"], "new": records[1]["new"]}]
+    return records
+
+
+def _names(store: Store, paths: Collection[bytes]) -> TreeHash | None:
+    if not paths:
+        return None
+    with store.local_writes().batch() as batch:
+        return edit.of_names(store, batch, paths).hash
+
+
+def _paths_in(store: Store, root: TreeHash | None) -> set[bytes]:
+    entries = () if root is None else tree.walk(store, root)
+    return {path for path, entry in entries if not isinstance(entry, Subdirectory)}
 
 
 def applies_of(worktree: Worktree) -> list[AppliedChanges]:
@@ -92,7 +106,7 @@ def base(store: Store, worktree: Worktree, *, with_left: bool = True) -> TreeHas
     numbered = {operation.number: operation for operation in log.operations}
     root = began
     standing: list[Operation] = []
-    decided: set[str] = set()
+    decided: set[bytes] = set()
     left: dict[bytes, AppliedChanges] = {}
     for changes in applies_of(worktree):
         operation = None if changes.operation is None else numbered.get(changes.operation)
@@ -100,14 +114,11 @@ def base(store: Store, worktree: Worktree, *, with_left: bool = True) -> TreeHas
             continue
         paths = {change.path for change in tree.changes(store, changes.old, changes.new)}
         root = with_paths_of(store, root, changes.new, paths)
-        left |= {path: changes for path in paths if printable(path) in changes.left}
+        left |= dict.fromkeys(_paths_in(store, changes.left), changes)
         if operation is not None:
             standing.append(operation)
-            decided -= {printable(path) for path in paths}
-            decided |= changes.marked
-    gone = {
-        path for path in _as_before(store, worktree, standing) if printable(path) not in decided
-    }
+            decided = (decided - paths) | _paths_in(store, changes.marked)
+    gone = _as_before(store, worktree, standing) - decided
     if not with_left:
         gone |= _not_taken(store, worktree, left)
     return with_paths_of(store, root, began, gone)

@@ -304,3 +304,25 @@ def test_what_a_rewind_brings_back_stays_private(
     git(project, "add", "-f", ".env")
     cli("checkpoint", "create", "work", project)
     assert ".env" not in cli("ls", "work").text.split()
+
+
+def test_a_directory_that_is_called_like_a_number(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_tree(tmp_path / "place", {"top": b"1", "1": {"f": b"1"}})
+    monkeypatch.chdir(place)
+    cli("checkpoint", "create", "inner", "1")
+    (place / "1/f").write_text("2")
+    said = cli("checkpoint", "restore", "inner", "1", "--force").err
+    assert "`casfs undo ./1` takes it back" in said
+    cli("undo", "./1")
+    assert (place / "1/f").read_text() == "2"
+
+
+def test_an_empty_path_is_not_everything(cli: Cli, project: Path) -> None:
+    cli("checkpoint", "create", "work", project)
+    (project / "a.txt").write_text("mine\n")
+    for path in ("", "/"):
+        said = cli("checkpoint", "restore", "work", project, "--force", "--", path, code=2).err
+        assert "an empty path" in said
+    assert (project / "a.txt").read_text() == "mine\n"

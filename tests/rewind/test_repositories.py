@@ -203,3 +203,51 @@ def is_sound(agent: AttachedAgent, root: TreeHash) -> None:
         restore_tree(agent.store, root, Path(folder) / "again")
         git(Path(folder) / "again", "fsck", "--strict")
         git(Path(folder) / "again", "log", "--oneline")
+
+
+def test_a_branch_that_goes_is_not_in_the_way_of_others(
+    agent: AttachedAgent, repository: Path
+) -> None:
+    """By its log, which git sees though the branch is gone."""
+    git(repository, "branch", "feature")
+    agent.prompt()
+    agent.run("git branch -q -d feature; git branch feature/x")
+    rewind(agent)
+    git(repository, "gc", "-q")
+    git(repository, "switch", "-q", "feature")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "more")
+    agent.run("git branch other/x")
+    rewind(agent, "1.2")
+    git(repository, "branch", "other")
+
+
+def test_alternates_come_back(agent: AttachedAgent, project: Path, tmp_path: Path) -> None:
+    lender = tmp_path / "lender"
+    lender.mkdir()
+    (lender / "f").write_text("f\n")
+    git(lender, "init", "-q", "-b", "main")
+    git(lender, "add", "f")
+    git(lender, "commit", "-qm", "first")
+    git(project, "clone", "-q", "--shared", str(lender), "inner")
+    agent.prompt()
+    for command in ("rm -rf inner/.git/objects", "rm inner/.git/objects/info/alternates"):
+        agent.run(command)
+        rewind(agent)
+        git(project / "inner", "fsck", "--full")
+
+
+def test_an_index_that_is_split_comes_back(agent: AttachedAgent, repository: Path) -> None:
+    for number in range(50):
+        (repository / f"x{number}").write_text(f"{number}\n")
+    git(repository, "add", ".")
+    git(repository, "config", "core.splitIndex", "true")
+    git(repository, "config", "splitIndex.sharedIndexExpire", "now")
+    git(repository, "update-index", "--split-index")
+    known = seen_by_git(repository)
+    agent.prompt()
+    agent.run(
+        "for i in $(seq 60); do echo $i >y$i; done; git add .; git update-index --split-index;"
+        " rm -f .git/sharedindex.*; git update-index --split-index"
+    )
+    rewind(agent)
+    assert seen_by_git(repository) == known

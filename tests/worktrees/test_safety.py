@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,50 @@ def test_the_second_of_two_applies_is_taken_back(cli: Cli, project: Path) -> Non
     cli("worktree", "apply", "try")
     assert (project / "src/a.py").read_text() == "one\n2\nfourth\n"
     cli("worktree", "rm", "try")
+
+
+def test_many_applies_with_many_conflicts(cli: Cli, project: Path) -> None:
+    """What is noted of them has a limit: older ones are one."""
+    names = [f"src/a/rather/long/path/of/a/module/number_{number}.py" for number in range(120)]
+    write(project, dict.fromkeys(names, "1\n2\n3\n"))
+    worktree = add(cli, "try")
+    write(worktree, dict.fromkeys(names, "theirs\n2\n3\n"))
+    write(project, dict.fromkeys(names, "mine\n2\n3\n"))
+    cli("worktree", "apply", "try", code=1)
+    write(project, dict.fromkeys(names, "resolved\n2\n3\n"))
+    for number in range(25):
+        write(worktree, {f"n{number}": f"{number}\n"})
+        assert cli("worktree", "apply", "try").out.startswith(b"A n%d\n" % number)
+    assert (project / names[0]).read_text() == "resolved\n2\n3\n"
+    cli("undo", project)
+    assert "n24;" in cli("worktree", "rm", "try", code=4).err
+
+
+@pytest.mark.parametrize("becomes", ["file", "link"])
+@pytest.mark.parametrize("has_mine", [False, True])
+def test_a_directory_becomes_something_else(
+    cli: Cli, project: Path, becomes: str, has_mine: bool
+) -> None:
+    write(project, {"d/x": "x\n", "d/y": "y\n"})
+    worktree = add(cli, "try")
+    shutil.rmtree(worktree / "d")
+    if becomes == "file":
+        write(worktree, {"d": "a file\n"})
+    else:
+        (worktree / "d").symlink_to("src")
+    if has_mine:
+        write(project, {"d/mine.log": "mine\n"})
+    answer = cli("worktree", "apply", "try", code=int(has_mine)).text
+    if has_mine:
+        assert "conflict: d: a directory here, a file in worktree try" in answer
+        assert (project / "d/x").read_text() == "x\n"
+    elif becomes == "file":
+        assert (project / "d").read_text() == "a file\n"
+    else:
+        assert (project / "d").is_symlink()
+    if not has_mine:
+        cli("undo", project)
+    assert (project / "d/y").read_text() == "y\n"
 
 
 def test_a_second_apply_brings_what_is_new(cli: Cli, project: Path) -> None:

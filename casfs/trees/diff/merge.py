@@ -70,11 +70,23 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     directories have the properties that they have in `like`."""
     merging = _Merge(store, label)
     edits: dict[bytes, Entry | None] = {}
+    whole: list[bytes] = []  # directories that stay, with all that is in them
     for path in theirs.paths:
         mine = tree.find(store, ours, path)
+        if isinstance(mine, Subdirectory) and path in theirs.new and not is_leaf(store, mine):
+            if not _has_others(store, mine, path, theirs):
+                mine = None  # all that is in it goes
+            elif isinstance(theirs.new[path], Subdirectory):  # empty there, and here not
+                continue
+            else:
+                merging.conflicts.append((path, f"a directory here, a file in {label}"))
+                whole.append(path + b"/")
+                continue
         result = merging.entry(path, theirs.old.get(path), mine, theirs.new.get(path))
         if not is_same(result, mine):
             edits[path] = result
+    for path in [path for path in edits if path.startswith(tuple(whole))]:
+        del edits[path]
     files = {path for path, entry in tree.walk(store, ours) if not isinstance(entry, Subdirectory)}
     drop_blocked(edits, files, merging.conflicts)
     with store.batch() as batch:
@@ -87,14 +99,23 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     return Merged(root, changed, conflicts=sorted(merging.conflicts), unresolved=merging.unresolved)
 
 
+def _has_others(store: Store, mine: Subdirectory, path: bytes, theirs: Changes) -> bool:
+    """Whether a directory has more than what they have deleted in it."""
+    for inner, entry in tree.walk(store, mine.digest.hash, path + b"/"):
+        is_deleted = inner not in theirs.new and is_same(entry, theirs.old.get(inner))
+        if is_leaf(store, entry) and not is_deleted:
+            return True
+    return False
+
+
 def drop_blocked(
     edits: dict[bytes, Entry | None], ours: set[bytes], conflicts: list[tuple[bytes, str]]
 ) -> None:
     """Drops new entries where a leaf of ours would be a directory above them, or below them."""
     left = ours - edits.keys()
-    above = {parent for path in left for parent in _parents(path)}
+    above = {parent for path in left for parent in parents(path)}
     for path in [path for path, entry in edits.items() if entry is not None]:
-        if path in above or not left.isdisjoint(_parents(path)):
+        if path in above or not left.isdisjoint(parents(path)):
             del edits[path]
             conflicts.append((path, "a file here, a directory there"))
 
@@ -177,6 +198,7 @@ def is_same(entry: Entry | None, other: Entry | None) -> bool:
     return type(entry) is type(other)
 
 
-def _parents(path: bytes) -> Iterator[bytes]:
+def parents(path: bytes) -> Iterator[bytes]:
+    """Yields the directories above a path."""
     parts = path.split(b"/")
     return (b"/".join(parts[:count]) for count in range(1, len(parts)))

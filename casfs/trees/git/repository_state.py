@@ -31,6 +31,7 @@ INDEX = b"index"
 PACKED_REFS = b"packed-refs"
 STASH_LOG = b"logs/refs/stash"  # the stashes but the last are in the log of its ref alone
 OBJECTS = b"objects"
+ALTERNATES = b"/objects/info/alternates"  # where the objects are that it has not itself
 OTHER_WORK_TREES = b"worktrees"
 NO_STATE = OBJECTS, OTHER_WORK_TREES  # directories in which nothing is state by itself
 SYMBOLIC = b"ref: "

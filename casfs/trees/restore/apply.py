@@ -34,7 +34,7 @@ from casfs.trees.diff import merge
 from casfs.trees.diff.merge import Changes, Merged
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import applied_steps
-from casfs.trees.restore.incremental import IncrementalRestore
+from casfs.trees.restore.incremental import IncrementalRestore, Outcome
 from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
 from casfs.trees.scratch_store import ScratchStore
@@ -47,14 +47,13 @@ PURGED_HERE = "its content here was purged, and could not be recorded; it is as 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """`skipped`: changed paths in `.git`, which are left out; `failed`: paths that are as they
-    were, since they could not be written, with the reason; `aside`: to which paths what was changed
-    meanwhile was moved; `operation`: its entry in the log of the directory, None where nothing was
-    changed."""
+    were, since they could not be written, with the reason; `outcome`: what was met while it wrote;
+    `operation`: its entry in the log of the directory, None where nothing was changed."""
 
     merged: Merged
     skipped: int
     failed: Mapping[bytes, str]
-    aside: Mapping[bytes, bytes]
+    outcome: Outcome
     operation: Operation | None = None
 
 
@@ -103,7 +102,7 @@ def apply(
         result.merged,
         theirs.skipped,
         failed=task.failed,
-        aside=task.aside,
+        outcome=task.outcome,
         operation=task.operation,
     )
 
@@ -137,7 +136,10 @@ def _merge(
         merge.partial_tree(store, theirs.new, new),
     ]
     report = SnapshotReport()
-    ours = tracked.snapshot_tracked(store, target.path, sides, report=report)
+    # Where a file takes the place of a directory, all that is in that counts.
+    above = {parent for path in theirs.old for parent in merge.parents(path)}
+    whole = theirs.new.keys() & above
+    ours = tracked.snapshot_tracked(store, target.path, sides, report=report, whole=whole)
     theirs, refused = _without_purged(theirs, report.purged)
     merged = merge.merge(store, theirs, ours=ours.tree, like=new, label=label)
     merged.conflicts = sorted([*merged.conflicts, *refused])
@@ -172,7 +174,7 @@ class _Apply:
         self._target = target
         self._source = source
         self.failed: dict[bytes, str] = {}
-        self.aside: dict[bytes, bytes] = {}
+        self.outcome = Outcome()
         self.operation: Operation | None = None
 
     def write(self, result: _MergeHere, intent: Intent) -> None:
@@ -205,4 +207,4 @@ class _Apply:
             raise Failed(f"cannot write {self._target}/{where}: {error.strerror}") from error
         finally:
             os.close(fd)
-        self.aside |= task.outcome.aside
+        self.outcome = task.outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from casfs.digest import Digest, TimesHash, TreeHash, hash_bytes
+from casfs.digest import TimesHash, TreeHash
 from casfs.directories.operations import OpenedAt, WrittenPaths
 from casfs.errors import Conflict
 from casfs.store.nodes import directory
@@ -109,8 +109,7 @@ def _dated(
 
 def _state_files(scratch: ScratchStore, opened: OpenedAt, top: bytes) -> Leaves:
     """Returns the files in which a repository in the directory has its state now, by path."""
-    names: Leaves = {}
-    nothing = Digest(hash_bytes(b""), 0)
+    names: list[bytes] = []
     try:
         os.close(open_directory(opened.fd, top.split(b"/")))
     except OSError:  # it is about to be made, or is a file by now
@@ -119,12 +118,10 @@ def _state_files(scratch: ScratchStore, opened: OpenedAt, top: bytes) -> Leaves:
         inside = (folder + b"/")[len(top) + 1 :]
         if not inside:
             folders[:] = [name for name in folders if name not in repository_state.NO_STATE]
-        for name in files:
-            if repository_state.is_state(inside + name):
-                names[folder + b"/" + name] = File(name, nothing, executable=False)
+        state = [name for name in files if repository_state.is_state(inside + name)]
+        names += [folder + b"/" + name for name in state]
     with scratch.batch() as batch:
-        batch.put(b"")
-        root = edit.with_entries(scratch, batch, root=None, changes=names).hash
+        root = edit.of_names(scratch, batch, names).hash
     seen = tracked.snapshot_tracked(scratch, opened.path, [root]).tree
     return repository_state.state_files(scratch, seen, top)
 

@@ -71,7 +71,7 @@ def test_without_conflict(
         (Link(b"a"), Link(b"b"), Link(b"c"), Link(b"b"), "not as text"),
         (b"a", b"b", Link(b"c"), b"b", "not as text"),
         (None, b"a", Program(b"a"), b"a", "executable on one side only"),
-        (None, {"x": b"1"}, b"a", {b"x": b"1"}, "not as text"),
+        (None, {"x": b"1"}, b"a", {b"x": b"1"}, "a directory here, a file in theirs"),
         (None, b"a", {"x": b"1"}, b"a", "a file here, a directory there"),
     ],
 )
