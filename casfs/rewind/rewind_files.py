@@ -23,6 +23,7 @@ from casfs.sessions import session_steps
 from casfs.sessions.session_steps import AMBIGUOUS, CallRecord, Point, StepRecord
 from casfs.store.store import Store
 from casfs.system import daemon_socket
+from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.git.repository_state import is_inside, repository_of
 from casfs.trees.recorded_state import RecordedState
@@ -87,6 +88,9 @@ def plan(store: Store, directory: Path, steps: list[StepRecord], choice: Choice)
     scratch = ScratchStore(store)
     current = _current(scratch, directory, steps)
     calls = session_steps.calls_from(steps, choice.point, is_only=choice.is_only)
+    begun = session_steps.find_step(steps, choice.point.step).before
+    states = [current, begun, *(side for call in calls for side in (call.before, call.after))]
+    _refuse_unknown(scratch, states, choice.options.paths)
     if choice.point.call is not None:  # from before a group, where it is of one
         choice = replace(choice, point=Point(calls[-1].step, calls[-1].number))
     if choice.is_exact:
@@ -119,6 +123,16 @@ def plan_last(
     raise NotFound(
         f"no call of this session has changed a file that is still as it left it{ambiguous}"
     )
+
+
+def _refuse_unknown(
+    store: Store, states: Sequence[RecordedState | None], paths: Sequence[bytes]
+) -> None:
+    """Raises NotFound for a path that is in none of the states."""
+    roots = {state.full for state in states if state is not None}
+    for path in paths:
+        if all(tree.find(store, root, path) is None for root in roots):
+            raise NotFound(f"{printable(path)} is not there, and was not before or after a call")
 
 
 def _plan(

@@ -145,6 +145,7 @@ def test_paths_and_one_call(cli: Cli, project: Path, agent: AttachedAgent) -> No
     assert (project / "a").read_text() == "x\n"
     outside = cli("rewind", "--to", "1", "--", "../elsewhere", code=2).err
     assert f"../elsewhere is not a path in {project}" in outside
+    assert "nothere is not there" in cli.refused("rewind", "--to", "1", "--", "nothere", code=3)
 
 
 def test_markers_end_with_1(cli: Cli, project: Path, agent: AttachedAgent) -> None:

@@ -274,7 +274,7 @@ class _Restore:
         blocked = self._blocked(current)
         # Nothing untracked is deleted.
         if not self._options.delete_untracked and not (self._options.forces_blocked and blocked):
-            self._target.refuse_blocked(blocked, forced=False)
+            self._target.refuse_blocked(blocked, forced=self._options.force)
             return
         report = SnapshotReport()
         whole = self._record_whole(report)  # in the view: what is refused below stores nothing
