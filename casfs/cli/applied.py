@@ -8,14 +8,7 @@ from typing import Any
 
 from casfs.cli.diff_output import letter_json, shown_path
 from casfs.cli.output import echo_json, echo_line, wants_json, warn
-from casfs.cli.restore import (
-    aside_json,
-    operation_json,
-    print_aside,
-    print_failed,
-    print_left,
-    way_back,
-)
+from casfs.cli.restore import aside_json, operation_json, print_aside, print_failed, way_back
 from casfs.trees.restore.apply import Applied
 
 
@@ -44,7 +37,7 @@ def report_applied(
                 "failed": [
                     {"path": os.fsdecode(path), "reason": why} for path, why in done.failed.items()
                 ],
-                "aside": aside_json(done.outcome.aside),
+                "aside": aside_json(done.aside),
                 "operation": operation_json(done.operation),
             },
             pretty=False,
@@ -58,7 +51,6 @@ def report_applied(
             echo_line(way_back(directory))
         if not merged.changed and not merged.conflicts:
             echo_line("nothing to apply")
-    print_aside(done.outcome.aside)
-    print_left(done.outcome, (change.path for change in merged.changed))
+    print_aside(done.aside)
     print_failed(done.failed)
     return 1 if merged.conflicts else 0

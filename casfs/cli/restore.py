@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,6 @@ from casfs.directories.operations import Intent, Operation, Verb
 from casfs.errors import Usage
 from casfs.sessions import caller
 from casfs.system.paths import printable
-from casfs.trees.restore.incremental import Outcome
 from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
 
@@ -150,13 +149,6 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
     echo_result(value, line)
     if done.operation is not None and done.old is not None and not wants_json():
         click.echo(f"casfs: {way_back(directory)}", err=True)
-
-
-def print_left(outcome: Outcome, changed: Iterable[bytes]) -> None:
-    """Names what was not written though it was to be `changed`: something has come there."""
-    stays = {*outcome.kept, *outcome.blocked}
-    for path in sorted(stays.intersection(changed)):
-        say_incomplete(f"{printable(path)} stays as it is: it holds what is of something else")
 
 
 def print_failed(failed: Mapping[bytes, str]) -> None:

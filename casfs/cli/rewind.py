@@ -16,7 +16,7 @@ from casfs.cli.diff_output import change_json
 from casfs.cli.json_values import moment
 from casfs.cli.output import echo, echo_json, json_option, say_incomplete, wants_json, warn
 from casfs.cli.progress import progress
-from casfs.cli.restore import print_aside, print_failed, print_left, way_back
+from casfs.cli.restore import print_aside, print_failed, way_back
 from casfs.cli.rewind_picker import pick, pick_what
 from casfs.cli.table import Cell, Moment, echo_table
 from casfs.cli.terminal import is_asked
@@ -44,16 +44,13 @@ class Rewinding:
 
     store: Store
     thread: Thread
+    directory: Path
     steps: list[StepRecord]
     choice: Choice | None
     options: UndoOptions
     what: str
     dry_run: bool
     yes: bool
-
-    @property
-    def directory(self) -> Path:
-        return find_session.directory_of(self.store, self.thread, Path.cwd())
 
     def plan(self) -> FilePlan:
         if self.choice is None:
@@ -130,7 +127,15 @@ def rewind(session: str | None, paths: tuple[str, ...], options: Flags) -> int:
             if options.what is None and text is None:
                 what = pick_what(WHAT)
         rewinding = Rewinding(
-            store, thread, steps, choice, undo_options, what, options.dry_run, options.yes
+            store=store,
+            thread=thread,
+            directory=directory,
+            steps=steps,
+            choice=choice,
+            options=undo_options,
+            what=what,
+            dry_run=options.dry_run,
+            yes=options.yes,
         )
         return _rewind(rewinding)
 
@@ -231,7 +236,6 @@ def _rewind_files(rewinding: Rewinding, plan: FilePlan) -> dict[str, str]:
         done = rewind_files.do(rewinding.store, rewinding.directory, plan, actor, update)
     if not wants_json():
         print_aside(done.outcome.aside)
-        print_left(done.outcome, (change.path for change in plan.undone.changed))
         print_failed(done.failed)
         echo(way_back(os.fspath(rewinding.directory)))
     return {printable(path): reason for path, reason in done.failed.items()}

@@ -22,7 +22,7 @@ from casfs.cli.output import (
     warn,
 )
 from casfs.cli.removal import listed
-from casfs.cli.restore import aside_json, print_aside, print_failed, print_left
+from casfs.cli.restore import aside_json, print_aside, print_failed
 from casfs.cli.table import Moment, date, echo_table
 from casfs.cli.undone import print_undone, repositories_json
 from casfs.directories import operations
@@ -165,7 +165,6 @@ def _reverse(
         echo_json(value)
     elif done is not None:
         print_aside(done.outcome.aside)
-        print_left(done.outcome, (change.path for change in reversal.undone.changed))
         print_failed(failed)
         echo(f"`casfs {'undo' if is_again else 'redo'}` takes that back")
     return int(bool(conflicts or failed))

@@ -21,7 +21,7 @@ from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.trees import edit, tree
-from casfs.trees.diff.merge import is_same
+from casfs.trees.diff.merge import is_leaf, is_same
 from casfs.trees.git import repository_state
 from casfs.trees.git.repository_state import (
     BRANCHES,
@@ -205,14 +205,9 @@ class UndoneRepository:
         return edits
 
     def _leaves(self, root: TreeHash) -> Iterable[tuple[bytes, Entry]]:
-        top = tree.find(self._store, root, self._path)
-        if isinstance(top, Subdirectory):
-            for path, entry in tree.walk(self._store, top.digest.hash, self._path + b"/"):
-                is_empty = isinstance(entry, Subdirectory) and not tree.load(
-                    self._store, entry.digest.hash
-                )
-                if is_empty or not isinstance(entry, Subdirectory):
-                    yield path, entry
+        for path, entry in tree.below(self._store, root, self._path):
+            if is_leaf(self._store, entry):
+                yield path, entry
 
     def _edits_of_refs(self, present: RepositoryState, goal: RepositoryState) -> Edits:
         """A ref is written loose, which stands above a packed one; one that is to go is taken out

@@ -1,8 +1,8 @@
 """Brings the directory of a session back to a point: without the agent's changes since, or exactly.
 
-A plan looks at the directory and stores nothing. When it is done, each path is stored before it is
-written, as before a restore, so `casfs undo` takes a rewind back, and no file is deleted that no
-record has.
+A plan looks at the directory and stores nothing, but what a daemon that follows it records of it.
+When it is carried out, each path is stored before it is written, as before a restore, so
+`casfs undo` takes a rewind back, and no file is deleted that no record has.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def do(
     actor: str = PERSON,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Does what was planned; `actor`: who asks for it. Raises Conflict where a path that is to be
-    written has changed since, Refused, Failed."""
+    """Carries out a plan on behalf of `actor`. Raises Conflict where a path of it has changed since
+    the plan was made, Refused, Failed."""
     extent = "only" if planned.choice.is_only else "to before"
     intent = Intent(Verb.REWIND, f"{extent} {planned.point}", actor)
     options = RestoreOptions(
@@ -226,8 +226,8 @@ def _exact(
             tree.Change(path, tree.find(store, current.full, path), entry)
             for path, entry in repository.edits().items()
         ]
-        if repository.words:
-            undone.repositories[top] = repository.words
+        if words := repository.words:
+            undone.repositories[top] = words
     undone.changed.sort(key=lambda change: change.path)
     return undone
 

@@ -75,7 +75,6 @@ def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool)
     missing = {before.tree, after.tree} - scratch.blobs.info([before.tree, after.tree]).keys()
     if missing:
         raise NotFound(f"operation {operation.number}: what it wrote is not in this store any more")
-    options = SnapshotOptions(leaves_out_unreadable=True)
     sides = [before.tree, after.tree]
     options = SnapshotOptions(leaves_out_unreadable=True)
     whole = _looked_at_whole(scratch, before=before.tree, after=after.tree)

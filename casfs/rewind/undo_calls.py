@@ -42,7 +42,7 @@ UNSEEN = f"{AMBIGUOUS}: the daemon was not there when the call began"
 @dataclass(frozen=True)
 class UndoOptions:
     """`paths`: what is undone of the changes, with what is below them; empty: all;
-    `takes_ambiguous`: also what may be of a call, and is not known to be of somebody else;
+    `takes_ambiguous`: also changes of which it is uncertain whether a call or a person made them;
     `marks_conflicts`: a text that was changed since in the same lines gets both, with markers."""
 
     paths: tuple[bytes, ...] = ()
@@ -154,7 +154,7 @@ class _Undoing:
                     self.conflicts.setdefault(path, MOVED)
 
     def _is_back(self, path: bytes) -> bool:
-        """Whether a path is as it was before all of the calls, whoever has brought it back."""
+        """Whether a path already has the content from before the first of the calls."""
         sides = self.first[path], tree.find(self._store, self._current, path)
         first, there = (self._leaf(side) for side in sides)
         if first is None and there is None:  # each is nothing, or a directory with entries
@@ -205,9 +205,9 @@ class _Undoing:
     @property
     def words(self) -> dict[bytes, list[str]]:
         return {
-            top: repository.words
+            top: words
             for top, repository in self._repositories.items()
-            if repository.words and not self._stays_as_it_is(top)
+            if not self._stays_as_it_is(top) and (words := repository.words)
         }
 
     def _moved(self, changes: list[tree.Change]) -> dict[bytes, list[bytes]]:

@@ -51,7 +51,9 @@ def write(
         with local.batch() as batch:
             wanted = edit.with_entries(local, batch, root=seen, changes=new, like=origin)
     state = RecordedState.of_tree(_completed(local, wanted, new, undone.like))
-    return restore(store, state, directory, options.of_changes(seen, undone.like))
+    done = restore(store, state, directory, options.of_changes(seen, undone.like))
+    done.failed |= done.outcome.not_written(old)
+    return done
 
 
 def _leaves(source: Store, undone: Undone, *, is_new: bool) -> Leaves:

@@ -20,7 +20,7 @@ from casfs.trees.recorded_state import RecordedState
 IN_PROGRESS = "in_progress"
 INTERRUPTED = "interrupted"
 ANOTHER_CALL = "another call"  # of the same session, which ran at the same time
-AMBIGUOUS = "ambiguous"  # of a change: it may be of a call, or of somebody else
+AMBIGUOUS = "ambiguous"  # of a change: a call or a person may have made it
 
 
 @dataclass(frozen=True)

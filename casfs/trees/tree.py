@@ -117,6 +117,13 @@ def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[PathEntry
             stack.append((path + b"/", iter(inner)))
 
 
+def below(store: Store, root: TreeHash, path: bytes) -> Iterator[PathEntry]:
+    """Yields every entry below a directory of a tree, as `walk`; nothing where it has none."""
+    entry = find(store, root, path)
+    if isinstance(entry, Subdirectory):
+        yield from walk(store, entry.digest.hash, path + b"/")
+
+
 def missing(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[bytes, Tombstone]]:
     """Yields the path and the tombstone of each file whose content was purged, also of those that
     have a substitute; cheap where the store has no tombstones."""

@@ -74,10 +74,17 @@ def with_apply(
         left=_names(store, conflicts - written),
     )
     applies = [*applies_of(worktree), last]
-    records = [changes.record for changes in applies]
-    while len(records) > 1 and len(canonical.encode(records)) > MAX_RECORD_BYTES:
-        records[:2] = [{"old": records[0]["old"], "new": records[1]["new"]}]
-    return records
+    while True:
+        records = [changes.record for changes in applies]
+        if len(applies) == 1 or len(canonical.encode(records)) <= MAX_RECORD_BYTES:
+            return records
+        applies[:2] = [_as_one(store, *applies[:2])]
+
+
+def _as_one(store: Store, first: AppliedChanges, second: AppliedChanges) -> AppliedChanges:
+    """What neither has brought stays known: its only copy may be in the worktree."""
+    left = _paths_in(store, first.left) | _paths_in(store, second.left)
+    return AppliedChanges(first.old, second.new, left=_names(store, left))
 
 
 def _names(store: Store, paths: Collection[bytes]) -> TreeHash | None:
@@ -149,14 +156,10 @@ def _not_taken(
     store: Store, worktree: Worktree, left: Mapping[bytes, AppliedChanges]
 ) -> set[bytes]:
     """Returns the paths with a conflict where the project is not as the worktree was."""
-    sides = []
-    for path, changes in left.items():
-        for side in (changes.old, changes.new):
-            if (entry := tree.find(store, side, path)) is not None:
-                sides.append(merge.partial_tree(store, {path: entry}, like=side))
-    if not sides:
+    names = _names(store, left)
+    if names is None:
         return set()
-    ours = tracked.snapshot_tracked(store, worktree.project, sides).tree
+    ours = tracked.snapshot_tracked(store, worktree.project, [names]).tree
     return {
         path
         for path, changes in left.items()

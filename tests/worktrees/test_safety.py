@@ -69,6 +69,10 @@ def test_a_conflict_that_is_not_marked(cli: Cli, project: Path) -> None:
     cli("worktree", "apply", "try", code=1)
     assert cli("worktree", "apply", "try").out == b"nothing to apply\n"
     assert "logo;" in cli("worktree", "rm", "try", code=4).err, "its only copy"
+    for number in range(15):  # of so many applies the oldest are noted as one
+        write(worktree, {"more": f"{number}\n"})
+        cli("worktree", "apply", "try")
+    assert "logo;" in cli("worktree", "rm", "try", code=4).err, "its only copy"
     (project / "logo").write_bytes(b"\0\1")
     cli("worktree", "rm", "try")
 

@@ -180,7 +180,7 @@ class _Merge:
 
 
 def has_markers(text: bytes) -> bool:
-    """Whether a text has conflict markers that nobody has resolved."""
+    """Whether a text has unresolved conflict markers."""
     lines = text.splitlines()
     return all(any(line.startswith(mark) for line in lines) for mark in MARKERS)
 

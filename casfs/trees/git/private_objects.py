@@ -142,10 +142,7 @@ def _derived_before(
 
 
 def _object_files_below(store: Store, root: TreeHash, folder: bytes) -> dict[bytes, Entry | None]:
-    entry = tree.find(store, root, folder)
-    if not isinstance(entry, Subdirectory):
-        return {}
-    below = tree.walk(store, entry.digest.hash, folder + b"/")
+    below = tree.below(store, root, folder)
     return {path: entry for path, entry in below if is_object_file(path)}
 
 

@@ -246,11 +246,7 @@ def _read(store: Store, file: File) -> bytes:
 def object_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]:
     """Returns the files with objects of the repository at a path of a tree, loose and packed, by
     path."""
-    folder = path + b"/" + OBJECTS
-    top = tree.find(store, root, folder)
-    if not isinstance(top, Subdirectory):
-        return {}
-    below = tree.walk(store, top.digest.hash, folder + b"/")
+    below = tree.below(store, root, path + b"/" + OBJECTS)
     return {name: entry for name, entry in below if _is_leaf(entry)}
 
 

@@ -47,13 +47,14 @@ PURGED_HERE = "its content here was purged, and could not be recorded; it is as 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """`skipped`: changed paths in `.git`, which are left out; `failed`: paths that are as they
-    were, since they could not be written, with the reason; `outcome`: what was met while it wrote;
-    `operation`: its entry in the log of the directory, None where nothing was changed."""
+    were, since they could not be written, with the reason; `aside`: to which paths what was changed
+    meanwhile was moved; `operation`: its entry in the log of the directory, None where nothing was
+    changed."""
 
     merged: Merged
     skipped: int
     failed: Mapping[bytes, str]
-    outcome: Outcome
+    aside: Mapping[bytes, bytes]
     operation: Operation | None = None
 
 
@@ -102,7 +103,7 @@ def apply(
         result.merged,
         theirs.skipped,
         failed=task.failed,
-        outcome=task.outcome,
+        aside=task.aside,
         operation=task.operation,
     )
 
@@ -174,12 +175,14 @@ class _Apply:
         self._target = target
         self._source = source
         self.failed: dict[bytes, str] = {}
-        self.outcome = Outcome()
+        self.aside: dict[bytes, bytes] = {}
         self.operation: Operation | None = None
 
     def write(self, result: _MergeHere, intent: Intent) -> None:
         operation = self._begin(result.ours, result.merged.root, intent)
-        self._write(result.ours.tree, result.merged.root)
+        outcome = self._write(result.ours.tree, result.merged.root)
+        self.failed |= outcome.not_written(change.path for change in result.merged.changed)
+        self.aside = outcome.aside
         self.operation = operations.conclude(self._store, operation, left=len(self.failed))
 
     def _begin(self, ours: DatedTree, merged: TreeHash, intent: Intent) -> Operation:
@@ -190,7 +193,7 @@ class _Apply:
             opened = OpenedAt(self._target.path, fd)
             return operations.begin(self._store, batch, intent, opened, written)
 
-    def _write(self, old: TreeHash, new: TreeHash) -> None:
+    def _write(self, old: TreeHash, new: TreeHash) -> Outcome:
         progress = WriteProgress(failed=self.failed)
         fd = os.open(self._target.path, DIR_FLAGS)
         try:
@@ -207,4 +210,4 @@ class _Apply:
             raise Failed(f"cannot write {self._target}/{where}: {error.strerror}") from error
         finally:
             os.close(fd)
-        self.outcome = task.outcome
+        return task.outcome

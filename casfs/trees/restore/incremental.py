@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -50,6 +50,8 @@ from casfs.trees.restore.write import (
 ALL_BITS = 0o7777
 Olds = list[TreeHash | None]  # roots of subtrees; None: nothing is there
 
+HOLDS_OTHERS = "it holds files that came meanwhile"
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -64,6 +66,10 @@ class Outcome:
     kept: list[Path] = field(default_factory=list)
     blocked: list[Path] = field(default_factory=list)
     from_future: bool = False
+
+    def not_written(self, changed: Iterable[Path]) -> dict[Path, str]:
+        """Returns which of the paths that were to change are as they were, with the reason."""
+        return dict.fromkeys({*self.kept, *self.blocked}.intersection(changed), HOLDS_OTHERS)
 
 
 class IncrementalRestore:

@@ -4,8 +4,8 @@ In a directory that has files, what was built there is as old as it is: a source
 time would be older than the program that was built from another version of it. So written files get
 times from now on, in the order in which they were recorded. Files that stay as they are and were
 recorded as newer than a written one are touched after it, where they may have been built from it: a
-program is not built again then. What git tracks is a source, and packages that were installed come
-from elsewhere: a new time would only wake whoever watches them.
+program is not built again then. What git tracks is a source, and installed packages were not built
+here: a new mtime would only trigger file watchers.
 
 Some tools compare milliseconds (tsc), so times are that far apart. Of many files only where the
 recorded ones are furthest apart, as those of a source and of what was built from it are: else the

@@ -334,18 +334,19 @@ class _Restore:
             return
         opened = OpenedAt(self._target.path, fd)
         with self._real_store.local_writes().batch() as batch:
-            record = written_paths.put
-            if self._options.is_of_changes and self._goal == self._root:
-                record = written_paths.put_whole
-            written = record(self._store, batch, opened, self._contents.dated, self._dated_goal())
+            is_whole = self._options.is_of_changes and self._goal == self._root
+            goal = self._dated_goal()
+            written = written_paths.put(
+                self._store, batch, opened, self._contents.dated, goal, is_whole=is_whole
+            )
             if written is not None:
                 self.result.operation = operations.begin(
                     self._real_store, batch, intent, opened, written, bases=self._bases()
                 )
 
     def _may_be_replaced(self) -> bool:
-        """Whether a new directory may take the place of this empty one: not one in which somebody
-        works, nor one with a log, which the new one would not have."""
+        """Whether a new directory may replace this empty one: not a project, which is the working
+        directory of shells and agents, nor one with a log, which the new one would not have."""
         if self._options.keeps_base or not self._target.is_replaceable():
             return False
         if self._options.operation is None or not self._target.here.exists():

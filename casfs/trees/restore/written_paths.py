@@ -34,11 +34,19 @@ def put(
     opened: OpenedAt,
     current: DatedTree | None,
     goal: DatedTree,
+    *,
+    is_whole: bool,
 ) -> WrittenPaths | None:
     """Puts what differs between the trees `current`, which an open directory holds, and `goal`,
     into a batch of the store that `scratch` is a view of; commits it. None where nothing does.
-    Raises Conflict where a file was changed since it was looked at."""
-    fd = opened.fd
+    `is_whole`: the trees have only paths that differ, so they are taken as they are where they are
+    stored. Raises Conflict where a file was changed since it was looked at."""
+    if is_whole:
+        empty = batch.put_directory(directory.encode([])).hash
+        batch.commit()
+        trees = [empty if current is None else current.tree, goal.tree]
+        if len(scratch.stored(trees)) == len(set(trees)):
+            return _dated(scratch, batch, trees, (current, goal))
     before: Leaves = {}
     after: Leaves = {}
     for change in tree.changes(scratch, current and current.tree, goal.tree):
@@ -64,29 +72,13 @@ def put(
     if current is not None:
         before |= edit.emptied(scratch, current.tree, after)
     after |= edit.emptied(scratch, goal.tree, before)
-    _put_contents(scratch, batch, fd, before)
+    _put_contents(scratch, batch, opened.fd, before)
     trees = [
         _put_tree(scratch, batch, leaves, like=source and source.tree)
         for leaves, source in ((before, current), (after, goal))
     ]
     batch.commit()  # so that the trees can be read
     return _dated(scratch, batch, trees, (current, goal))
-
-
-def put_whole(
-    scratch: ScratchStore,
-    batch: Batch,
-    opened: OpenedAt,
-    current: DatedTree | None,
-    goal: DatedTree,
-) -> WrittenPaths | None:
-    """As `put`, for two trees of which all differs, and which are stored: where the directory is
-    not as in the one that was stored meanwhile, by `put`."""
-    before = batch.put_directory(directory.encode([])).hash if current is None else current.tree
-    batch.commit()
-    if len(scratch.stored([before, goal.tree])) < 2:
-        return put(scratch, batch, opened, current, goal)
-    return _dated(scratch, batch, [before, goal.tree], (current, goal))
 
 
 def _dated(
