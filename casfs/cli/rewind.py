@@ -33,6 +33,7 @@ from casfs.system import daemon_socket
 from casfs.system.paths import printable
 from casfs.threads import sessions, threads
 from casfs.threads.threads import Thread
+from casfs.trees.git.index import pointed_to
 
 LOST = "its trees are not kept any more (attach.max_turn_trees); --exact goes back to a prompt"
 
@@ -199,8 +200,10 @@ def _rewind(rewinding: Rewinding) -> int:
     files = None if rewinding.what == CONVERSATION else plan
     point = choice.point
     value = _value(rewinding, choice, files)
-    if files is not None and not wants_json():
-        _print_plan(files, rewinding.directory)
+    if files is not None:
+        _warn_of_git(rewinding.directory)
+        if not wants_json():
+            _print_plan(files, rewinding.directory)
     if not rewinding.dry_run and not _is_agreed(rewinding, files):
         echo("nothing was changed")
         return 1
@@ -218,6 +221,15 @@ def _rewind(rewinding: Rewinding) -> int:
         quit_first = "quit the session, then run" if is_open else "go on from there with"
         echo(f"{quit_first}: {conversation['command']}")
     return int(bool(value["failed"]) or (files is not None and not files.is_whole))
+
+
+def _warn_of_git(directory: Path) -> None:
+    """Says where what git has recorded is not in the directory that is taken back."""
+    git = directory / ".git"
+    with suppress(OSError):
+        if git.is_file():
+            where = printable(os.fsencode(pointed_to(git)))
+            warn(f"files alone: commits, branches and the index are in {where}, and stay")
 
 
 def _is_agreed(rewinding: Rewinding, files: FilePlan | None) -> bool:

@@ -21,10 +21,12 @@ from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.trees import edit, tree
-from casfs.trees.diff.merge import is_leaf, is_same
+from casfs.trees.diff.merge import parents
 from casfs.trees.git import repository_state
+from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.git.repository_state import (
     BRANCHES,
+    COMMON,
     HEAD,
     INDEX,
     PACKED_REFS,
@@ -41,11 +43,11 @@ Value = TypeVar("Value")
 class UndoneRepository:
     """One repository, at `path` in the directory `current`, as undone so far."""
 
-    def __init__(self, store: Store, current: TreeHash, path: bytes) -> None:
+    def __init__(self, store: Store, current: TreeHash, path: bytes, git: RepositoryPaths) -> None:
         self._store = store
+        self._git = git
         self._current = current
         self._path = path
-        self._objects = path + b"/" + repository_state.OBJECTS + b"/"
         self._present = repository_state.read(store, current, path)
         self._goal = self._present
         self._source: TreeHash | None = None  # has what the goal names
@@ -95,12 +97,12 @@ class UndoneRepository:
         assert call.after is not None
         files: Edits = {}
         for change in tree.changes(self._store, call.before.full, call.after.full):
-            if change.path.startswith(self._path + b"/"):
+            if self._git.of(change.path) == self._path != change.path:
                 present = tree.find(self._store, self._current, change.path)
                 sides = [_leaf(change.old), _leaf(change.new)]
-                if not any(is_same(_leaf(present), side) for side in sides):
+                if not any(self._is_same(_leaf(present), side) for side in sides):
                     return
-                is_object = change.path.startswith(self._objects)
+                is_object = repository_state.is_object(change.path[len(self._path) + 1 :])
                 if sides[0] is not None or not is_object:
                     files[change.path] = sides[0]
         self._files = files
@@ -128,6 +130,9 @@ class UndoneRepository:
                 _set(refs, name, old)
             elif refs.get(name) != old:
                 self.has_gone_on = True
+        # Where a branch `a` was made since, `a/b` cannot come back.
+        if any(above in refs for name in refs for above in parents(name)):
+            self.has_gone_on = True
         files = dict(goal.files)
         for name in before.files.keys() | after.files.keys():
             was, became = before.files.get(name), after.files.get(name)
@@ -166,7 +171,7 @@ class UndoneRepository:
             return {
                 path: entry
                 for path, entry in self._files.items()
-                if not is_same(entry, _leaf(tree.find(self._store, self._current, path)))
+                if not self._is_same(entry, _leaf(tree.find(self._store, self._current, path)))
             }
         if _identity(self._present) == _identity(self._goal):
             return self._lost_objects()
@@ -206,7 +211,7 @@ class UndoneRepository:
 
     def _leaves(self, root: TreeHash) -> Iterable[tuple[bytes, Entry]]:
         for path, entry in tree.below(self._store, root, self._path):
-            if is_leaf(self._store, entry):
+            if tree.is_leaf(self._store, entry) and self._git.of(path) == self._path:
                 yield path, entry
 
     def _edits_of_refs(self, present: RepositoryState, goal: RepositoryState) -> Edits:
@@ -233,6 +238,9 @@ class UndoneRepository:
             if kept != data:
                 edits[PACKED_REFS] = self._file(PACKED_REFS, kept)
         return edits
+
+    def _is_same(self, entry: Entry | None, other: Entry | None) -> bool:
+        return tree.is_same(self._store, entry, other)
 
     def _find(self, name: bytes) -> Entry | None:
         return tree.find(self._store, self._current, self._path + b"/" + name)
@@ -286,7 +294,8 @@ def with_refs(
     missing: Edits = {}
     for path in repositories:
         has_head = tree.find(store, root.hash, path + b"/" + HEAD) is not None
-        if has_head and tree.find(store, root.hash, path + b"/refs") is None:
+        is_linked = tree.find(store, root.hash, path + b"/" + COMMON) is not None
+        if has_head and not is_linked and tree.find(store, root.hash, path + b"/refs") is None:
             empty = batch.put_directory(directory.encode([]))
             missing[path + b"/" + BRANCHES.rstrip(b"/")] = Subdirectory(b"heads", empty)
     if not missing:

@@ -18,14 +18,15 @@ from casfs.directories.operations import PERSON, Intent, Verb
 from casfs.errors import CasfsError, NotFound
 from casfs.rewind import write_undone
 from casfs.rewind.repositories import UndoneRepository
-from casfs.rewind.undo_calls import EVERYTHING, IGNORED, Undone, UndoOptions, undo_calls
+from casfs.rewind.undo_calls import ELSEWHERE, EVERYTHING, IGNORED, Undone, UndoOptions, undo_calls
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import AMBIGUOUS, CallRecord, Point, StepRecord
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.system.paths import printable
 from casfs.trees import tree
-from casfs.trees.git.repository_state import is_inside, repository_of
+from casfs.trees.git import repository_state
+from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.write import Progress
@@ -205,20 +206,23 @@ def _exact(
 ) -> Undone:
     """Returns how a directory that holds `current` comes to hold `state`, but for what one of both
     looks has left out."""
-    ignored = IgnoredPaths(store, [current.full, state.full])
-    undone = Undone(like=state)
+    roots = [current.full, state.full]
+    git = RepositoryPaths(store, roots)
+    undone = Undone(git, like=state)
+    ignored = IgnoredPaths(store, roots)
     repositories: dict[bytes, UndoneRepository] = {}
     for change in tree.changes(store, current.full, state.full):
-        top = repository_of(change.path)
+        top = git.of(change.path)
         if not options.includes(change.path if top is None else top):
             continue
         if change.path in ignored:
             undone.kept[change.path] = IGNORED
-        elif top is not None and is_inside(change.path):
-            if top not in repositories:
-                repositories[top] = UndoneRepository(store, current.full, top)
-        else:
+        elif top is None or top == change.path:
             undone.changed.append(change)
+        elif repository_state.is_of_work_tree_elsewhere(store, top, roots):
+            undone.kept[top] = ELSEWHERE
+        elif top not in repositories:
+            repositories[top] = UndoneRepository(store, current.full, top, git)
     for top, repository in repositories.items():
         repository.bring_to(state.full)
         repository.bring_back_objects(state.full)

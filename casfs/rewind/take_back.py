@@ -22,7 +22,7 @@ from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.system.files import os_errors
 from casfs.trees import tree
-from casfs.trees.git.repository_state import repository_of
+from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.target import Target
@@ -98,7 +98,8 @@ def _looked_at_whole(store: Store, before: TreeHash, after: TreeHash) -> set[byt
     """Returns the directories in which not the written paths alone count: repositories, and those
     in whose place a file is to come again, which may hold another one by now."""
     paths = {path for side in (before, after) for path, _ in tree.walk(store, side)}
-    whole = {top for path in paths if (top := repository_of(path)) is not None}
+    git = RepositoryPaths(store, [before, after])
+    whole = {top for path in paths if (top := git.of(path)) is not None}
     for path, entry in tree.walk(store, before):
         is_file = not isinstance(entry, Subdirectory)
         if is_file and isinstance(tree.find(store, after, path), Subdirectory):

@@ -10,7 +10,7 @@ A git repository is undone as a whole or not at all, as git sees it (`casfs.rewi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
@@ -21,9 +21,9 @@ from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.diff import merge, renames, three_way, unified_diff
-from casfs.trees.diff.merge import is_same
+from casfs.trees.edit import TOP
 from casfs.trees.git import repository_state
-from casfs.trees.git.repository_state import is_inside, repository_of
+from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.ignore import IgnoredPaths
 
@@ -33,6 +33,7 @@ MARKED = "both are in it, between conflict markers"
 NOT_TEXT = "changed since, and it is not a text"
 GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
+ELSEWHERE = "its work tree is elsewhere"
 MOVED = "it holds what was elsewhere, and cannot come back there"
 IGNORED = ".casfsignore leaves it out"
 TORN = "git wrote in it while it was looked at"
@@ -63,9 +64,10 @@ class Undone:
     """`changed`: what is to change in the directory; `conflicts`: paths that stay as they are
     though a call has changed them; `kept`: those that stay since they are not known to be of a
     call; both with the reason; `marked`: texts that get conflict markers; `repositories`: what
-    becomes of each that changes, in words; `like`: the oldest state of which something comes back,
-    whose directories and dates count."""
+    becomes of each that changes, in words; `git`: where repositories are; `like`: the oldest state
+    of which something comes back, whose directories and dates count."""
 
+    git: RepositoryPaths
     changed: list[tree.Change] = field(default_factory=list)
     conflicts: dict[bytes, str] = field(default_factory=dict)
     kept: dict[bytes, str] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Undone:
     @property
     def changed_files(self) -> list[tree.Change]:
         """What a person is shown as changed files: without those inside of repositories."""
-        return [change for change in self.changed if not is_inside(change.path)]
+        return [change for change in self.changed if not self.git.is_inside(change.path)]
 
 
 def undo_calls(
@@ -90,25 +92,28 @@ def undo_calls(
     """Returns what is to change in a directory that holds `current` so that it is without the
     changes of these calls, given newest first. `looks`: their trees are of looks at the directory,
     and say nothing of what its `.casfsignore` left out then. Raises NotFound, Corrupt."""
-    undoing = _Undoing(store, current, options, looks=looks)
     known = [
         (call, list(tree.changes(store, call.before.full, call.after.full)))
         for call in calls
         if call.before is not None and call.after is not None
     ]
+    git = RepositoryPaths(store, [current, *_ends([call for call, _ in known])])
+    undoing = _Undoing(store, current, options, git, looks=looks)
     for _, changes in known:
         undoing.first |= {change.path: change.old for change in changes}
     for call, changes in known:
         undoing.undo(call, changes)
-    edits = undoing.edits()
-    changed = [
-        tree.Change(path, tree.find(store, current, path), entry)
-        for path, entry in sorted(edits.items())
-    ]
-    marked = sorted(undoing.marked & edits.keys())
+    changed = undoing.changed()
+    marked = sorted(undoing.marked.intersection(change.path for change in changed))
     return Undone(
-        changed, undoing.conflicts, undoing.kept, marked, undoing.words, like=undoing.oldest
+        git, changed, undoing.conflicts, undoing.kept, marked, undoing.words, like=undoing.oldest
     )
+
+
+def _ends(calls: Sequence[CallRecord]) -> list[TreeHash]:
+    """Returns the directory before all of these calls, and after them."""
+    sides = [calls[-1].before, calls[0].after] if calls else []
+    return [side.full for side in sides if side is not None]
 
 
 class _Undoing:
@@ -116,13 +121,21 @@ class _Undoing:
     calls have changed, as it was before the first of them."""
 
     def __init__(
-        self, store: Store, current: TreeHash, options: UndoOptions, *, looks: bool
+        self,
+        store: Store,
+        current: TreeHash,
+        options: UndoOptions,
+        git: RepositoryPaths,
+        *,
+        looks: bool,
     ) -> None:
         self._store = store
+        self._git = git
         self._current = current
         self._options = options
         self._looks = looks
         self._entries: dict[bytes, Entry | None] = {}  # as undone so far, of the paths looked at
+        self._directories: dict[bytes, Subdirectory] = {}  # the same; their modes alone count
         self.conflicts: dict[bytes, str] = {}
         self.kept: dict[bytes, str] = {}
         self.marked: set[bytes] = set()
@@ -155,11 +168,7 @@ class _Undoing:
 
     def _is_back(self, path: bytes) -> bool:
         """Whether a path already has the content from before the first of the calls."""
-        sides = self.first[path], tree.find(self._store, self._current, path)
-        first, there = (self._leaf(side) for side in sides)
-        if first is None and there is None:  # each is nothing, or a directory with entries
-            return (sides[0] is None) == (sides[1] is None)
-        return is_same(first, there)
+        return self._is_same(self.first[path], self._there(path))
 
     def _without_repositories(
         self, call: CallRecord, changes: list[tree.Change]
@@ -169,12 +178,14 @@ class _Undoing:
         losing = set()  # repositories that lost files with objects
         left = []
         for change in changes:
-            top = repository_of(change.path)
-            if top is None or not is_inside(change.path):
+            top = self._git.of(change.path)
+            if top is None or top == change.path:
                 left.append(change)
-            elif repository_state.is_state(change.path[len(top) + 1 :]):
+                continue
+            name = change.path[len(top) + 1 :]
+            if repository_state.is_state(name):
                 paths.setdefault(top, []).append(change.path)
-            elif change.new is None and change.path.startswith(top + b"/objects/"):
+            elif change.new is None and repository_state.is_object(name):
                 losing.add(top)
         for top in filter(self._options.includes, [*paths, *(losing - paths.keys())]):
             self._undo_repository(call, top, paths.get(top, []), is_losing=top in losing)
@@ -185,7 +196,7 @@ class _Undoing:
     ) -> None:
         assert call.before is not None
         if top not in self._repositories:
-            self._repositories[top] = UndoneRepository(self._store, self._current, top)
+            self._repositories[top] = UndoneRepository(self._store, self._current, top, self._git)
         repository = self._repositories[top]
         if is_losing:  # to have them is never wrong
             repository.bring_back_objects(call.before.full)
@@ -193,6 +204,9 @@ class _Undoing:
             return
         reasons = filter(None, (self._foreign_reason(call, path) for path in changed))
         reason = TORN if call.is_torn else next(reasons, None)
+        roots = [self._current, *_ends([call])]
+        if repository_state.is_of_work_tree_elsewhere(self._store, top, roots):
+            reason = ELSEWHERE
         if reason is not None:
             self.kept.setdefault(top, reason)
             return
@@ -222,46 +236,66 @@ class _Undoing:
         return moved
 
     def _undo_change(self, call: CallRecord, change: tree.Change) -> None:
-        before, after = (self._leaf(entry) for entry in (change.old, change.new))
-        if before is None and after is None:  # the mode of a directory
-            return
         if (reason := self._foreign_reason(call, change.path)) is not None:
             self.kept.setdefault(change.path, reason)
         # What has markers has all that was changed in it; an older change is not looked for there.
         elif change.path not in self.conflicts and change.path not in self.marked:
-            self._undo_path(change.path, before, after)
+            if isinstance(change.old, Subdirectory) and isinstance(change.new, Subdirectory):
+                self._undo_mode(change.path, change.old, change.new)
+            else:
+                self._undo_path(change.path, self._leaf(change.old), self._leaf(change.new))
 
     def _stays_as_it_is(self, path: bytes) -> bool:
         return path in self.conflicts or path in self.kept
 
-    def edits(self) -> dict[bytes, Entry | None]:
+    def changed(self) -> list[tree.Change]:
         """Returns what is to change, without the repositories that have a conflict."""
+        wanted = {**self._directories, **self._edits()}
+        changes = [tree.Change(path, self._there(path), wanted[path]) for path in sorted(wanted)]
+        return [change for change in changes if not self._is_same(change.old, change.new)]
+
+    def _edits(self) -> dict[bytes, Entry | None]:
         edits: dict[bytes, Entry | None] = {}
+        for path, entry in self._entries.items():
+            # A directory with entries is none, as in `_entries`.
+            if not self._is_same(entry, self._leaf(self._there(path))):
+                edits[path] = entry
         for top, repository in self._repositories.items():
             if not self._stays_as_it_is(top):
                 edits |= repository.edits()
-        for path, entry in self._entries.items():
-            # A directory with entries is none, as in `_entries`.
-            if not is_same(entry, self._leaf(tree.find(self._store, self._current, path))):
-                edits[path] = entry
         blocked: list[tuple[bytes, str]] = []
         merge.drop_blocked(edits, self._leaves(edits), blocked)
-        self.conflicts |= dict(blocked)
+        for blocked_path, reason in blocked:
+            above = self._git.of(blocked_path)
+            if above is None or above == blocked_path:
+                self.conflicts[blocked_path] = reason
+            else:  # whole, or not at all
+                self.conflicts[above] = REPOSITORY
+                edits = {name: edits[name] for name in edits if self._git.of(name) != above}
         return edits
+
+    def _undo_mode(self, path: bytes, before: Subdirectory, after: Subdirectory) -> None:
+        there = self._directories.get(path) or self._there(path)
+        # One that is deleted by now has the mode of before when something in it comes back.
+        if isinstance(there, Subdirectory) and not self._is_same(there, before):
+            if self._is_same(there, after):
+                self._directories[path] = before
+            else:
+                self.conflicts[path] = "its mode has changed since"
 
     def _undo_path(self, path: bytes, before: Entry | None, after: Entry | None) -> None:
         if path in self._entries:
             current = self._entries[path]
         else:
-            there = tree.find(self._store, self._current, path)
+            there = self._there(path)
             current = self._leaf(there)
             if current is None and isinstance(there, Subdirectory) and self._stays(path, there):
                 self.conflicts[path] = "a directory is there now"
                 return
-        if is_same(current, before):
+        if self._is_same(current, before):
             self._entries[path] = current
             return
-        if is_same(current, after):
+        if self._is_same(current, after):
             self._entries[path] = before
             return
         if isinstance(current, File) and isinstance(before, File) and isinstance(after, File):
@@ -272,6 +306,14 @@ class _Undoing:
             self.conflicts[path] = NOT_TEXT if before is not None else "changed since"
 
     def _merge(self, path: bytes, current: File, before: File, after: File) -> None:
+        if not tree.has_same_mode(self._store, current, after):
+            before = tree.with_mode_of(before, current)
+        if current.digest == after.digest:
+            self._entries[path] = before
+            return
+        if before.digest == after.digest:
+            self._entries[path] = tree.with_mode_of(current, before)
+            return
         texts = [unified_diff.text_lines(self._store, file) for file in (after, current, before)]
         if any(isinstance(text, str) for text in texts):
             self.conflicts[path] = NOT_TEXT
@@ -286,11 +328,8 @@ class _Undoing:
             return
         if merged.conflicts:
             self.marked.add(path)
-        executable = current.executable
-        if current.executable == after.executable:
-            executable = before.executable
         digest = self._store.local_writes().put(merged.text)
-        self._entries[path] = current._replace(digest=digest, executable=executable)
+        self._entries[path] = tree.with_mode_of(current._replace(digest=digest), before)
 
     def _stays(self, path: bytes, directory: Subdirectory) -> bool:
         """Returns whether a directory has an entry that is not undone."""
@@ -308,8 +347,16 @@ class _Undoing:
 
     def _leaf(self, entry: Entry | None) -> Entry | None:
         """Returns a file, a link or an empty directory; None for a directory with entries."""
-        is_leaf = entry is not None and merge.is_leaf(self._store, entry)
+        is_leaf = entry is not None and tree.is_leaf(self._store, entry)
         return entry if is_leaf else None
+
+    def _is_same(self, entry: Entry | None, other: Entry | None) -> bool:
+        return tree.is_same(self._store, entry, other)
+
+    def _there(self, path: bytes) -> Entry | None:
+        if path == TOP:
+            return tree.top(self._current)
+        return tree.find(self._store, self._current, path)
 
     def _leaves(self, edits: dict[bytes, Entry | None]) -> set[bytes]:
         """Returns the leaves of the directory that may be above or below new ones."""

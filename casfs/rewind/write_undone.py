@@ -15,8 +15,7 @@ from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
-from casfs.trees.diff.merge import is_leaf, is_same
-from casfs.trees.git.repository_state import repository_of
+from casfs.trees.edit import TOP
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.restore import restore
@@ -34,25 +33,32 @@ def write(
     local = store.local_writes()
     origin = None if undone.like is None else undone.like.full
     old, new = (_leaves(source, undone, is_new=is_new) for is_new in (False, True))
+    old_modes, new_modes = (_modes(source, undone, is_new=is_new) for is_new in (False, True))
     with local.batch() as batch:
         _put_contents(local, source, batch, new)
         batch.commit()
         wanted = edit.with_entries(local, batch, root=None, changes=new, like=origin)
         there = [path for path, entry in old.items() if entry is not None]
+        there += [path for path in old_modes if path != TOP]
         sides = [wanted.hash, edit.of_names(local, batch, there).hash]
     look = SnapshotOptions(leaves_out_unreadable=True)
     # So that the log has what git says of them before and after.
-    repositories = {top for path in old if (top := repository_of(path)) is not None}
+    repositories = {top for path in old if (top := undone.git.of(path)) is not None}
     seen = tracked.snapshot_tracked(local, directory, sides, look, whole=repositories).tree
     for path, entry in old.items():
-        if not is_same(_leaf(local, tree.find(local, seen, path)), entry):
-            raise Conflict(f"{printable(path)} has changed since it was looked at; try again")
-    if tree.load(local, seen):
-        with local.batch() as batch:
+        if not tree.is_same(local, _leaf(local, tree.find(local, seen, path)), entry):
+            raise _changed(path)
+    for path, mode in old_modes.items():
+        if _mode(local, tree.top(seen) if path == TOP else tree.find(local, seen, path)) != mode:
+            raise _changed(path)
+    with local.batch() as batch:
+        if tree.load(local, seen):
             wanted = edit.with_entries(local, batch, root=seen, changes=new, like=origin)
-    state = RecordedState.of_tree(_completed(local, wanted, new, undone.like))
+        batch.commit()
+        wanted = edit.with_directory_modes(local, batch, wanted.hash, new_modes)
+    state = RecordedState.of_tree(_completed(local, wanted, new, undone))
     done = restore(store, state, directory, options.of_changes(seen, undone.like))
-    done.failed |= done.outcome.not_written(old)
+    done.failed |= done.outcome.not_written([*old, *old_modes])
     return done
 
 
@@ -60,12 +66,37 @@ def _leaves(source: Store, undone: Undone, *, is_new: bool) -> Leaves:
     return {
         change.path: _leaf(source, change.new if is_new else change.old)
         for change in undone.changed
+        if not _is_of_mode(change)
     }
+
+
+def _modes(source: Store, undone: Undone, *, is_new: bool) -> dict[bytes, int]:
+    return {
+        change.path: mode
+        for change in undone.changed
+        if _is_of_mode(change)
+        and (mode := _mode(source, change.new if is_new else change.old)) is not None
+    }
+
+
+def _is_of_mode(change: tree.Change) -> bool:
+    """Whether it is the mode of a directory that changes, which stays with what is in it."""
+    return isinstance(change.old, Subdirectory) and isinstance(change.new, Subdirectory)
+
+
+def _mode(store: Store, entry: Entry | None) -> int | None:
+    if not isinstance(entry, Subdirectory):
+        return None
+    return tree.directory_mode(store, entry.digest.hash)
+
+
+def _changed(path: bytes) -> Conflict:
+    return Conflict(f"{printable(path)} has changed since it was looked at; try again")
 
 
 def _leaf(store: Store, entry: Entry | None) -> Entry | None:
     """Returns None for a directory with entries, which are changes of their own."""
-    return entry if entry is not None and is_leaf(store, entry) else None
+    return entry if entry is not None and tree.is_leaf(store, entry) else None
 
 
 def _put_contents(store: Store, source: Store, batch: Batch, leaves: Leaves) -> None:
@@ -80,13 +111,12 @@ def _put_contents(store: Store, source: Store, batch: Batch, leaves: Leaves) -> 
             batch.put_directory(directories.encode([], own))
 
 
-def _completed(
-    store: Store, root: TreeDigest, leaves: Leaves, like: RecordedState | None
-) -> DatedTree:
+def _completed(store: Store, root: TreeDigest, leaves: Leaves, undone: Undone) -> DatedTree:
+    like = undone.like
     with store.batch() as batch:
         if like is not None:
             root = _with_empty_directories(store, batch, root, leaves, like.full)
-        repositories = {top for path in leaves if (top := repository_of(path)) is not None}
+        repositories = {top for path in leaves if (top := undone.git.of(path)) is not None}
         root = with_refs(store, batch, root, repositories)
         times = None
         if like is not None:

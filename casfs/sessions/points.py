@@ -13,7 +13,7 @@ from casfs.system.paths import printable
 from casfs.threads.summary import first_line
 from casfs.trees import tree
 from casfs.trees.git import repository_state
-from casfs.trees.git.repository_state import is_inside, repository_of
+from casfs.trees.git.repository_paths import RepositoryPaths
 
 MAX_CHANGED = 20  # paths of a row
 PROMPT = "prompt"
@@ -106,9 +106,11 @@ def _changed(store: Store, call: CallRecord) -> tuple[list[str], list[str]]:
     sides = call.before.full, call.after.full
     paths = []
     repositories = set()
+    git = RepositoryPaths(store, sides)
     for change in tree.changes(store, *sides):
-        if is_inside(change.path):
-            repositories.add(repository_of(change.path) or b"")
+        top = git.of(change.path)
+        if top is not None and top != change.path:
+            repositories.add(top)
         elif (path := printable(change.path)) not in call.foreign:
             paths.append(path)
     words = [

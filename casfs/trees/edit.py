@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.store.nodes import directory
-from casfs.store.nodes.directory import Entry, File, Subdirectory
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.trees import tree
+
+TOP = b"."  # the path of a tree's root in a difference
 
 
 def with_entries(
@@ -37,6 +39,34 @@ def of_names(store: Store, batch: Batch, paths: Iterable[bytes]) -> TreeDigest:
     root = with_entries(store, batch, root=None, changes=files)
     batch.commit()
     return root
+
+
+def with_directory_modes(
+    store: Store, batch: Batch, root: TreeHash, modes: Mapping[bytes, int]
+) -> TreeDigest:
+    """Puts the tree `root` with these modes of the directories at these paths, which are made where
+    nothing is; `.` is the root itself."""
+    entries = dict(tree.load(store, root))
+    own = tree.directory_properties(store, root)
+    below: dict[bytes, dict[bytes, int]] = {}
+    for path, mode in modes.items():
+        if path == TOP:
+            kept = None if mode == tree.DIRECTORY_MODE else mode
+            own = Properties(None if own is None else own.mtime, kept)
+        else:
+            name, _, subpath = path.partition(b"/")
+            below.setdefault(name, {})[subpath or TOP] = mode
+    for name, inner in below.items():
+        entry = entries.get(name)
+        if entry is None or isinstance(entry, Subdirectory):
+            subtree = tree.subtree(entry)
+            if subtree is None:
+                subtree = batch.put_directory(directory.encode([])).hash
+                batch.commit()
+            digest = with_directory_modes(store, batch, subtree, inner)
+            entries[name] = Subdirectory(name, digest)
+    is_plain = own is None or own == Properties()
+    return batch.put_directory(directory.encode(entries.values(), None if is_plain else own))
 
 
 def emptied(store: Store, root: TreeHash, paths: Iterable[bytes]) -> dict[bytes, Entry]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Invalid, NotFound
 from casfs.store import tombstones
-from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.store.tombstones import Tombstone
 from casfs.system.paths import printable
@@ -24,6 +24,7 @@ from casfs.trees.directory_cache import load as load
 from casfs.trees.directory_cache import loaded
 
 DIRECTORY_MODE = 0o755  # of a directory whose node has none
+COMPARED_BITS = 0o755  # of a mode: without the write bits of others, which a tree may not keep
 PathEntry = tuple[bytes, Entry]
 
 
@@ -162,11 +163,11 @@ def diff(
     wanted = [b"/".join(parts) for parts in map(split_path, paths)]
     is_whole = not wanted or b"" in wanted
     if is_whole and old is not None and new is not None and _differ_in_mode(store, old, new):
-        yield Change(b".", _top(old), _top(new))
+        yield Change(b".", top(old), top(new))
     yield from _diff(store, old, new=new, prefix=b"", paths=[] if is_whole else wanted)
 
 
-def _top(root: TreeHash) -> Subdirectory:
+def top(root: TreeHash) -> Subdirectory:
     # No directory has an entry for the root, and so nothing says its size.
     return Subdirectory(b".", TreeDigest(root, 0))
 
@@ -206,6 +207,46 @@ def _differ_in_mode(store: Store, old: TreeHash | None, new: TreeHash | None) ->
     if old is None or new is None or old == new:
         return False
     return directory_mode(store, old) != directory_mode(store, new)
+
+
+def is_leaf(store: Store, entry: Entry) -> bool:
+    """Whether an entry is a file, a link or an empty directory."""
+    return not isinstance(entry, Subdirectory) or not load(store, entry.digest.hash)
+
+
+def is_same(store: Store, entry: Entry | None, other: Entry | None) -> bool:
+    """Compares kind, content and mode of two entries, but neither times nor what is in
+    directories."""
+    if isinstance(entry, File) and isinstance(other, File):
+        is_equal: bool = entry.digest.hash == other.digest.hash
+        return is_equal and has_same_mode(store, entry, other)
+    if isinstance(entry, Symlink) and isinstance(other, Symlink):
+        return entry.target == other.target
+    if isinstance(entry, Subdirectory) and isinstance(other, Subdirectory):
+        return has_same_mode(store, entry, other)
+    return entry is None and other is None
+
+
+def has_same_mode(store: Store, entry: File | Subdirectory, other: File | Subdirectory) -> bool:
+    first, second = (
+        file_mode(side) if isinstance(side, File) else directory_mode(store, side.digest.hash)
+        for side in (entry, other)
+    )
+    return (first ^ second) & COMPARED_BITS == 0
+
+
+def file_mode(entry: File) -> int:
+    """Returns the permissions of a file."""
+    own = entry.properties
+    return _default_file_mode(entry) if own is None or own.unix_mode is None else own.unix_mode
+
+
+def with_mode_of(file: File, other: File) -> File:
+    """Returns a file with the permissions of another one."""
+    mtime = None if file.properties is None else file.properties.mtime
+    mode = None if other.properties is None else other.properties.unix_mode
+    kept = None if mtime is None and mode is None else Properties(mtime, mode)
+    return file._replace(executable=other.executable, properties=kept)
 
 
 def directory_mode(store: Store, hash: TreeHash) -> int:
@@ -249,8 +290,12 @@ def _preserved_mode(store: Store, entry: Entry | None) -> int | None:
 
 def _default_mode(entry: Entry | None) -> int | None:
     if isinstance(entry, File):
-        return 0o755 if entry.executable else 0o644
+        return _default_file_mode(entry)
     return DIRECTORY_MODE if isinstance(entry, Subdirectory) else None
+
+
+def _default_file_mode(entry: File) -> int:
+    return 0o755 if entry.executable else 0o644
 
 
 def subtree(entry: Entry | None) -> TreeHash | None:

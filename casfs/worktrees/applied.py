@@ -19,7 +19,6 @@ from casfs.directories.operations import Operation
 from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.trees import edit, recorded_state, tree
-from casfs.trees.diff import merge
 from casfs.trees.restore.apply import Applied
 from casfs.trees.snapshot import tracked
 from casfs.worktrees.worktree import Worktree
@@ -146,8 +145,8 @@ def _as_before(store: Store, worktree: Worktree, standing: list[Operation]) -> s
         path
         for operation in standing
         for path in _written(store, operation)
-        if merge.is_same(
-            tree.find(store, ours, path), tree.find(store, operation.before.tree, path)
+        if tree.is_same(
+            store, tree.find(store, ours, path), tree.find(store, operation.before.tree, path)
         )
     }
 
@@ -163,7 +162,9 @@ def _not_taken(
     return {
         path
         for path, changes in left.items()
-        if not merge.is_same(tree.find(store, ours, path), tree.find(store, changes.new, path))
+        if not tree.is_same(
+            store, tree.find(store, ours, path), tree.find(store, changes.new, path)
+        )
     }
 
 

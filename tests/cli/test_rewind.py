@@ -12,6 +12,7 @@ from casfs.store.store import Store
 from casfs.threads import sessions
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.engine import Cli
+from tests.support.repositories import git
 
 
 @pytest.fixture
@@ -221,3 +222,14 @@ def test_an_undo_names_what_it_cannot_bring_back(
     answer = cli("undo", code=1)
     assert "a stays as it is: changed since, in the same lines" in answer.err
     assert contents(project) == mine
+
+
+def test_a_repository_elsewhere_is_named(cli: Cli, project: Path, agent: AttachedAgent) -> None:
+    git(project, "init", "-q", "--separate-git-dir", str(project.parent / "kept"))
+    agent.prompt()
+    agent.run("echo x > new")
+    words = f"files alone: commits, branches and the index are in {project.parent}/kept, and stay"
+    assert words in cli("rewind", "--last", "--dry-run").err
+    (project / ".git").unlink()
+    git(project, "init", "-q")
+    assert cli("rewind", "--last", "--dry-run").err == ""

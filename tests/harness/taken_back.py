@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,121 +46,28 @@ from casfs.trees.restore.incremental import IncrementalRestore
 from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore
 from engine.sessions.session_directory import SessionDirectory
+from tests.harness.directory_model import (
+    EMPTY,
+    Seen,
+    changed,
+    has_directory,
+    has_mode_in,
+    is_above,
+    is_merge,
+    look,
+    paths_of,
+)
+from tests.harness.random_commands import GIT, NAMES, Commands, Shell
 from tests.support.attached_agent import AttachedAgent
 from tests.support.new_store import init_store
-from tests.support.repositories import OPTIONS, git, seen_by_git
+from tests.support.repositories import git
 
 LENGTH = 30
-NAMES = ("a.txt", "b.txt", "src/c.txt", "src/deep/d.txt", "e e.txt", "node_modules/x/i.js", ".env")
-GIT = f"git {' '.join(OPTIONS)}"
 KILLED_AT = ("_restore_entry", "_place", "directory", "rename")
-
-Entry = tuple[str, bytes]  # the kind with the x bit, and the content or target
-Files = Mapping[str, Entry]
-
-
-EMPTY = ("directory", b"")  # a directory without entries
 
 
 class Wrong(Exception):
     """What a command did is not what the copies say."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A directory at a moment: its files without what is in `.git`, and what git sees."""
-
-    files: Files
-    git: tuple[str, ...] | None
-
-
-def look(directory: Path) -> Seen:
-    files: dict[str, Entry] = {}
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if name != ".git"]
-        top = Path(folder)
-        for name in [*names, *(name for name in folders if (top / name).is_symlink())]:
-            path = top / name
-            where = str(path.relative_to(directory))
-            if path.is_symlink():
-                files[where] = ("link", os.readlink(path).encode())
-            elif path.is_file():
-                files[where] = (f"file {path.stat().st_mode & 0o100:o}", path.read_bytes())
-        if not names and not folders and top != directory:
-            files[str(top.relative_to(directory))] = EMPTY
-    is_repository = (directory / ".git/HEAD").exists()
-    return Seen(files, seen_by_git(directory) if is_repository else None)
-
-
-class Shell:
-    """A process that lives on, as an agent does, and runs commands as its children."""
-
-    def __init__(self, directory: Path) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            ["sh"], cwd=directory, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-        )
-
-    def run(self, command: str) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"( {command} ) >/dev/null </dev/null\necho over\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "over\n"
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-class Commands:
-    """Lines of a shell, as a person and an agent type them."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
-        self._count = 0
-
-    def line(self, who: str) -> str:
-        self._count += 1
-        return f"{who}{self._count}"
-
-    def any(self, who: str) -> str:
-        name = self._chance.choice(NAMES)
-        quoted = f"'{name}'"
-        line = self.line(who)
-        number = self._chance.randint(1, 9)
-        choices = [
-            (8, f"mkdir -p $(dirname {quoted}); echo {line} >> {quoted}"),
-            (6, f"sed -i '{number}s/.*/{line}/' {quoted}"),
-            (3, f"sed -i '{number}d' {quoted}"),
-            (2, f"rm -f {quoted}"),
-            (2, f"mv {quoted} moved-{line}.txt"),
-            (2, f"cp {quoted} copied-{line}.txt; chmod +x copied-{line}.txt"),
-            (1, f"ln -sf a.txt link-{number}"),
-            (1, f"rm -rf src; echo {line} > src"),
-            (1, f"rm -rf src; mkdir -p src/empty-{number}"),
-            (1, f"printf '\\0{line}' > binary"),
-            (3, f"{GIT} add -A && {GIT} commit -qm {line}"),
-            (1, f"{GIT} commit -qam {line}"),
-            (1, f"{GIT} stash -q -u"),
-            (1, f"{GIT} stash pop -q || {GIT} checkout -q -f ."),
-            (1, f"{GIT} checkout -q -f -B branch-{number}"),
-            (1, f"{GIT} branch -q -D branch-{number}"),
-            (1, f"{GIT} tag -f tag-{number}"),
-            (2, f"{GIT} status; {GIT} diff --stat"),
-            (1, f"{GIT} gc -q"),
-            (1, f"{GIT} pack-refs --all"),
-        ]
-        if who == "A":
-            choices += [
-                (2, f"{GIT} reset -q --hard HEAD~1"),
-                (2, f"{GIT} clean -qfdx -e .env"),
-                (1, f"{GIT} checkout -q -- ."),
-                (1, "rm -rf node_modules *.txt"),
-                (1, f"{GIT} commit -q --amend --allow-empty -m {line}"),
-            ]
-        weights = [weight for weight, _ in choices]
-        return self._chance.choices([command for _, command in choices], weights)[0]
 
 
 @dataclass
@@ -596,7 +503,7 @@ class Sequence:
             for side in (operation.before.tree, operation.after.tree)
             for path, _ in tree.walk(self.store, side)
         }
-        stray = changed(before.files, after.files) - written
+        stray = paths_of(changed(before.files, after.files)) - written
         if stray:
             raise Wrong(f"{sorted(stray)[:5]} changed, and the log does not name them")
 
@@ -604,7 +511,7 @@ class Sequence:
         named = {os.fsdecode(change.path) for change in undone.changed}
         # A directory that was filled or emptied is named by what came or went.
         above = {parent for path in named for parent in map(str, Path(path).parents)}
-        stray = changed(before.files, after.files) - named - above
+        stray = paths_of(changed(before.files, after.files)) - named - above
         if stray:
             raise Wrong(f"{sorted(stray)[:5]} changed, and the command does not name them")
 
@@ -616,6 +523,8 @@ class Sequence:
         for path in changed(before.files, left.files) | changed(present.files, after.files):
             was, became = before.files.get(path), left.files.get(path)
             there, result = present.files.get(path), after.files.get(path)
+            if path.endswith("/") and not has_mode_in(path, present, after):
+                continue
             wanted = {there}
             if was != became and there == became:
                 wanted = {was}
@@ -638,28 +547,6 @@ class Sequence:
         is_as_left = present.git == left.git
         if is_as_left and not excused and after.git != before.git:
             raise Wrong(f"git sees {after.git}, and saw {before.git}")
-
-
-def has_directory(path: str, seen: Seen) -> bool:
-    return seen.files.get(path) == EMPTY or is_above(path, seen)
-
-
-def is_above(path: str, seen: Seen) -> bool:
-    """Whether it is a directory that has files."""
-    return any(name.startswith(f"{path}/") for name in seen.files)
-
-
-def is_merge(was: Entry | None, there: Entry | None, result: Entry | None) -> bool:
-    """Whether a text has lines of both sides alone."""
-    if was is None or there is None or result is None:
-        return False
-    lines = {*was[1].splitlines(), *there[1].splitlines()}
-    return {*result[1].splitlines()} <= lines
-
-
-def changed(first: Files, second: Files) -> set[str]:
-    names: Collection[str] = first.keys() | second.keys()
-    return {name for name in names if first.get(name) != second.get(name)}
 
 
 def play(seed: int, length: int = LENGTH) -> Counter[str]:

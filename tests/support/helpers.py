@@ -11,7 +11,7 @@ from typing import Any
 from casfs.backend.protocols import Head, Staged, Swap
 from casfs.digest import Digest, TreeDigest, TreeHash
 from casfs.store.nodes import directory
-from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store.nodes.node import encode
 from casfs.store.store import Store
 from casfs.trees.snapshot import walker
@@ -39,6 +39,10 @@ class Program(Marked):
     """Content of an executable file, where a tree is given as a literal."""
 
 
+class Private(Marked):
+    """Content of a file of which its owner alone may read, where a tree is given as a literal."""
+
+
 class Link(Marked):
     """A symlink's target, where a tree is given as a literal."""
 
@@ -59,7 +63,8 @@ def put_tree(store: Store, tree: Tree) -> TreeHash:
             if isinstance(item, Link):
                 return Symlink(name, bytes(item))
             if isinstance(item, bytes):
-                return File(name, batch.put(bytes(item)), isinstance(item, Program))
+                own = Properties(unix_mode=0o600) if isinstance(item, Private) else None
+                return File(name, batch.put(bytes(item)), isinstance(item, Program), own)
             return Subdirectory(name, put(item))
 
         return put(tree).hash

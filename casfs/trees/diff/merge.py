@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
-from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.trees import edit, tree
 from casfs.trees.diff import renames, three_way, unified_diff
@@ -53,7 +53,7 @@ def changes(store: Store, base: TreeHash, theirs: TreeHash) -> Changes:
             leaf_changes.skipped += 1
             continue
         for side, entry in ((leaf_changes.old, change.old), (leaf_changes.new, change.new)):
-            if entry is not None and is_leaf(store, entry):
+            if entry is not None and tree.is_leaf(store, entry):
                 side[change.path] = entry
     return leaf_changes
 
@@ -73,7 +73,7 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     whole: list[bytes] = []  # directories that stay, with all that is in them
     for path in theirs.paths:
         mine = tree.find(store, ours, path)
-        if isinstance(mine, Subdirectory) and path in theirs.new and not is_leaf(store, mine):
+        if isinstance(mine, Subdirectory) and path in theirs.new and not tree.is_leaf(store, mine):
             if not _has_others(store, mine, path, theirs):
                 mine = None  # all that is in it goes
             elif isinstance(theirs.new[path], Subdirectory):  # empty there, and here not
@@ -83,7 +83,7 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
                 whole.append(path + b"/")
                 continue
         result = merging.entry(path, theirs.old.get(path), mine, theirs.new.get(path))
-        if not is_same(result, mine):
+        if not tree.is_same(store, result, mine):
             edits[path] = result
     for path in [path for path in edits if path.startswith(tuple(whole))]:
         del edits[path]
@@ -102,8 +102,8 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
 def _has_others(store: Store, mine: Subdirectory, path: bytes, theirs: Changes) -> bool:
     """Whether a directory has more than what they have deleted in it."""
     for inner, entry in tree.walk(store, mine.digest.hash, path + b"/"):
-        is_deleted = inner not in theirs.new and is_same(entry, theirs.old.get(inner))
-        if is_leaf(store, entry) and not is_deleted:
+        is_deleted = inner not in theirs.new and tree.is_same(store, entry, theirs.old.get(inner))
+        if tree.is_leaf(store, entry) and not is_deleted:
             return True
     return False
 
@@ -131,9 +131,11 @@ class _Merge:
         self, path: bytes, base: Entry | None, ours: Entry | None, theirs: Entry | None
     ) -> Entry | None:
         """Returns the merged entry of one path."""
-        if is_same(ours, theirs) or is_same(base, theirs):
+        if isinstance(ours, Subdirectory) and isinstance(theirs, Subdirectory):
+            return ours  # of its mode no apply speaks, as in git
+        if self._is_same(ours, theirs) or self._is_same(base, theirs):
             return ours
-        if is_same(ours, base):
+        if self._is_same(ours, base):
             return theirs
         if isinstance(ours, File) and isinstance(theirs, File):
             return self._file(
@@ -150,7 +152,7 @@ class _Merge:
         return ours
 
     def _file(self, path: bytes, base: File | None, ours: File, theirs: File) -> File:
-        merged = ours._replace(executable=self._executable(path, base, ours=ours, theirs=theirs))
+        merged = tree.with_mode_of(ours, self._mode(path, base, ours=ours, theirs=theirs))
         if ours.digest == theirs.digest or (base and theirs.digest == base.digest):
             return merged
         if base and ours.digest == base.digest:
@@ -167,11 +169,22 @@ class _Merge:
             self.conflicts.append((path, f"changed on both sides, {marked} marked"))
         return merged._replace(digest=self._store.put(done.text))
 
-    def _executable(self, path: bytes, base: File | None, ours: File, theirs: File) -> bool:
-        if base is None and ours.executable != theirs.executable:
-            self.conflicts.append((path, "executable on one side only"))
-        kept = base is None or ours.executable != base.executable
-        return ours.executable if kept else theirs.executable
+    def _mode(self, path: bytes, base: File | None, ours: File, theirs: File) -> File:
+        """Returns the file whose mode counts."""
+        if tree.has_same_mode(self._store, ours, theirs):
+            return ours
+        if base is None:
+            if ours.executable != theirs.executable:
+                self.conflicts.append((path, "executable on one side only"))
+            return ours
+        if tree.has_same_mode(self._store, ours, base):
+            return theirs
+        if not tree.has_same_mode(self._store, base, theirs):
+            self.conflicts.append((path, "its mode was changed on both sides"))
+        return ours
+
+    def _is_same(self, entry: Entry | None, other: Entry | None) -> bool:
+        return tree.is_same(self._store, entry, other)
 
     def _text(self, file: File | None) -> bytes | None:
         """Returns the content of a text file, empty for none; None for other files."""
@@ -183,19 +196,6 @@ def has_markers(text: bytes) -> bool:
     """Whether a text has unresolved conflict markers."""
     lines = text.splitlines()
     return all(any(line.startswith(mark) for line in lines) for mark in MARKERS)
-
-
-def is_leaf(store: Store, entry: Entry) -> bool:
-    return not isinstance(entry, Subdirectory) or not tree.load(store, entry.digest.hash)
-
-
-def is_same(entry: Entry | None, other: Entry | None) -> bool:
-    """Compares kind, content and the x bit: what both sides may have changed."""
-    if isinstance(entry, File) and isinstance(other, File):
-        return (entry.digest, entry.executable) == (other.digest, other.executable)
-    if isinstance(entry, Symlink) and isinstance(other, Symlink):
-        return entry.target == other.target
-    return type(entry) is type(other)
 
 
 def parents(path: bytes) -> Iterator[bytes]:

@@ -31,9 +31,15 @@ INDEX = b"index"
 PACKED_REFS = b"packed-refs"
 STASH_LOG = b"logs/refs/stash"  # the stashes but the last are in the log of its ref alone
 OBJECTS = b"objects"
+LFS = b"lfs"  # large files, which are kept as objects are, by their SHA-256
+OBJECT_FOLDERS = OBJECTS, LFS
 ALTERNATES = b"/objects/info/alternates"  # where the objects are that it has not itself
-OTHER_WORK_TREES = b"worktrees"
-NO_STATE = OBJECTS, OTHER_WORK_TREES  # directories in which nothing is state by itself
+REFS = b"refs"
+OTHER_WORK_TREES = b"worktrees"  # each is a git directory of its own, and so is each submodule's
+MODULES = b"modules"
+NO_STATE = *OBJECT_FOLDERS, OTHER_WORK_TREES, MODULES  # in which nothing is state by itself
+COMMON = b"commondir"  # in the git directory of a linked work tree: where the refs are
+WORK_TREE = b"gitdir"  # and where its `.git` is, which leads back
 SYMBOLIC = b"ref: "
 BRANCHES = b"refs/heads/"
 OBJECT_ID = re.compile(rb"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
@@ -55,7 +61,8 @@ Tracked = tuple[object, ...]
 class RepositoryState:
     """`refs`: the content of each by its name, HEAD among them; `stashes`: their commits, oldest
     first; `tracked`: what the index has; `index`, `stash_log`: the files with these; `files`: what
-    else git's commands go by, by path; `held`: branches that another work tree has checked out."""
+    else git's commands go by, by path; `held`: branches that a work tree elsewhere has checked
+    out."""
 
     refs: Mapping[bytes, bytes]
     stashes: tuple[bytes, ...] = ()
@@ -91,30 +98,17 @@ def read(store: Store, root: TreeHash, path: bytes) -> RepositoryState | None:
         index_file if isinstance(index_file, File) else None,
         stash_log if isinstance(stash_log, File) else None,
         {name: entry for name, entry in leaves.items() if _is_file_of_state(name)},
-        _held(store, entries.get(OTHER_WORK_TREES)),
+        _held(store, root, entries.get(OTHER_WORK_TREES)),
     )
 
 
-def repository_of(path: bytes) -> bytes | None:
-    """Returns the git directory that holds a path, or is it, if one does."""
-    parts = path.split(b"/")
-    if GIT not in parts:
-        return None
-    return b"/".join(parts[: parts.index(GIT) + 1])
-
-
-def is_inside(path: bytes) -> bool:
-    """Whether a path is in a git directory: a `.git` file is not, which is a line of text."""
-    return repository_of(path) not in (None, path)
-
-
 def is_kept_by_git(path: bytes) -> bool:
-    """Whether a path is of what a repository consists of: of its objects, too, which git writes
-    before what names them."""
-    top = repository_of(path)
-    if top is None or path == top:
+    """Whether a path is in a `.git`, and of what a repository consists of: of its objects, too,
+    which git writes before what names them."""
+    parts = path.split(b"/")
+    if GIT not in parts[:-1]:
         return False
-    name = path[len(top) + 1 :]
+    name = b"/".join(parts[parts.index(GIT) + 1 :])
     return not TRACES.match(name) and not name.startswith(OTHER_WORK_TREES + b"/")
 
 
@@ -125,6 +119,11 @@ def state_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]
         return {}
     leaves = _leaves_of_state(store, top.digest.hash)
     return {path + b"/" + name: entry for name, entry in leaves.items() if is_state(name)}
+
+
+def is_object(path: bytes) -> bool:
+    """Whether a path in a repository is of its objects."""
+    return path.startswith(tuple(folder + b"/" for folder in OBJECT_FOLDERS))
 
 
 def is_state(path: bytes) -> bool:
@@ -228,14 +227,44 @@ def _shared(store: Store, repository: TreeHash, name: str) -> bytes:
     return _read(store, entry)
 
 
-def _held(store: Store, work_trees: Entry | None) -> frozenset[bytes]:
+def _held(store: Store, root: TreeHash, work_trees: Entry | None) -> frozenset[bytes]:
     if not isinstance(work_trees, Subdirectory):
         return frozenset()
     heads = set()
-    for path, entry in tree.walk(store, work_trees.digest.hash):
-        if path.endswith(b"/" + HEAD) and path.count(b"/") == 1 and isinstance(entry, File):
-            heads.add(_read(store, entry).strip().removeprefix(SYMBOLIC))
+    for folder in tree.load(store, work_trees.digest.hash).values():
+        entries = tree.load(store, folder.digest.hash) if isinstance(folder, Subdirectory) else {}
+        head = entries.get(HEAD)
+        if isinstance(head, File) and not _leads_into(store, root, folder.name, entries):
+            heads.add(_read(store, head).strip().removeprefix(SYMBOLIC))
     return frozenset(heads)
+
+
+def is_of_work_tree_elsewhere(store: Store, path: bytes, roots: Collection[TreeHash]) -> bool:
+    """Whether a git directory is of a linked work tree that none of these trees of one directory
+    has."""
+    is_linked = False
+    for root in roots:
+        top = tree.find(store, root, path)
+        entries = tree.load(store, top.digest.hash) if isinstance(top, Subdirectory) else {}
+        if COMMON in entries:
+            is_linked = True
+            if _leads_into(store, root, path.rpartition(b"/")[2], entries):
+                return False
+    return is_linked
+
+
+def _leads_into(store: Store, root: TreeHash, name: bytes, entries: Mapping[bytes, Entry]) -> bool:
+    """Whether the work tree whose git directory has these entries is in a tree."""
+    link = entries.get(WORK_TREE)
+    if not isinstance(link, File):
+        return False
+    parts = _read(store, link).strip().rpartition(b"../")[2].split(b"/")
+    # Where the tree was is not known: the end of the path leads to a `.git` that leads back.
+    for start in range(len(parts)):
+        back = tree.find(store, root, b"/".join(parts[start:]))
+        if isinstance(back, File):
+            return _read(store, back).strip().endswith(b"/" + OTHER_WORK_TREES + b"/" + name)
+    return False
 
 
 def _read(store: Store, file: File) -> bytes:
@@ -246,16 +275,21 @@ def _read(store: Store, file: File) -> bytes:
 def object_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]:
     """Returns the files with objects of the repository at a path of a tree, loose and packed, by
     path."""
-    below = tree.below(store, root, path + b"/" + OBJECTS)
-    return {name: entry for name, entry in below if _is_leaf(entry)}
+    return {
+        name: entry
+        for folder in OBJECT_FOLDERS
+        for name, entry in tree.below(store, root, path + b"/" + folder)
+        if _is_leaf(entry)
+    }
 
 
 def ids_in(store: Store, path: bytes, entry: Entry) -> set[bytes]:
     """Returns the objects of a loose object's file, or of the pack whose index it is, in
     hexadecimal digits; none of any other file."""
     *_, above, name = path.split(b"/")
-    if OBJECT_ID.match(above + name):
-        return {above + name}
+    for id in (above + name, name):  # a loose object, a large file
+        if OBJECT_ID.match(id):
+            return {id}
     if name.endswith(b".idx") and isinstance(entry, File):
         with suppress(CasfsError):
             return {id.hex().encode() for id in objects.ids_in_pack(_read(store, entry))}

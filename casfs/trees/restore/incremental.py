@@ -103,7 +103,7 @@ class IncrementalRestore:
         names = set(after).union(*before)
         # In a git repository what is named comes before what names it: killed in between, no ref
         # leads to an object that is not there.
-        is_named = b"objects" if path.endswith(b".git/") else b""
+        is_named = b"objects" if b"HEAD" in names else b""
         for name in sorted(names, key=lambda name: (name in after, name != is_named, name)):
             was = [entries.get(name) for entries in before]
             to = after.get(name)

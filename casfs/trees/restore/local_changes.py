@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from casfs.digest import TreeHash
-from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.trees import tree
-from casfs.trees.restore.write import file_mode
-
-COMPARED_BITS = 0o755  # of a mode: without the write bits of others, which a tree may not keep
 
 
 def local_changes(
@@ -29,7 +26,7 @@ def local_changes(
     trees = [tree.load(store, root) for root in roots if root is not None]
     for name, entry in tree.load(store, current).items():
         theirs = [entries.get(name) for entries in trees]
-        if not any(_is_same(store, entry, their_entry) for their_entry in theirs):
+        if not any(tree.is_same(store, entry, their_entry) for their_entry in theirs):
             yield above + name
         if isinstance(entry, Subdirectory):
             below = [tree.subtree(their_entry) for their_entry in theirs]
@@ -54,22 +51,3 @@ def replaced_directories(
             yield from replaced_directories(store, *below, above + name + b"/")
         else:
             yield above + name, entry.digest.hash
-
-
-def _is_same(store: Store, entry: Entry, other: Entry | None) -> bool:
-    """Compares kind, content and mode, but neither times nor the content of directories."""
-    if isinstance(entry, File) and isinstance(other, File):
-        same: bool = entry.digest.hash == other.digest.hash
-        return (
-            same
-            and (file_mode(entry, set_id=False) ^ file_mode(other, set_id=False)) & COMPARED_BITS
-            == 0
-        )
-    if isinstance(entry, Symlink) and isinstance(other, Symlink):
-        return entry.target == other.target
-    if isinstance(entry, Subdirectory) and isinstance(other, Subdirectory):
-        modes = [
-            tree.directory_mode(store, subdirectory.digest.hash) for subdirectory in (entry, other)
-        ]
-        return (modes[0] ^ modes[1]) & COMPARED_BITS == 0
-    return False

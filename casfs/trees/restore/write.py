@@ -234,9 +234,7 @@ def set_directory_attributes(fd: int, own: Properties | None, bits: int = 0o7777
 
 
 def file_mode(entry: File, set_id: bool) -> int:
-    if entry.properties is not None and entry.properties.unix_mode is not None:
-        return stat.S_IMODE(entry.properties.unix_mode) & (0o7777 if set_id else ~SET_ID)
-    return 0o755 if entry.executable else 0o644
+    return stat.S_IMODE(tree.file_mode(entry)) & (0o7777 if set_id else ~SET_ID)
 
 
 def utime_ns(mtime: tuple[int, int]) -> tuple[int, int]:

@@ -20,12 +20,12 @@ from casfs.system.paths import FILE_FLAGS, open_directory, printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.git import repository_state
-from casfs.trees.git.repository_state import repository_of
+from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked
 
-TOP = b"."  # the path of the directory itself in a difference
 Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
+Modes = dict[bytes, int]  # of directories, by path
 
 
 def put(
@@ -49,13 +49,20 @@ def put(
             return _dated(scratch, batch, trees, (current, goal))
     before: Leaves = {}
     after: Leaves = {}
+    modes: tuple[Modes, Modes] = {}, {}  # of directories on both sides, where they differ
     for change in tree.changes(scratch, current and current.tree, goal.tree):
+        if isinstance(change.old, Subdirectory) and isinstance(change.new, Subdirectory):
+            for side_modes, directory_entry in zip(modes, (change.old, change.new), strict=True):
+                mode = tree.directory_mode(scratch, directory_entry.digest.hash)
+                side_modes[change.path] = mode
+            continue
         for side, entry in ((before, change.old), (after, change.new)):
-            if entry is not None and change.path != TOP and _is_leaf(scratch, entry):
+            if entry is not None and tree.is_leaf(scratch, entry):
                 side[change.path] = entry
-    if not before and not after:
+    if not before and not after and modes[0] == modes[1]:
         return None
-    repositories = {repository_of(path) for path in before.keys() | after.keys()}
+    git = RepositoryPaths(scratch, [side.tree for side in (current, goal) if side is not None])
+    repositories = {git.of(path) for path in before.keys() | after.keys()}
     # So that what becomes of one is understood as git does, whatever git has packed by then.
     for top in repositories:
         if top is not None and current is not None:
@@ -73,11 +80,14 @@ def put(
         before |= edit.emptied(scratch, current.tree, after)
     after |= edit.emptied(scratch, goal.tree, before)
     _put_contents(scratch, batch, opened.fd, before)
-    trees = [
-        _put_tree(scratch, batch, leaves, like=source and source.tree)
-        for leaves, source in ((before, current), (after, goal))
-    ]
-    batch.commit()  # so that the trees can be read
+    trees = []
+    for leaves, side_modes, source in ((before, modes[0], current), (after, modes[1], goal)):
+        root = _put_tree(scratch, batch, leaves, like=source and source.tree)
+        batch.commit()  # so that the tree can be read
+        if side_modes:
+            root = edit.with_directory_modes(scratch, batch, root, side_modes).hash
+            batch.commit()
+        trees.append(root)
     return _dated(scratch, batch, trees, (current, goal))
 
 
@@ -116,10 +126,6 @@ def _state_files(scratch: ScratchStore, opened: OpenedAt, top: bytes) -> Leaves:
         root = edit.of_names(scratch, batch, names).hash
     seen = tracked.snapshot_tracked(scratch, opened.path, [root]).tree
     return repository_state.state_files(scratch, seen, top)
-
-
-def _is_leaf(scratch: ScratchStore, entry: Entry) -> bool:
-    return not isinstance(entry, Subdirectory) or not tree.load(scratch, entry.digest.hash)
 
 
 def _put_tree(

@@ -9,7 +9,7 @@ import pytest
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import merge
-from tests.support.helpers import Link, Program, put_tree
+from tests.support.helpers import Link, Private, Program, put_tree
 
 TEXT = b"1\n2\n3\n4\n5\n"
 
@@ -50,6 +50,10 @@ KEPT = {"keep": b"k"}
         ({"x": b"1"}, {"x": b"1", "z": b""}, None, {b"z": b""}, "D f/x"),
         (None, None, {}, {}, "A f"),
         (None, {}, {"x": {"y": b"1"}}, {b"x": {b"y": b"1"}}, "A f/x/y"),
+        (b"a", Private(b"a"), b"b", Private(b"b"), "M f"),
+        (b"a", b"b", Private(b"a"), Private(b"b"), "T f"),
+        (BINARY, Private(BINARY), b"\0b", Private(b"\0b"), "M f"),
+        (Private(b"a"), Private(b"a"), b"a", b"a", "T f"),
     ],
 )
 def test_without_conflict(
@@ -71,6 +75,7 @@ def test_without_conflict(
         (Link(b"a"), Link(b"b"), Link(b"c"), Link(b"b"), "not as text"),
         (b"a", b"b", Link(b"c"), b"b", "not as text"),
         (None, b"a", Program(b"a"), b"a", "executable on one side only"),
+        (Program(b"a"), Private(b"a"), b"a", Private(b"a"), "its mode was changed on both sides"),
         (None, {"x": b"1"}, b"a", {b"x": b"1"}, "a directory here, a file in theirs"),
         (None, b"a", {"x": b"1"}, b"a", "a file here, a directory there"),
     ],

@@ -1,0 +1,70 @@
+"""Which git directory holds a path: `.git`, that of a submodule or of a linked work tree, or a bare
+one, which has any name. So it is asked of trees, not of the name alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from casfs.digest import TreeHash
+from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.store import Store
+from casfs.trees import tree
+from casfs.trees.git.repository_state import (
+    COMMON,
+    GIT,
+    HEAD,
+    MODULES,
+    OBJECTS,
+    OTHER_WORK_TREES,
+    PACKED_REFS,
+    REFS,
+)
+
+# What stands beside HEAD in a git directory: a partial tree has not all of it.
+FOLDERS = OBJECTS, REFS
+FILES = PACKED_REFS, COMMON
+NESTED = MODULES, OTHER_WORK_TREES  # where a git directory has others; elsewhere it has refs
+
+
+class RepositoryPaths:
+    def __init__(self, store: Store, roots: Sequence[TreeHash]) -> None:
+        """`roots`: trees of one directory, at different times."""
+        self._store = store
+        self._roots = list(dict.fromkeys(roots))
+        self._known: dict[bytes, bool] = {}
+
+    def of(self, path: bytes) -> bytes | None:
+        """Returns the innermost git directory that holds a path, or a path named `.git` itself.
+        Raises NotFound, Corrupt."""
+        top = None
+        end = path.find(b"/")
+        while end >= 0:
+            above = path[:end]
+            if top is not None and above[len(top) + 1 :].partition(b"/")[0] not in NESTED:
+                return top
+            if self._is_repository(above):
+                top = above
+            end = path.find(b"/", end + 1)
+        is_named = path == GIT or path.endswith(b"/" + GIT)
+        return path if top is None and is_named else top
+
+    def is_inside(self, path: bytes) -> bool:
+        """Whether a path is in a git directory: a `.git` file is not, which is a line of text."""
+        return self.of(path) not in (None, path)
+
+    def _is_repository(self, path: bytes) -> bool:
+        if path not in self._known:
+            is_named = path == GIT or path.endswith(b"/" + GIT)
+            self._known[path] = is_named or any(self._has(root, path) for root in self._roots)
+        return self._known[path]
+
+    def _has(self, root: TreeHash, path: bytes) -> bool:
+        top = tree.find(self._store, root, path)
+        if not isinstance(top, Subdirectory):
+            return False
+        entries = tree.load(self._store, top.digest.hash)
+        return isinstance(entries.get(HEAD), File) and (
+            any(isinstance(entries.get(name), Subdirectory) for name in FOLDERS)
+            or any(isinstance(entries.get(name), File) for name in FILES)
+        )
