@@ -73,13 +73,13 @@ def undo(what: str | None, listing: bool, of_store: bool, dry_run: bool) -> int:
         actor = caller.actor(store, os.environ)
         path, log = _log(store, directory, actor)
         if what is not None and what.isdecimal():
-            operation = log.numbered(int(what))
+            operation, is_again = log.meant(int(what))
         else:
-            newest = log.to_undo(actor)
+            newest, is_again = log.to_undo(actor), False
             if newest is None:
                 raise _nothing(store, path, actor)
             operation = newest
-        return _reverse(store, path, operation, actor, is_again=False, dry_run=dry_run)
+        return _reverse(store, path, operation, actor, is_again=is_again, dry_run=dry_run)
 
 
 @click.command()
@@ -212,7 +212,7 @@ def _words(operation: Operation) -> str:
 
 def _state(operation: Operation) -> str:
     if operation.is_taken_back:
-        return "taken back"
+        return f"taken back but for {operation.stays}" if operation.stays else "taken back"
     return "" if operation.is_done else "interrupted"
 
 
@@ -233,6 +233,7 @@ def _value(operation: Operation) -> dict[str, Any]:
         "takenBack": operation.is_taken_back,
         "interrupted": not operation.is_done,
         "left": operation.left,
+        "stays": operation.stays,
     }
 
 

@@ -151,6 +151,11 @@ class Operation:
         return int(self._record.get("left", 0))
 
     @property
+    def stays(self) -> int:
+        """How many paths were changed since, so that they stay though it is taken back."""
+        return int(self._record.get("stays", 0))
+
+    @property
     def bases(self) -> Mapping[str, Any]:
         """What restores compared with `before` and `after` it, where it has changed that."""
         bases: Mapping[str, Any] = json.loads(self._record.get("bases", "{}"))
@@ -170,6 +175,16 @@ class Log:
             if operation.number == number:
                 return operation
         raise NotFound(f"no operation {number} here; see `casfs undo --list`")
+
+    def meant(self, number: int) -> tuple[Operation, bool]:
+        """Returns the operation that is to be taken back where one with this number shall be, and
+        whether it is to be done once more instead: that takes an undo back. Raises NotFound."""
+        operation = self.numbered(number)
+        is_again = False
+        while operation.verb in REVERSALS and operation.target is not None:
+            is_again ^= operation.verb is Verb.UNDO
+            operation = self.numbered(operation.target)
+        return operation, is_again
 
     def to_undo(self, actor: str) -> Operation | None:
         """Returns the newest operation of an actor that is not taken back."""
@@ -271,9 +286,10 @@ def conclude(store: Store, operation: Operation, *, left: int = 0) -> Operation:
     return Operation(operation.name, done)
 
 
-def mark(store: Store, operation: Operation, *, is_taken_back: bool) -> None:
-    """Notes whether an operation is taken back. Raises Conflict where it was changed meanwhile."""
-    marked = {**operation.head.record, "takenBack": is_taken_back}
+def mark(store: Store, operation: Operation, *, is_taken_back: bool, stays: int = 0) -> None:
+    """Notes whether an operation is taken back; `stays`: as of `Operation`. Raises Conflict where
+    it was changed meanwhile."""
+    marked = {**operation.head.record, "takenBack": is_taken_back, "stays": stays}
     with store.local_writes().batch() as batch:
         batch.swap(operation.name, operation.head, Head(operation.head.hash, marked))
 

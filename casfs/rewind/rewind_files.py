@@ -18,7 +18,16 @@ from casfs.directories.operations import PERSON, Intent, Verb
 from casfs.errors import CasfsError, NotFound
 from casfs.rewind import write_undone
 from casfs.rewind.repositories import UndoneRepository
-from casfs.rewind.undo_calls import ELSEWHERE, EVERYTHING, IGNORED, Undone, UndoOptions, undo_calls
+from casfs.rewind.undo_calls import (
+    ELSEWHERE,
+    EVERYTHING,
+    IGNORED,
+    PURGED,
+    Undone,
+    UndoOptions,
+    is_on_disk,
+    undo_calls,
+)
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import AMBIGUOUS, CallRecord, Point, StepRecord
 from casfs.store.store import Store
@@ -96,9 +105,9 @@ def plan(store: Store, directory: Path, steps: list[StepRecord], choice: Choice)
         choice = replace(choice, point=Point(calls[-1].step, calls[-1].number))
     if choice.is_exact:
         state = session_steps.state_at(steps, choice.point)
-        undone = _exact(scratch, current, state, choice.options)
+        undone = _exact(scratch, current, state, choice.options, directory)
     else:
-        undone = undo_calls(scratch, current.full, calls, choice.options)
+        undone = undo_calls(scratch, current.full, calls, choice.options, directory=directory)
     return _plan(scratch, choice, current, undone, calls)
 
 
@@ -113,7 +122,7 @@ def plan_last(
     kept: dict[bytes, str] = {}  # of the calls after it
     ambiguous = ""
     for number, call in enumerate(calls, 1):
-        undone = undo_calls(scratch, current.full, [call], options)
+        undone = undo_calls(scratch, current.full, [call], options, directory=directory)
         if undone.changed or undone.conflicts:
             undone.kept = kept | undone.kept
             choice = Choice(Point(call.step, min(call.numbers)), options=options)
@@ -202,7 +211,11 @@ def _look(store: Store, directory: Path, base: RecordedState | None) -> Recorded
 
 
 def _exact(
-    store: Store, current: RecordedState, state: RecordedState, options: UndoOptions
+    store: Store,
+    current: RecordedState,
+    state: RecordedState,
+    options: UndoOptions,
+    directory: Path,
 ) -> Undone:
     """Returns how a directory that holds `current` comes to hold `state`, but for what one of both
     looks has left out."""
@@ -215,8 +228,11 @@ def _exact(
         top = git.of(change.path)
         if not options.includes(change.path if top is None else top):
             continue
-        if change.path in ignored:
-            undone.kept[change.path] = IGNORED
+        ignored_top = ignored.top_of(change.path)
+        if ignored_top is not None and is_on_disk(directory, change.path):
+            undone.kept[ignored_top] = IGNORED
+        elif tree.is_purged(store, state.full, change.path):
+            undone.conflicts[change.path] = PURGED
         elif top is None or top == change.path:
             undone.changed.append(change)
         elif repository_state.is_of_work_tree_elsewhere(store, top, roots):

@@ -55,7 +55,11 @@ def do(store: Store, planned: Reversal, actor: str) -> RestoreResult | None:
         done = write_undone.write(store, planned.store, planned.directory, planned.undone, options)
     elif planned.undone.conflicts:
         return None  # it can be taken back once these files are out of the way
-    operations.mark(store, operation, is_taken_back=not planned.is_again)
+    if done is not None and done.failed:
+        return done  # the next undo, or redo, does the rest
+    is_taken_back = not planned.is_again
+    stays = len(planned.undone.conflicts) if is_taken_back else 0
+    operations.mark(store, operation, is_taken_back=is_taken_back, stays=stays)
     target = Target(store, planned.directory)
     if operation.bases:
         target.reset_base(operation.bases["after" if planned.is_again else "before"])
@@ -90,7 +94,7 @@ def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool)
         before=before,
         after=after,
     )
-    undone = undo_calls(scratch, seen.tree, [overwriting], looks=False)
+    undone = undo_calls(scratch, seen.tree, [overwriting])
     return Reversal(scratch, directory, operation, is_again, undone)
 
 

@@ -10,8 +10,10 @@ A git repository is undone as a whole or not at all, as git sees it (`casfs.rewi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.rewind.repositories import UndoneRepository
@@ -31,8 +33,10 @@ SAME_LINES = "changed since, in the same lines"
 UNRESOLVED = "it has conflict markers; resolve them first"
 MARKED = "both are in it, between conflict markers"
 NOT_TEXT = "changed since, and it is not a text"
+LARGE = "changed since, and it is too large to merge"
 GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
+PURGED = "what it was is purged"
 ELSEWHERE = "its work tree is elsewhere"
 MOVED = "it holds what was elsewhere, and cannot come back there"
 IGNORED = ".casfsignore leaves it out"
@@ -87,18 +91,19 @@ def undo_calls(
     calls: Iterable[CallRecord],
     options: UndoOptions = EVERYTHING,
     *,
-    looks: bool = True,
+    directory: Path | None = None,
 ) -> Undone:
     """Returns what is to change in a directory that holds `current` so that it is without the
-    changes of these calls, given newest first. `looks`: their trees are of looks at the directory,
-    and say nothing of what its `.casfsignore` left out then. Raises NotFound, Corrupt."""
+    changes of these calls, given newest first. `directory`: which the trees are looks at, that say
+    nothing of what `.casfsignore` left out then; None where they have all that was written. Raises
+    NotFound, Corrupt."""
     known = [
         (call, list(tree.changes(store, call.before.full, call.after.full)))
         for call in calls
         if call.before is not None and call.after is not None
     ]
     git = RepositoryPaths(store, [current, *_ends([call for call, _ in known])])
-    undoing = _Undoing(store, current, options, git, looks=looks)
+    undoing = _Undoing(store, current, options, git, directory)
     for _, changes in known:
         undoing.first |= {change.path: change.old for change in changes}
     for call, changes in known:
@@ -126,14 +131,13 @@ class _Undoing:
         current: TreeHash,
         options: UndoOptions,
         git: RepositoryPaths,
-        *,
-        looks: bool,
+        directory: Path | None,
     ) -> None:
         self._store = store
         self._git = git
         self._current = current
         self._options = options
-        self._looks = looks
+        self._directory = directory
         self._entries: dict[bytes, Entry | None] = {}  # as undone so far, of the paths looked at
         self._directories: dict[bytes, Subdirectory] = {}  # the same; their modes alone count
         self.conflicts: dict[bytes, str] = {}
@@ -153,18 +157,24 @@ class _Undoing:
         # all what was moved away: where it cannot come back, the file that it went to stays.
         changes.sort(key=lambda change: change.path, reverse=True)
         changes.sort(key=lambda change: not _is_elsewhere(change.path, moved.get(change.path)))
-        roots = (self._current, call.before.full, call.after.full) if self._looks else ()
-        ignored = IgnoredPaths(self._store, roots)
+        roots = (self._current, call.before.full, call.after.full)
+        ignored = IgnoredPaths(self._store, () if self._directory is None else roots)
         for change in changes:
             if not self._options.includes(change.path) or self._is_back(change.path):
                 continue
-            if change.path in ignored:  # whoever wrote the rule, it is not known what was there
-                self.kept.setdefault(change.path, IGNORED)
-            else:
+            ignored_top = ignored.top_of(change.path)
+            is_unknown = ignored_top is not None and self._is_on_disk(change.path)
+            if not is_unknown:
                 self._undo_change(call, change)
-            if change.path in moved and self._stays_as_it_is(change.path):
+            elif not self._is_same(self._present(change.path), change.old):
+                # Whoever wrote the rule, it is not known what was there.
+                self.kept.setdefault(ignored_top or change.path, IGNORED)
+            if change.path in moved and (is_unknown or self._stays_as_it_is(change.path)):
                 for path in moved[change.path]:
                     self.conflicts.setdefault(path, MOVED)
+
+    def _is_on_disk(self, path: bytes) -> bool:
+        return self._directory is not None and is_on_disk(self._directory, path)
 
     def _is_back(self, path: bytes) -> bool:
         """Whether a path already has the content from before the first of the calls."""
@@ -211,7 +221,7 @@ class _Undoing:
             self.kept.setdefault(top, reason)
             return
         repository.undo(call)
-        if repository.has_gone_on and not self._looks:
+        if repository.has_gone_on and self._directory is None:
             repository.undo_interrupted(call)
         if repository.has_gone_on:
             self.conflicts[top] = REPOSITORY
@@ -238,6 +248,8 @@ class _Undoing:
     def _undo_change(self, call: CallRecord, change: tree.Change) -> None:
         if (reason := self._foreign_reason(call, change.path)) is not None:
             self.kept.setdefault(change.path, reason)
+        elif any(tree.is_purged(self._store, root, change.path) for root in _ends([call])):
+            self.conflicts.setdefault(change.path, PURGED)
         # What has markers has all that was changed in it; an older change is not looked for there.
         elif change.path not in self.conflicts and change.path not in self.marked:
             if isinstance(change.old, Subdirectory) and isinstance(change.new, Subdirectory):
@@ -316,7 +328,7 @@ class _Undoing:
             return
         texts = [unified_diff.text_lines(self._store, file) for file in (after, current, before)]
         if any(isinstance(text, str) for text in texts):
-            self.conflicts[path] = NOT_TEXT
+            self.conflicts[path] = LARGE if unified_diff.TOO_LARGE in texts else NOT_TEXT
             return
         base, ours, theirs = (b"".join(text) for text in texts)  # type: ignore[arg-type]
         if merge.has_markers(ours) and not merge.has_markers(base):
@@ -353,6 +365,10 @@ class _Undoing:
     def _is_same(self, entry: Entry | None, other: Entry | None) -> bool:
         return tree.is_same(self._store, entry, other)
 
+    def _present(self, path: bytes) -> Entry | None:
+        """Returns an entry as undone so far."""
+        return self._entries[path] if path in self._entries else self._there(path)
+
     def _there(self, path: bytes) -> Entry | None:
         if path == TOP:
             return tree.top(self._current)
@@ -380,6 +396,10 @@ class _Undoing:
                         if self._leaf(below) is not None
                     }
         return leaves
+
+
+def is_on_disk(directory: Path, path: bytes) -> bool:
+    return os.path.lexists(os.path.join(os.fsencode(directory), path))
 
 
 def _is_elsewhere(path: bytes, moved: list[bytes] | None) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from casfs.directories.identity import Identity
 from casfs.errors import Conflict, NotFound
 from casfs.store.store import Store
+from casfs.system.paths import real_path
 from casfs.threads import lookup, sessions
 from casfs.threads.threads import Thread
 
@@ -58,7 +59,7 @@ def directory_of(store: Store, thread: Thread, working: Path) -> Path:
         return recorded
     with suppress(OSError):
         if Identity.at(recorded).is_same(identity):
-            return recorded
+            return real_path(recorded)  # a link may lead to where it was moved
     candidates = Identity.above(working)
     return next((path for path, other in candidates if other.is_same(identity)), recorded)
 

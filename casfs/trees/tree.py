@@ -125,6 +125,17 @@ def below(store: Store, root: TreeHash, path: bytes) -> Iterator[PathEntry]:
         yield from walk(store, entry.digest.hash, path + b"/")
 
 
+def is_purged(store: Store, root: TreeHash, path: bytes) -> bool:
+    """Whether a tree had a file at a path whose content was purged without a substitute."""
+    if not store.purged.replaced():
+        return False
+    above, _, name = path.rpartition(b"/")
+    parent = find(store, root, above) if above else top(root)
+    return isinstance(parent, Subdirectory) and any(
+        file.name == name for file in loaded(store, parent.digest.hash).purged
+    )
+
+
 def missing(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[bytes, Tombstone]]:
     """Yields the path and the tombstone of each file whose content was purged, also of those that
     have a substitute; cheap where the store has no tombstones."""

@@ -40,7 +40,7 @@ from casfs.threads import threads
 from casfs.threads.threads import Thread
 from casfs.trees import tree
 from casfs.trees.snapshot import stat_cache
-from casfs.trees.snapshot.ignore import IGNORE_FILE, MAX_IGNORE_BYTES
+from casfs.trees.snapshot.ignore import IGNORE_NAME, MAX_IGNORE_BYTES
 
 FIELD = "ignored"  # of a thread's record
 FOLDER = "ignored"  # of the store
@@ -196,7 +196,7 @@ def of_thread(store: Store, thread: Thread) -> IgnoredFiles:
     root = threads.start(store, thread).payload["workspace"]
     if copy is not NOTHING_IGNORED or root is None:
         return copy
-    entry = tree.find(store, root, IGNORE_FILE.encode())
+    entry = tree.find(store, root, IGNORE_NAME)
     if not isinstance(entry, File) or entry.digest.size_bytes > MAX_IGNORE_BYTES:
         return copy
     return IgnoredFiles(patterns=store.get(entry.digest.hash))

@@ -39,7 +39,7 @@ from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.file_reader import hits_at, staged_stream
-from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules, check_size
+from casfs.trees.snapshot.ignore import IGNORE_FILE, IGNORE_NAME, IgnoreRules, check_size
 from casfs.trees.snapshot.listing import BY_NAME, keeps
 from casfs.trees.snapshot.properties import preserved_names, properties
 from casfs.trees.snapshot.report import ReadContent, SnapshotReport
@@ -48,7 +48,6 @@ from casfs.trees.tree import Entries
 from casfs.workspaces import overlay_markers
 from casfs.workspaces.overlay_markers import WHITEOUT_PREFIX, MarkerFormat
 
-IGNORE_NAME = IGNORE_FILE.encode()
 OBJECT_PATH = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 
 

@@ -233,3 +233,15 @@ def test_a_repository_elsewhere_is_named(cli: Cli, project: Path, agent: Attache
     (project / ".git").unlink()
     git(project, "init", "-q")
     assert cli("rewind", "--last", "--dry-run").err == ""
+
+
+def test_a_link_where_the_project_was(
+    cli: Cli, project: Path, agent: AttachedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.prompt()
+    agent.run("echo x > new")
+    there = project.rename(project.with_name("there"))
+    project.symlink_to(there)
+    monkeypatch.chdir(project)
+    assert cli("rewind", "--last").text.startswith(f"{there}, back to before 1.1")
+    assert not (there / "new").exists()

@@ -326,3 +326,24 @@ def test_an_empty_path_is_not_everything(cli: Cli, project: Path) -> None:
         said = cli("checkpoint", "restore", "work", project, "--force", "--", path, code=2).err
         assert "an empty path" in said
     assert (project / "a.txt").read_text() == "mine\n"
+
+
+def test_the_number_of_an_undo(cli: Cli, project: Path) -> None:
+    cli("checkpoint", "create", "work", ".")
+    (project / "a.txt").write_text("changed\n")
+    cli("checkpoint", "restore", "work", ".", "--force")
+    cli("undo")
+    assert cli("undo", "2").text.startswith(f"{project}: done once more: 1, restore work")
+    assert (project / "a.txt").read_text() == "one\ntwo\nthree\n"
+    states = {row["operation"]: row["takenBack"] for row in cli("undo", "--list", "--json").json}
+    assert states[1] is False
+
+
+def test_what_stays_is_listed(cli: Cli, project: Path) -> None:
+    cli("checkpoint", "create", "work", ".")
+    (project / "a.txt").write_text("changed\n")
+    cli("checkpoint", "restore", "work", ".", "--force")
+    (project / "a.txt").write_text("1\n")
+    (project / "package.json").write_text("{ }")
+    cli("undo", code=1)
+    assert "taken back" not in cli("undo", "--list").text, "nothing of it was"

@@ -11,7 +11,9 @@ import pytest
 from casfs.errors import CasfsError, Conflict, NotFound
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import Choice, FilePlan
+from casfs.rewind.undo_calls import LARGE
 from casfs.sessions.session_steps import Point
+from casfs.trees.snapshot.walker import MAX_DEPTH
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.restores import take_back_last
 
@@ -266,7 +268,7 @@ def test_what_is_no_longer_left_out_is_not_what_a_call_has_made(
     agent.prompt()
     agent.run("rm .casfsignore; echo x >> a")
     plan = rewind(agent, "1")
-    assert plan.undone.kept == {b"data/mine": ".casfsignore leaves it out"}
+    assert plan.undone.kept == {b"data": ".casfsignore leaves it out"}
     assert contents(project) == contents(agent.copy_of("1"))
 
 
@@ -440,3 +442,20 @@ def test_what_no_tool_builds_keeps_its_date(agent: AttachedAgent, project: Path)
     changed_dates = {path for path in before if path.stat().st_mtime_ns != before[path]}
     assert changed_dates == {project / "a", project / "x.o"}
     assert (project / "x.o").stat().st_mtime_ns > (project / "a").stat().st_mtime_ns
+
+
+def test_what_is_too_large_to_merge_is_called_so(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("truncate -s 101M a")
+    os.truncate(project / "a", 102 << 20)
+    assert rewind(agent, "1").undone.conflicts == {b"a": LARGE}
+
+
+def test_directories_that_are_too_deep_are_left_out(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    deep = f"i=0; while [ $i -lt {MAX_DEPTH + 9} ]; do mkdir d; cd d; i=$((i+1)); done; echo x > f"
+    agent.run(deep)
+    point = agent.run("echo y >> a")
+    rewind(agent, point)
+    assert (project / "a").read_text() == "1\n2\n3\n4\n5\n6\n7\n8\n"
+    assert (project / "d").exists()

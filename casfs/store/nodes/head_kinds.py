@@ -266,6 +266,7 @@ KINDS = (
             done=FLAG,
             takenBack=FLAG,
             left=_count(),
+            stays=_count(),
             bases=_text(),
         ),
     ),

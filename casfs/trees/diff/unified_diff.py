@@ -22,6 +22,7 @@ from casfs.trees.diff import lines, renames
 from casfs.trees.diff.matching import Lines
 from casfs.trees.tree import Change
 
+TOO_LARGE = "too large to show"
 MAX_FILE_BYTES = 1 << 18
 MAX_PATCH_BYTES = 1 << 20
 TRAILER_BYTES = 200  # reserved for the counts at the end
@@ -82,7 +83,7 @@ def text_lines(store: Store, entry: Entry | None, limit: int = MAX_FILE_BYTES) -
     if isinstance(entry, Subdirectory):
         return "directory"
     if entry.digest.size_bytes > limit:
-        return "too large to show"
+        return TOO_LARGE
     data = store.get(entry.digest.hash)
     return "binary" if b"\0" in data else lines.split(data)
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,12 @@ from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.files import closing_fd
-from casfs.system.paths import DIR_FLAGS, open_directory, printable
+from casfs.system.paths import DIR_FLAGS, open_directory
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import host_entries, modification_order, unseen, written_paths
+from casfs.trees.restore.broken_off import errors_named
 from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes, replaced_directories
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
@@ -74,7 +75,7 @@ def restore(
     restore_target = Target(store, target, options.opened)
     task = _Restore(store, state, restore_target, options)
     lock = locks.held(store.root, restore_target.lock, restore_target.refuse_to_wait)
-    with lock, task.errors_named():
+    with lock, errors_named(restore_target, task.progress, task.result):
         restore_target.check(state.full, options.delete_untracked, options.parents)
         # Of a restore that was killed: under the lock nobody else is filling it.
         restore_target.delete_staging()
@@ -120,7 +121,7 @@ class _Restore:
         self._unseen: Unseen | None = None
         if options.is_of_checkpoint:
             self._unseen = unseen.of_restore(store, self._root, target.here)
-        self._progress = WriteProgress(
+        self.progress = WriteProgress(
             progress=options.progress, set_id=options.set_id, failed=failed
         )
 
@@ -144,21 +145,8 @@ class _Restore:
             self._restore_fully()
         else:
             self._restore_incrementally()
-        self.result.files = self._progress.files
-        self.result.bytes = self._progress.bytes
-
-    @contextmanager
-    def errors_named(self) -> Iterator[None]:
-        """Turns an OSError into Failed with one line that names the path."""
-        try:
-            yield
-        except OSError as error:
-            where = printable(b"/".join(self._progress.path))
-            location = f" at {where}" if where else ""
-            raise Failed(f"cannot restore to {self._target}{location}: {error.strerror}") from error
-        # The depth of a snapshot is bounded, that of a tree from elsewhere is not.
-        except RecursionError:
-            raise Failed(f"cannot restore to {self._target}: directories too deep") from None
+        self.result.files = self.progress.files
+        self.result.bytes = self.progress.bytes
 
     def _look(self) -> None:
         """Finds out what the directory may hold, and what it does hold of that."""
@@ -369,7 +357,7 @@ class _Restore:
     def _conclude_operation(self) -> None:
         if self.result.operation is not None:
             self.result.operation = operations.conclude(
-                self._real_store, self.result.operation, left=len(self._progress.failed or ())
+                self._real_store, self.result.operation, left=len(self.progress.failed or ())
             )
 
     def _restore_fully(self) -> None:
@@ -384,7 +372,7 @@ class _Restore:
                 self._begin_operation(fd)
                 # Before the rename: killed right after it, the directory is known all the same.
                 self._save_state(fd)
-                write_tree(self._store, self._dated_goal(), fd=fd, progress=self._progress)
+                write_tree(self._store, self._dated_goal(), fd=fd, progress=self.progress)
                 self._keep_private(fd)
                 self._fill_stat_cache(fd)
                 staging.rename(path)  # takes the place of an empty directory
@@ -410,11 +398,12 @@ class _Restore:
             task = IncrementalRestore(
                 self._store,
                 temp,
-                self._progress,
+                self.progress,
                 top_mode=mode,
                 newest=contents.newest,
                 mount_points=self._target.mount_points(),
             )
+            self.result.outcome = task.outcome
             task.directory(fd, b"", [contents.current, *self._unfinished()], self._goal)
             if contents.current is None:
                 task.date_as_recorded(fd, self._dated_goal())
@@ -430,7 +419,6 @@ class _Restore:
                 self._save_state(fd)
             self._conclude_operation()
         self.result.old = contents.olds[0] if contents.olds else None
-        self.result.outcome = task.outcome
 
     def _mark_under_way(self, fd: int) -> None:
         """Notes all trees that the directory may hold from now on, before the first change."""
@@ -475,7 +463,7 @@ class _Restore:
         """Notes that the files are as in the tree, before another process knows them."""
         kept = preserved_names(self._store, self._goal)
         # The cache is told of the whole state, so all of it must have been written.
-        if self._goal == self._root and not self._progress.failed:
+        if self._goal == self._root and not self.progress.failed:
             tracked.remember(
                 self._real_store, fd, directory=self._target.path, state=self._state, preserve=kept
             )

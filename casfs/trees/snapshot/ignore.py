@@ -28,6 +28,7 @@ from casfs.trees.snapshot.gitignore import Patterns
 from casfs.trees.snapshot.report import BY_PATTERN
 
 IGNORE_FILE = ".casfsignore"
+IGNORE_NAME = IGNORE_FILE.encode()
 MAX_IGNORE_BYTES = 1 << 20
 BY_SETTING = "the setting snapshot.private"
 
@@ -118,6 +119,8 @@ class IgnoreRules:
         relative to the workspace, `name` its last component."""
         if path in self.excluded:
             return Verdict(self.excluded[path])
+        if path == IGNORE_NAME:  # so that a recorded state always says what it left out
+            return None
         if self._patterns is not None:
             decision = self._patterns.decision(path, name, directory=directory)
             if decision is not None:
@@ -171,7 +174,7 @@ def read_patterns(root: Path) -> bytes:
 def patterns_of(store: Store, root: TreeHash) -> bytes:
     """Returns the `.casfsignore` of a tree; empty where it has none that can be read. Raises
     Corrupt."""
-    entry = tree.find(store, root, IGNORE_FILE.encode())
+    entry = tree.find(store, root, IGNORE_NAME)
     if not isinstance(entry, File) or entry.digest.size_bytes > MAX_IGNORE_BYTES:
         return b""
     with suppress(NotFound, ValueError):  # purged, or it was never valid
@@ -189,17 +192,16 @@ class IgnoredPaths:
         texts = {patterns_of(store, root) for root in roots} - {b""}
         self._rules = [IgnoreRules(text) for text in texts]
 
-    def __contains__(self, path: bytes) -> bool:
-        return any(self._is_left_out(rules, path) for rules in self._rules)
-
-    def _is_left_out(self, rules: IgnoreRules, path: bytes) -> bool:
+    def top_of(self, path: bytes) -> bytes | None:
+        """Returns the topmost directory above a path that is left out, or the path itself."""
         parts = path.split(b"/")
-        for count in range(1, len(parts) + 1):
+        for count in range(1, len(parts) + 1) if self._rules else ():
             above = b"/".join(parts[:count])
-            # What is below a directory that is left out is not asked about.
-            if rules.verdict(above, parts[count - 1], directory=count < len(parts)) is not None:
-                return True
-        return False
+            for rules in self._rules:
+                # What is below a directory that is left out is not asked about.
+                if rules.verdict(above, parts[count - 1], directory=count < len(parts)):
+                    return above
+        return None
 
 
 def _open(root: Path) -> int:

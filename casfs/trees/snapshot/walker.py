@@ -18,6 +18,7 @@ read and encoded.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -55,7 +56,7 @@ GIT_NAME = b".git"
 # In which git keeps objects, and copies of files. By their names alone, in a bare repository, too.
 # Where another directory has such a name, its files are work only after `Batch.settle`: no harm.
 GIT_DIRECTORIES = re.compile(rb"/(?:objects|rr-cache|lfs|rebase-[^/]*)\Z")
-MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
+MAX_DEPTH = 200  # directories; each level holds a descriptor and four frames of Python's 1,000
 
 
 def snapshot(
@@ -370,7 +371,9 @@ class Snapshot:
     ) -> ScannedEntry | None:
         """Returns None for one that has vanished, or is left out."""
         if path.count(b"/") > MAX_DEPTH:
-            raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
+            too_deep = OSError(errno.ENAMETOOLONG, f"more than {MAX_DEPTH} directories deep")
+            self._leave_out_unreadable(path, too_deep)
+            return None
         try:
             inner = os.open(name, DIR_FLAGS, dir_fd=fd)
         except FileNotFoundError:
