@@ -86,7 +86,7 @@ class Daemon:
         self._supervisor = Supervisor(services, settings.env, settings.limit)
         self._watches = Watches(store, settings.log)
         self._sessions = SessionService(store, settings.env, settings.log)
-        self._projects = ProjectStates(store, settings.log)
+        self._projects = ProjectStates(store, settings.log, self._sessions.followed)
         self._operations = {
             **self._watches.operations,
             **self._sessions.operations,

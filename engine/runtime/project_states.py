@@ -1,5 +1,5 @@
 """The projects of worktrees, followed from their first worktree on, so that a further one begins
-without a look at every file.
+without a look at every file. Where an agent's session follows it, that is asked.
 
 What blocks, looks and reading events, runs in worker threads.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,12 +17,13 @@ from typing import Any
 import trio
 
 from casfs.checkpoints.followed_directory import Extent, FollowedDirectory
-from casfs.errors import CasfsError
+from casfs.errors import CasfsError, NotFound
 from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.trees.recorded_state import RecordedState
 from casfs.worktrees.project_files import WITHOUT_REPOSITORY, ProjectLook
 from engine.blocking import blocking
+from engine.sessions.session_directory import SessionDirectory
 
 Answer = dict[str, Any]
 MAX_FOLLOWED = 4  # projects; the one that was used first is let go
@@ -30,9 +33,12 @@ FOLLOWED_S = 1800.0  # after the last worktree
 
 
 class ProjectStates:
-    def __init__(self, store: Store, log: Log) -> None:
+    def __init__(
+        self, store: Store, log: Log, of_session: Callable[[Path], SessionDirectory | None]
+    ) -> None:
         self._store = store
         self._log = log
+        self._of_session = of_session
         self._followed: dict[Path, tuple[_Project, trio.CancelScope]] = {}
         self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "project_state": self._project_state
@@ -44,13 +50,7 @@ class ProjectStates:
     async def _project_state(self, directory: str) -> Answer:
         """Returns a project as it is now; `casfs.cli.worktree.creating` reads it. Raises
         CasfsError."""
-        path = Path(directory)
-        project = self._project(path)
-        try:
-            seen = await blocking(project.look)
-        except (CasfsError, OSError):
-            self._let_go(path, project)
-            raise
+        seen = await blocking(partial(self.look, Path(directory)))
         return {
             "tree": seen.state.tree,
             "fields": seen.state.fields,
@@ -61,6 +61,10 @@ class ProjectStates:
 
     def look(self, directory: Path) -> ProjectLook:
         """Returns a project as it is now. Called in a worker thread. Raises CasfsError, OSError."""
+        session = trio.from_thread.run_sync(self._of_session, directory)
+        if session is not None:
+            with suppress(NotFound):  # it was let go meanwhile
+                return session.project()
         project = trio.from_thread.run_sync(self._project, directory)
         try:
             return project.look()

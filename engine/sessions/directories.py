@@ -58,12 +58,15 @@ class Directories:
             self._let_go(path)
             return Boundary(fault=fault)
 
+    def followed(self, path: Path) -> SessionDirectory | None:
+        entry = self._followed.get(path)
+        return None if entry is None else entry[0]
+
     async def state(self, path: Path) -> RecordedState | None:
         """Returns a directory as it is now, None where it is not followed. Raises CasfsError,
         OSError."""
-        if path not in self._followed:
-            return None
-        return await blocking(self._followed[path][0].state)
+        directory = self.followed(path)
+        return None if directory is None else await blocking(directory.state)
 
     def _directory(self, path: Path) -> SessionDirectory:
         if path in self._followed:

@@ -32,6 +32,7 @@ from engine.sessions.directories import Directories
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.hook_events import READERS
 from engine.sessions.recorder import SessionRecorder
+from engine.sessions.session_directory import SessionDirectory
 from engine.sessions.session_thread import session_end
 
 Answer = dict[str, Any]
@@ -73,6 +74,10 @@ class SessionService:
                 await self._take_all()
                 with trio.move_on_after(RETRY_S):
                     await self._wake.wait()
+
+    def followed(self, directory: Path) -> SessionDirectory | None:
+        """Returns what follows a directory of sessions, if it is in use."""
+        return self._directories.followed(directory)
 
     async def _end_lost(self) -> None:
         """Ends the pending step of a session whose agent was killed: nobody reports that."""

@@ -38,6 +38,8 @@ from casfs.transcripts.messages import ResultMessage
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.tree import Change
+from casfs.worktrees import project_files
+from casfs.worktrees.project_files import ProjectLook
 from engine.sessions import transcript_reader
 from engine.sessions.boundary import Boundary, InterruptedCall
 from engine.sessions.events import Kind, SessionEvent
@@ -112,6 +114,13 @@ class SessionDirectory:
         with self._lock:
             self._look(now_ms(), lambda: None)
             return self._state
+
+    def project(self) -> ProjectLook:
+        """Returns what a worktree of the directory begins with. Raises CasfsError, OSError."""
+        with self._lock:
+            self._look(now_ms(), lambda: None)
+            assert self._state is not None
+            return project_files.of_session(self._store, self._state, self._followed.seen)
 
     def boundary(self, event: SessionEvent, let_go: Callable[[], None]) -> Boundary:
         """Returns the directory as it is at an event. `let_go`: called as soon as all of it is

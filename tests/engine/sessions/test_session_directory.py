@@ -17,9 +17,12 @@ from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.derived import CACHE_SIGNATURE, CACHE_TAG
+from casfs.worktrees import project_files
 from engine.sessions.boundary import Boundary
 from engine.sessions.events import SessionEvent
 from engine.sessions.session_directory import SessionDirectory
+from tests.support.helpers import write_tree
+from tests.support.repositories import git, make_repository
 from tests.support.sessions import ClaudeEvents
 
 WRITER = "import sys\nfor line in sys.stdin: open(line.strip(), 'a').write('x'); print(flush=True)"
@@ -392,3 +395,21 @@ def test_a_call_that_its_agent_has_refused(
     assert "made" not in boundary.foreign
     late = at(directory, session, {**session.result("c1", command="rm -rf /"), **path})
     assert late.is_unseen
+
+
+def test_a_worktree_begins_with_what_a_session_has_seen(
+    disk_store: Store, project: Path, tmp_path: Path
+) -> None:
+    lender = tmp_path / "lender"
+    make_repository(write_tree(lender, {"a": b"1", "b": b"2"}))
+    make_repository(write_tree(project, {"a": b"1", "b": b"2", ".env": b"TOKEN=x1y2z3"}))
+    allowed = ["-c", "protocol.file.allow=always"]
+    git(project, *allowed, "submodule", "--quiet", "add", str(lender), "module")
+    followed = SessionDirectory(disk_store, project, None)
+    try:
+        seen, looked = followed.project(), project_files.look(disk_store, project)
+    finally:
+        followed.close()
+    assert seen.state.is_equal(looked.state)
+    assert [*seen.git_files] == [*looked.git_files] == [b"module/.git"]
+    assert seen.unreadable == looked.unreadable == {}
