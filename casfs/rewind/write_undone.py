@@ -15,6 +15,7 @@ from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.diff.merge import parents
 from casfs.trees.edit import TOP
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
@@ -56,7 +57,7 @@ def write(
             wanted = edit.with_entries(local, batch, root=seen, changes=new, like=origin)
         batch.commit()
         wanted = edit.with_directory_modes(local, batch, wanted.hash, new_modes)
-    state = RecordedState.of_tree(_completed(local, wanted, new, undone))
+    state = RecordedState.of_tree(_completed(local, wanted, seen, new, undone))
     done = restore(store, state, directory, options.of_changes(seen, undone.like))
     done.failed |= done.outcome.not_written([*old, *old_modes])
     return done
@@ -111,11 +112,13 @@ def _put_contents(store: Store, source: Store, batch: Batch, leaves: Leaves) -> 
             batch.put_directory(directories.encode([], own))
 
 
-def _completed(store: Store, root: TreeDigest, leaves: Leaves, undone: Undone) -> DatedTree:
+def _completed(
+    store: Store, root: TreeDigest, seen: TreeHash, leaves: Leaves, undone: Undone
+) -> DatedTree:
     like = undone.like
     with store.batch() as batch:
         if like is not None:
-            root = _with_empty_directories(store, batch, root, leaves, like.full)
+            root = _with_empty_directories(store, batch, root, seen, leaves, like.full)
         repositories = {top for path in leaves if (top := undone.git.of(path)) is not None}
         root = with_refs(store, batch, root, repositories)
         times = None
@@ -125,9 +128,15 @@ def _completed(store: Store, root: TreeDigest, leaves: Leaves, undone: Undone) -
 
 
 def _with_empty_directories(
-    store: Store, batch: Batch, root: TreeDigest, leaves: Leaves, origin: TreeHash
+    store: Store,
+    batch: Batch,
+    root: TreeDigest,
+    seen: TreeHash,
+    leaves: Leaves,
+    origin: TreeHash,
 ) -> TreeDigest:
-    """Returns the tree with the directories that were there, empty, before files came into them."""
+    """Returns the tree with the directories that were there, empty, before files came into them, and
+    that have the modes that they have now."""
     deleted = [path for path, entry in leaves.items() if entry is None]
     missing: Leaves = {
         path: entry
@@ -137,5 +146,10 @@ def _with_empty_directories(
     if not missing:
         return root
     kept = edit.with_entries(store, batch, root=root.hash, changes=missing, like=origin)
+    batch.commit()
+    directories_there = {above for path in missing for above in (*parents(path), path)}
+    modes = {path: _mode(store, tree.find(store, seen, path)) for path in directories_there}
+    present = {path: mode for path, mode in modes.items() if mode is not None}
+    kept = edit.with_directory_modes(store, batch, kept.hash, present)
     batch.commit()
     return kept

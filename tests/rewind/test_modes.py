@@ -100,3 +100,15 @@ def test_an_exact_rewind_has_them_too(agent: AttachedAgent, project: Path) -> No
     take_back_last(agent.store, project)
     assert mode(project / "d") == 0o700
     assert mode(project / "a") == 0o600
+
+
+def test_a_directory_that_is_empty_again_stays_as_a_person_has_it(
+    agent: AttachedAgent, project: Path
+) -> None:
+    (project / "d/e/f").unlink()
+    agent.prompt()
+    agent.run("echo x > d/e/new; echo y > empty/new")
+    (project / "d").chmod(0o700)
+    (project / "empty").chmod(0o500)
+    rewind(agent, "1")
+    assert [mode(project / name) for name in ("d", "d/e", "empty")] == [0o700, 0o755, 0o500]
