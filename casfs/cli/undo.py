@@ -21,6 +21,7 @@ from casfs.cli.output import (
     wants_json,
     warn,
 )
+from casfs.cli.progress import progress
 from casfs.cli.removal import listed
 from casfs.cli.restore import aside_json, print_aside, print_failed
 from casfs.cli.table import Moment, date, echo_table
@@ -145,7 +146,11 @@ def _reverse(
     reversal = take_back.plan(store, path, operation, is_again=is_again)
     if not wants_json():
         _print_plan(reversal, dry_run=dry_run)
-    done = None if dry_run else take_back.do(store, reversal, actor)
+    done = None
+    if not dry_run:
+        what = "doing again" if is_again else "taking back"
+        with progress(what, "files", len(reversal.undone.changed)) as update:
+            done = take_back.do(store, reversal, actor, update)
     failed = {} if done is None else done.failed
     conflicts = reversal.undone.conflicts
     if wants_json():

@@ -26,6 +26,7 @@ from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.target import Target
+from casfs.trees.restore.write import Progress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked
 from casfs.trees.snapshot.report import SnapshotOptions
@@ -43,7 +44,9 @@ class Reversal:
     undone: Undone
 
 
-def do(store: Store, planned: Reversal, actor: str) -> RestoreResult | None:
+def do(
+    store: Store, planned: Reversal, actor: str, progress: Progress | None = None
+) -> RestoreResult | None:
     """Does what was planned; notes it in the log. None where nothing was to be written. Raises
     Conflict where a path that is to be written has changed since; Refused, Failed."""
     operation = planned.operation
@@ -51,7 +54,9 @@ def do(store: Store, planned: Reversal, actor: str) -> RestoreResult | None:
     if planned.undone.changed:
         verb = Verb.REDO if planned.is_again else Verb.UNDO
         intent = Intent(verb, f"{operation.number}", actor, operation.number)
-        options = RestoreOptions(force=True, leaves_out_failed=True, operation=intent)
+        options = RestoreOptions(
+            force=True, leaves_out_failed=True, operation=intent, progress=progress
+        )
         done = write_undone.write(store, planned.store, planned.directory, planned.undone, options)
     elif planned.undone.conflicts:
         return None  # it can be taken back once these files are out of the way

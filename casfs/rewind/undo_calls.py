@@ -136,6 +136,7 @@ class _Undoing:
         self._store = store
         self._git = git
         self._current = current
+        self._found = tree.PathFinder(store, current)
         self._options = options
         self._directory = directory
         self._entries: dict[bytes, Entry | None] = {}  # as undone so far, of the paths looked at
@@ -372,7 +373,7 @@ class _Undoing:
     def _there(self, path: bytes) -> Entry | None:
         if path == TOP:
             return tree.top(self._current)
-        return tree.find(self._store, self._current, path)
+        return self._found.find(path)
 
     def _leaves(self, edits: dict[bytes, Entry | None]) -> set[bytes]:
         """Returns the leaves of the directory that may be above or below new ones."""

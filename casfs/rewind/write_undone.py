@@ -45,9 +45,11 @@ def write(
     look = SnapshotOptions(leaves_out_unreadable=True)
     # So that the log has what git says of them before and after.
     repositories = {top for path in old if (top := undone.git.of(path)) is not None}
-    seen = tracked.snapshot_tracked(local, directory, sides, look, whole=repositories).tree
+    dated_seen = tracked.snapshot_tracked(local, directory, sides, look, whole=repositories)
+    seen = dated_seen.tree
+    there_now = tree.PathFinder(local, seen)
     for path, entry in old.items():
-        if not tree.is_same(local, _leaf(local, tree.find(local, seen, path)), entry):
+        if not tree.is_same(local, _leaf(local, there_now.find(path)), entry):
             raise _changed(path)
     for path, mode in old_modes.items():
         if _mode(local, tree.top(seen) if path == TOP else tree.find(local, seen, path)) != mode:
@@ -58,7 +60,7 @@ def write(
         batch.commit()
         wanted = edit.with_directory_modes(local, batch, wanted.hash, new_modes)
     state = RecordedState.of_tree(_completed(local, wanted, seen, new, undone))
-    done = restore(store, state, directory, options.of_changes(seen, undone.like))
+    done = restore(store, state, directory, options.of_changes(dated_seen, undone.like))
     done.failed |= done.outcome.not_written([*old, *old_modes])
     return done
 
@@ -135,8 +137,8 @@ def _with_empty_directories(
     leaves: Leaves,
     origin: TreeHash,
 ) -> TreeDigest:
-    """Returns the tree with the directories that were there, empty, before files came into them, and
-    that have the modes that they have now."""
+    """Returns the tree with the directories that were there, empty, before files came into them.
+    They keep the modes that they have now."""
     deleted = [path for path, entry in leaves.items() if entry is None]
     missing: Leaves = {
         path: entry

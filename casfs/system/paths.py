@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from casfs.errors import Failed, NotFound
 from casfs.system.files import closing_fd
@@ -17,6 +17,7 @@ from casfs.system.syscalls import openat2_beneath
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo must not block
+MAX_OPEN_DIRECTORIES = 64
 DESCRIPTOR_PATH = re.compile(r"/proc/[0-9]+/fd/[0-9]+")  # of `OpenedDirectory.here`
 
 
@@ -77,6 +78,29 @@ def open_beneath(root: int, path: bytes, flags: int) -> int:
     parent = open_directory(root, above)
     with closing_fd(parent):
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+
+class OpenDirectories:
+    """Opens directories below the directory `root`, as `open_directory`, and keeps the last ones
+    open until the end of its block."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._fds: dict[bytes, int] = {}
+
+    def open(self, path: bytes) -> int:
+        if path not in self._fds:
+            if len(self._fds) >= MAX_OPEN_DIRECTORIES:
+                os.close(self._fds.pop(next(iter(self._fds))))
+            self._fds[path] = open_directory(self._root, path.split(b"/") if path else ())
+        return self._fds[path]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
 
 
 def open_directory(root: int, names: Iterable[bytes], *, make: bool = False) -> int:

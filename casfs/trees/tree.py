@@ -100,6 +100,26 @@ def find(store: Store, root: TreeHash, path: bytes) -> Entry | None:
     return None
 
 
+class PathFinder:
+    """Finds many paths of one tree, as `find`: each directory is looked up once."""
+
+    def __init__(self, store: Store, root: TreeHash) -> None:
+        self._store = store
+        self._directories: dict[bytes, Entries] = {b"": load(store, root)}
+
+    def find(self, path: bytes) -> Entry | None:
+        above, _, name = path.rpartition(b"/")
+        return self._entries(above).get(name)
+
+    def _entries(self, path: bytes) -> Entries:
+        entries = self._directories.get(path)
+        if entries is None:
+            below = subtree(self.find(path))
+            entries = {} if below is None else load(self._store, below)
+            self._directories[path] = entries
+        return entries
+
+
 def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[PathEntry]:
     """Yields every entry with its path, in name order, a directory before its entries."""
     # A stack, since generators inside generators pass each entry up through every level.

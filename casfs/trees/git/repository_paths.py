@@ -32,32 +32,34 @@ class RepositoryPaths:
         """`roots`: trees of one directory, at different times."""
         self._store = store
         self._roots = list(dict.fromkeys(roots))
-        self._known: dict[bytes, bool] = {}
+        self._above: dict[bytes, bytes | None] = {}
 
     def of(self, path: bytes) -> bytes | None:
         """Returns the innermost git directory that holds a path, or a path named `.git` itself.
         Raises NotFound, Corrupt."""
-        top = None
-        end = path.find(b"/")
-        while end >= 0:
-            above = path[:end]
-            if top is not None and above[len(top) + 1 :].partition(b"/")[0] not in NESTED:
-                return top
-            if self._is_repository(above):
-                top = above
-            end = path.find(b"/", end + 1)
+        above = path.rpartition(b"/")[0]
+        top = self._holding(above) if above else None
         is_named = path == GIT or path.endswith(b"/" + GIT)
         return path if top is None and is_named else top
+
+    def _holding(self, directory: bytes) -> bytes | None:
+        """Returns the innermost git directory that holds a directory, or is it."""
+        if directory not in self._above:
+            above = directory.rpartition(b"/")[0]
+            top = self._holding(above) if above else None
+            inside = None if top is None else directory[len(top) + 1 :].partition(b"/")[0]
+            if (inside is None or inside in NESTED) and self._is_repository(directory):
+                top = directory
+            self._above[directory] = top
+        return self._above[directory]
 
     def is_inside(self, path: bytes) -> bool:
         """Whether a path is in a git directory: a `.git` file is not, which is a line of text."""
         return self.of(path) not in (None, path)
 
     def _is_repository(self, path: bytes) -> bool:
-        if path not in self._known:
-            is_named = path == GIT or path.endswith(b"/" + GIT)
-            self._known[path] = is_named or any(self._has(root, path) for root in self._roots)
-        return self._known[path]
+        is_named = path == GIT or path.endswith(b"/" + GIT)
+        return is_named or any(self._has(root, path) for root in self._roots)
 
     def _has(self, root: TreeHash, path: bytes) -> bool:
         top = tree.find(self._store, root, path)

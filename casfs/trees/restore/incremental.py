@@ -30,7 +30,7 @@ from casfs.digest import TreeHash
 from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.system.files import closing_fd
-from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_directory
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, OpenDirectories
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.restore import host_entries, modification_order
@@ -116,22 +116,22 @@ class IncrementalRestore:
         """Dates what was written, in the order in which `source` was recorded, and what may have
         been built from that (`modification_order`)."""
         when = None
-        for path, when in modification_order.new_times(
+        new_times = modification_order.new_times(
             self._store, source, self._written, self._start, is_built
-        ):
-            if self._is_mounted(path):
-                continue
-            *above, name = path.split(b"/")
-            self._progress.path = path.split(b"/")
-            with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile
-                inner = open_directory(fd, above)
-                try:
-                    self._date(inner, name, path=path, source=source, when=when)
-                except PermissionError as error:
-                    if not self._progress.leaves_out(error):
-                        raise
-                finally:
-                    os.close(inner)
+        )
+        with OpenDirectories(fd) as directories:
+            for path, when in new_times:
+                if self._is_mounted(path):
+                    continue
+                above, _, name = path.rpartition(b"/")
+                self._progress.path = path.split(b"/")
+                with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile
+                    inner = directories.open(above)
+                    try:
+                        self._date(inner, name, path=path, source=source, when=when)
+                    except PermissionError as error:
+                        if not self._progress.leaves_out(error):
+                            raise
         self._progress.path = []
         if when is not None:
             self.outcome.from_future = not modification_order.wait_until_past(when)
@@ -144,14 +144,19 @@ class IncrementalRestore:
 
     def _date(self, fd: int, name: bytes, path: Path, source: DatedTree, when: int) -> None:
         """A kept file with several links, perhaps outside of the directory, is replaced first."""
+        if path not in self._written and not self._is_own(fd, name, path=path, source=source):
+            return  # changed meanwhile
+        os.utime(name, ns=(when, when), dir_fd=fd, follow_symlinks=False)
+
+    def _is_own(self, fd: int, name: bytes, path: Path, source: DatedTree) -> bool:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         entry = tree.find(self._store, source.tree, path)
         is_shared = status.st_nlink > 1 or status.st_uid != os.geteuid()
-        if is_shared and entry is not None and path not in self._written:
+        if is_shared and entry is not None:
             if not is_same(read_entry(fd, name, status=status, wanted=[entry]), entry):
-                return  # changed meanwhile
+                return False
             self._place(fd, name, entry)
-        os.utime(name, ns=(when, when), dir_fd=fd, follow_symlinks=False)
+        return True
 
     def _is_mounted(self, path: Path) -> bool:
         return any((path + b"/").startswith(point + b"/") for point in self._mount_points)
@@ -275,6 +280,7 @@ class IncrementalRestore:
         if to is None:
             os.unlink(name, dir_fd=fd)
             self.outcome.deleted += 1
+            self._progress.deleted()
         elif isinstance(actual, File) and isinstance(to, File) and is_same_content(actual, to):
             assert status is not None
             self._set_mode(fd, name, to=to, status=status)

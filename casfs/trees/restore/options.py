@@ -52,8 +52,8 @@ class RestoreOptions:
     written is in the result, and the rest is restored. `opened`: as in Target. `operation`: what is
     noted in the log of the directory, so that it can be taken back; None for a directory of casfs.
     `like`: a whole directory from which all comes that is brought back, by which files are dated,
-    and what is private; `is_of_changes`: the tree and `base`, which are stored, have the paths that
-    are to be written and no others.
+    and what is private; `seen`: what was just looked at, of the paths that are to be written and no
+    others; the tree has no others either, and both are stored.
     """
 
     base: TreeHash | None = None
@@ -71,12 +71,12 @@ class RestoreOptions:
     leaves_out_failed: bool = False
     operation: Intent | None = None
     like: RecordedState | None = None
-    is_of_changes: bool = False
+    seen: DatedTree | None = None
 
-    def of_changes(self, seen: TreeHash, like: RecordedState | None) -> RestoreOptions:
+    def of_changes(self, seen: DatedTree, like: RecordedState | None) -> RestoreOptions:
         """Returns these for a tree of the paths that are to be written alone, which are as in the
         tree `seen` now; `like`: as of these options."""
-        return replace(self, base=seen, like=like, is_of_changes=True)
+        return replace(self, base=seen.tree, like=like, seen=seen)
 
     @property
     def dates(self) -> DatedTree | None:

@@ -155,6 +155,13 @@ class _Restore:
             contents.olds = [None]
             return
         options = self._options
+        if options.seen is not None:
+            # What has changed since then is found where it is written.
+            contents.olds = [options.seen.tree]
+            contents.tracked = contents.current = options.seen.tree
+            contents.dated = options.seen
+            contents.newest = dated.load_times(self._store, options.seen).newest
+            return
         # Single paths need no old tree: what is there of them is compared with the new one alone.
         contents.olds = self._target.possible_trees(
             options.base, is_needed=not options.paths, is_looked_at=options.keeps_base
@@ -322,7 +329,7 @@ class _Restore:
             return
         opened = OpenedAt(self._target.path, fd)
         with self._real_store.local_writes().batch() as batch:
-            is_whole = self._options.is_of_changes and self._goal == self._root
+            is_whole = self._options.seen is not None and self._goal == self._root
             goal = self._dated_goal()
             written = written_paths.put(
                 self._store, batch, opened, self._contents.dated, goal, is_whole=is_whole

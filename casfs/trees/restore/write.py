@@ -64,6 +64,7 @@ class WriteProgress:
     set_id: bool = False
     path: Names = field(default_factory=list)
     failed: dict[Path, str] | None = None
+    _deleted: int = 0
 
     def leaves_out(self, error: OSError) -> bool:
         """Notes the current entry, which could not be written, unless `error` ends everything."""
@@ -75,8 +76,16 @@ class WriteProgress:
     def wrote(self, size: int) -> None:
         self.files += 1
         self.bytes += size
-        if self.progress is not None and self.files % PROGRESS_INTERVAL_FILES == 0:
-            self.progress(self.files, self.bytes)
+        self._tell()
+
+    def deleted(self) -> None:
+        self._deleted += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        done = self.files + self._deleted
+        if self.progress is not None and done % PROGRESS_INTERVAL_FILES == 0:
+            self.progress(done, self.bytes)
 
 
 @dataclass(frozen=True, slots=True)
