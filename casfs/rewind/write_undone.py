@@ -149,8 +149,9 @@ def _with_empty_directories(
         return root
     kept = edit.with_entries(store, batch, root=root.hash, changes=missing, like=origin)
     batch.commit()
-    directories_there = {above for path in missing for above in (*parents(path), path)}
-    modes = {path: _mode(store, tree.find(store, seen, path)) for path in directories_there}
+    made = {above for path in missing for above in (*parents(path), path)}
+    made = {path for path in made if tree.find(store, root.hash, path) is None}
+    modes = {path: _mode(store, tree.find(store, seen, path)) for path in made}
     present = {path: mode for path, mode in modes.items() if mode is not None}
     kept = edit.with_directory_modes(store, batch, kept.hash, present)
     batch.commit()

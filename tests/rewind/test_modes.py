@@ -112,3 +112,14 @@ def test_a_directory_that_is_empty_again_stays_as_a_person_has_it(
     (project / "empty").chmod(0o500)
     rewind(agent, "1")
     assert [mode(project / name) for name in ("d", "d/e", "empty")] == [0o700, 0o755, 0o500]
+
+
+def test_a_directory_that_is_empty_again_and_its_mode(agent: AttachedAgent, project: Path) -> None:
+    (project / "d/e/f").unlink()
+    agent.prompt()
+    agent.run("echo x > d/e/new; chmod 700 d d/e")
+    rewind(agent, "1")
+    assert [mode(project / name) for name in ("d", "d/e")] == [0o755, 0o755]
+    take_back_last(agent.store, project)
+    assert [mode(project / name) for name in ("d", "d/e")] == [0o700, 0o700]
+    assert (project / "d/e/new").exists()
