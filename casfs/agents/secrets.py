@@ -13,11 +13,12 @@ import base64
 import io
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
+from casfs.agents.payload_structure import with_structure
 from casfs.agents.secret_marks import SecretMarks
 from casfs.backend.protocols import Backend, Head, HeadName
 from casfs.digest import Digest, NodeDigest, NodeHash
@@ -39,7 +40,6 @@ SEARCH_CHUNK_BYTES = 1 << 20
 PRIVATE = "private"  # the kind of a value in a private file
 TREE = "directory"
 STEP = "thread-step"
-START = "thread-start"
 STEP_TEXTS = ("meta",)  # the other fields are hashes and numbers
 RECORD_TEXTS = ("reason", "name", "message")
 HIGHEST_MARK = "secretMarks"  # in the record of a thread: a later run gives higher numbers
@@ -303,16 +303,19 @@ class _RedactingBatch(Batch):
         if self._is_structure:
             return super().put_node(type, payload)
         if type in DEFINITIONS:  # with a mark in it, one would not work any more
-            payload = self._secrets.redact_variables_in_json(payload)
+            payload = self._redacted(type, payload, self._secrets.redact_variables_in_json)
         elif type == STEP:
-            payload = self._in_fields(payload, STEP_TEXTS)
+            payload = self._redacted(type, payload, partial(self._in_fields, texts=STEP_TEXTS))
         elif type != TREE:
-            redacted = self._secrets.redact_json(payload)
-            # By its directory and its transcript a session is found again: paths, and no texts.
-            if type == START and "session" in payload:
-                redacted["session"] = payload["session"]
-            payload = redacted
+            payload = self._redacted(type, payload, self._secrets.redact_json)
         return super().put_node(type, payload)
+
+    def _redacted(self, type: str, payload: Any, redact: Callable[[Any], Any]) -> Any:
+        redacted = redact(payload)
+        if redacted == payload:  # as nearly always
+            return payload
+        document = self._type(type)[1].document
+        return with_structure(type, document, payload, redacted, redact)
 
     def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:
         """Redacts an object of which only the fields `texts` hold free text: the scanner takes

@@ -149,9 +149,9 @@ def _with_empty_directories(
         return root
     kept = edit.with_entries(store, batch, root=root.hash, changes=missing, like=origin)
     batch.commit()
-    made = {above for path in missing for above in (*parents(path), path)}
-    made = {path for path in made if tree.find(store, root.hash, path) is None}
-    modes = {path: _mode(store, tree.find(store, seen, path)) for path in made}
+    new = {above for path in missing for above in (*parents(path), path)}
+    new = {path for path in new if tree.find(store, root.hash, path) is None}
+    modes = {path: _mode(store, tree.find(store, seen, path)) for path in new}
     present = {path: mode for path, mode in modes.items() if mode is not None}
     kept = edit.with_directory_modes(store, batch, kept.hash, present)
     batch.commit()

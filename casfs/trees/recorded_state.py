@@ -11,7 +11,7 @@ whenever it was made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -87,12 +87,18 @@ class RecordedState(NamedTuple):
         return cls(root, *map(fields.get, FIELDS))
 
 
-def put_node(batch: Batch, type: str, payload: Payload, state: RecordedState | None) -> NodeDigest:
+def put_node(
+    batch: Batch,
+    type: str,
+    payload: Payload,
+    state: RecordedState | None,
+    put: Callable[[Batch, str, Payload], NodeDigest] = Batch.put_known,
+) -> NodeDigest:
     """Puts a node whose payload names the work of a directory, None for no directory, and keeps
-    what stays here of `state` beside it. Raises as `Batch.put_known`."""
+    what stays here of `state` beside it. Raises as `Batch.put_known`, or `put` in its place."""
     times = {TIMES: state.times} if state is not None else {}
     # `put_known`, since a store of an older casfs has no times, and many a state has none.
-    node = batch.put_known(type, {**payload, **times})
+    node = put(batch, type, {**payload, **times})
     # Under the node's hash, so after it; one commit makes both visible.
     if state is not None and state.local is not None:
         local_trees.put(batch, node.hash, LocalTree(state.local, state.local_times))

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from casfs import canonical
+from casfs.agents.payload_structure import with_structure
 from casfs.agents.secrets import put_work
 from casfs.digest import TreeHash
 from casfs.store.write_batch import Batch
@@ -150,7 +151,7 @@ class StepCommitter:
         record = thread.record
         intent = thread.intent
         artifacts = list(dict.fromkeys([*result.extracted.refs, *result.result.artifacts]))
-        meta = self._config.secrets.redact_json(dict(result.extracted.meta))
+        meta = self._redacted_meta(intent["role"], dict(result.extracted.meta))
         payload: dict[str, Any] = {
             "index": intent["index"],
             "role": intent["role"],
@@ -182,6 +183,13 @@ class StepCommitter:
         if result.cached is not None:
             payload["cached"] = dict(result.cached)
         return payload
+
+    def _redacted_meta(self, role: str, meta: dict[str, Any]) -> dict[str, Any]:
+        """Rules ask for names and values of the role's schema, so these stay."""
+        redact = self._config.secrets.redact_json
+        document = self._config.schemas[role].document
+        redacted: dict[str, Any] = with_structure("", document, meta, redact(meta), redact)
+        return redacted
 
     def _prompt(self, role: str, result: StepResult) -> dict[str, Any]:
         """The digest of the prompt, and the nodes of its parts that the chain does not have."""

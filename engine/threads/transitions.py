@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from casfs.agents.secrets import put_structure
 from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.store.store import Store
@@ -65,7 +66,8 @@ def finish_step(
     """Adds a finished step, which took `tokens` and left the directory in `state`, the move of the
     head and the decision after it to `batch`. A spent budget suspends the thread before its next
     step."""
-    step = recorded_state.put_node(batch, "thread-step", payload=payload, state=state)
+    # Its meta is redacted by the schema of the role, which the batch does not know.
+    step = recorded_state.put_node(batch, "thread-step", payload, state, put_structure)
     spent = record.spent(thread.record, tokens)
     # Answer, summary and hint were for this step.
     changes: dict[str, Any] = {"spent": spent, "answer": None, "compact": None}
