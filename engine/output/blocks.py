@@ -6,8 +6,9 @@ MAX_BLOCKS blocks parsed.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from casfs import canonical
@@ -33,6 +34,26 @@ def candidates(output: str) -> Iterator[tuple[str, Any]]:
     front = _front_matter(lines) if whole else None
     if front is not None:
         yield "front matter", _yaml(front)
+
+
+def with_each(output: str, of_text: Callable[[str], str], of_value: Callable[[Any], Any]) -> str:
+    """Returns the output with its JSON blocks replaced by what `of_value` makes of their values,
+    and the text around them by what `of_text` does."""
+    lines = output.replace("\r\n", "\n").split("\n")
+    pieces = []
+    begin = 0
+    for _, first, last in _blocks(lines):
+        value = parse_json("\n".join(lines[first:last]))
+        if isinstance(value, dict):
+            changed = of_value(value)
+            block = lines[first:last] if changed == value else [_json(changed)]
+            pieces += [of_text("\n".join(lines[begin:first])), *block]
+            begin = last
+    return "\n".join([*pieces, of_text("\n".join(lines[begin:]))])
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def parse_json(text: str) -> Any:

@@ -21,6 +21,7 @@ import trio
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
+from casfs.agents.payload_structure import with_structure
 from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.store.nodes.schema import Schema
@@ -28,6 +29,7 @@ from casfs.store.store import Store
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
+from engine.output import blocks
 from engine.output.parser import DanglingRef, Extracted, extract, is_quick
 from engine.processes import containment
 from engine.processes.subprocesses import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
@@ -205,7 +207,21 @@ class Attempt:
                 raise waiting from error
             raise await self._failure(context, error) from error
         output = context.secrets.redact(result.output)
-        return result if output == result.output else replace(result, output=output)
+        if output == result.output:
+            return result
+        return replace(result, output=await blocking(partial(self._redacted, result.output)))
+
+    def _redacted(self, output: str) -> str:
+        """Redacts an output, but no names and values of the role's schema in its blocks."""
+        secrets = self._context.secrets
+        document = self._role_agent.schema.document
+
+        def redacted_meta(meta: dict[str, Any]) -> Any:
+            return with_structure(
+                "", document, meta, secrets.redact_json(meta), secrets.redact_json
+            )
+
+        return blocks.with_each(output, secrets.redact, redacted_meta)
 
     async def _failure(self, context: AgentContext, error: BaseException) -> AttemptFailed:
         """Returns the failure that an agent's error becomes."""

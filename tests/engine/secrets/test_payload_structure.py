@@ -14,6 +14,7 @@ from casfs.rewind import rewind_files
 from casfs.store.nodes import registry
 from casfs.store.nodes.registry import compile_schema
 from casfs.store.store import Store
+from engine.output import blocks
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
 
@@ -113,3 +114,21 @@ def test_a_session_is_recorded_whatever_words_are_private(disk_store: Store, pro
         assert [change.path for change in plan.undone.changed] == [b"b"]
     finally:
         followed.close()
+
+
+def test_the_blocks_of_an_output_keep_their_names() -> None:
+    secrets = Secrets({}, ["status", "completed", "correct-horse"])
+
+    def of_meta(meta: dict[str, Any]) -> Any:
+        redact = secrets.redact_json
+        return with_structure("", OUTCOME, meta, redact(meta), redact)
+
+    block = '```json\n{"status": "completed", "note": "correct-horse"}\n```'
+    output = f"It is completed.\n\n{block}\nAnd a status.\n"
+    text = blocks.with_each(output, secrets.redact, of_meta)
+    (_, meta), *_ = blocks.candidates(text)
+    assert meta["status"] == "completed"
+    assert "correct-horse" not in text
+    assert "It is completed" not in text
+    assert "a status" not in text
+    assert blocks.with_each(block, str, lambda meta: meta) == block
