@@ -10,7 +10,7 @@ since git's own gc does that. A branch that another work tree has checked out is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from casfs.trees.git.repository_state import (
     INDEX,
     PACKED_REFS,
     STASH_LOG,
+    SYMBOLIC,
     RepositoryState,
 )
 
@@ -132,6 +133,10 @@ class UndoneRepository:
                 self.has_gone_on = True
         # Where a branch `a` was made since, `a/b` cannot come back.
         if any(above in refs for name in refs for above in parents(name)):
+            self.has_gone_on = True
+        # A branch on which somebody is by now does not go: HEAD would name nothing.
+        is_on_branch = self._present is not None and _has_branch(self._present.refs)
+        if is_on_branch and not _has_branch(refs):
             self.has_gone_on = True
         files = dict(goal.files)
         for name in before.files.keys() | after.files.keys():
@@ -260,11 +265,10 @@ class UndoneRepository:
         lost: Edits = {}
         for source in sources:
             files = repository_state.object_files(self._store, source, self._path)
-            absent = {
-                path: entry
-                for path, entry in files.items()
-                if tree.find(self._store, self._current, path) is None
-            }
+            present = {path: tree.find(self._store, self._current, path) for path in files}
+            absent = {path: entry for path, entry in files.items() if present[path] is None}
+            if source in self._with_lost:  # a call has written into some of them
+                lost |= self._damaged(files, present)
             # A pack is its index, by which it is known, and files of the same name beside it.
             stems = {
                 path.rpartition(b".")[0] or path
@@ -276,6 +280,18 @@ class UndoneRepository:
                 if is_alternates or (path.rpartition(b".")[0] or path) in stems:
                     lost[path] = entry
         return lost
+
+    def _damaged(
+        self, files: Mapping[bytes, Entry], present: Mapping[bytes, Entry | None]
+    ) -> Edits:
+        """Returns the files of objects that have other bytes by now, where one of them has a name
+        that says which objects are in it; with what git derives from these."""
+        changed: Edits = {
+            path: entry
+            for path, entry in files.items()
+            if present[path] is not None and not self._is_same(present[path], entry)
+        }
+        return changed if any(map(repository_state.is_named_by_content, changed)) else {}
 
     def _present_ids(self) -> set[bytes]:
         if self._object_ids is None:
@@ -304,6 +320,12 @@ def with_refs(
     completed = edit.with_entries(store, batch, root=root.hash, changes=missing)
     batch.commit()
     return completed
+
+
+def _has_branch(refs: Mapping[bytes, bytes]) -> bool:
+    """Whether HEAD is a commit, or the name of a ref that is there."""
+    head = refs.get(HEAD, b"")
+    return not head.startswith(SYMBOLIC) or head.removeprefix(SYMBOLIC).strip() in refs
 
 
 def _identity(state: RepositoryState | None) -> object:

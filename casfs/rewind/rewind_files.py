@@ -235,7 +235,9 @@ def _exact(
             undone.conflicts[change.path] = PURGED
         elif top is None or top == change.path:
             undone.changed.append(change)
-        elif repository_state.is_of_work_tree_elsewhere(store, top, roots):
+        elif tree.find(
+            store, current.full, top
+        ) is not None and repository_state.is_of_work_tree_elsewhere(store, top, roots):
             undone.kept[top] = ELSEWHERE
         elif top not in repositories:
             repositories[top] = UndoneRepository(store, current.full, top, git)

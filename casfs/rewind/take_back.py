@@ -17,7 +17,7 @@ from casfs.directories.operations import Intent, Operation, Verb
 from casfs.errors import NotFound
 from casfs.rewind import write_undone
 from casfs.rewind.undo_calls import Undone, undo_calls
-from casfs.sessions.session_steps import CallRecord
+from casfs.sessions.session_steps import INTERRUPTED, CallRecord
 from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.system.files import os_errors
@@ -94,7 +94,7 @@ def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool)
         id="",
         tool=operation.verb.value,
         arguments="",
-        status="completed",
+        status="completed" if operation.is_done else INTERRUPTED,
         reported_ms=0,
         before=before,
         after=after,

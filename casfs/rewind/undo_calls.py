@@ -105,7 +105,12 @@ def undo_calls(
     git = RepositoryPaths(store, [current, *_ends([call for call, _ in known])])
     undoing = _Undoing(store, current, options, git, directory)
     for _, changes in known:
-        undoing.first |= {change.path: change.old for change in changes}
+        for change in changes:
+            # What a person has changed between two calls has to come back with the later one.
+            is_next = tree.is_same(store, undoing.first.get(change.path, change.new), change.new)
+            if not is_next:
+                undoing.changed_between.add(change.path)
+            undoing.first[change.path] = change.old
     for call, changes in known:
         undoing.undo(call, changes)
     changed = undoing.changed()
@@ -123,7 +128,8 @@ def _ends(calls: Sequence[CallRecord]) -> list[TreeHash]:
 
 class _Undoing:
     """`oldest`: the directory before the oldest call that was undone; `first`: each path that the
-    calls have changed, as it was before the first of them."""
+    calls have changed, as it was before the first of them; `changed_between`: those of them that
+    somebody else has changed since that, and before the last one."""
 
     def __init__(
         self,
@@ -146,6 +152,7 @@ class _Undoing:
         self.marked: set[bytes] = set()
         self.oldest: RecordedState | None = None
         self.first: dict[bytes, Entry | None] = {}
+        self.changed_between: set[bytes] = set()
         self._repositories: dict[bytes, UndoneRepository] = {}
 
     def undo(self, call: CallRecord, changes: list[tree.Change]) -> None:
@@ -179,7 +186,8 @@ class _Undoing:
 
     def _is_back(self, path: bytes) -> bool:
         """Whether a path already has the content from before the first of the calls."""
-        return self._is_same(self.first[path], self._there(path))
+        is_first = self._is_same(self.first[path], self._there(path))
+        return is_first and path not in self.changed_between
 
     def _without_repositories(
         self, call: CallRecord, changes: list[tree.Change]
@@ -196,7 +204,7 @@ class _Undoing:
             name = change.path[len(top) + 1 :]
             if repository_state.is_state(name):
                 paths.setdefault(top, []).append(change.path)
-            elif change.new is None and repository_state.is_object(name):
+            elif change.old is not None and repository_state.is_object(name):
                 losing.add(top)
         for top in filter(self._options.includes, [*paths, *(losing - paths.keys())]):
             self._undo_repository(call, top, paths.get(top, []), is_losing=top in losing)
@@ -216,13 +224,14 @@ class _Undoing:
         reasons = filter(None, (self._foreign_reason(call, path) for path in changed))
         reason = TORN if call.is_torn else next(reasons, None)
         roots = [self._current, *_ends([call])]
-        if repository_state.is_of_work_tree_elsewhere(self._store, top, roots):
+        is_there = self._there(top) is not None
+        if is_there and repository_state.is_of_work_tree_elsewhere(self._store, top, roots):
             reason = ELSEWHERE
         if reason is not None:
             self.kept.setdefault(top, reason)
             return
         repository.undo(call)
-        if repository.has_gone_on and self._directory is None:
+        if repository.has_gone_on and call.is_interrupted:
             repository.undo_interrupted(call)
         if repository.has_gone_on:
             self.conflicts[top] = REPOSITORY
@@ -263,9 +272,19 @@ class _Undoing:
 
     def changed(self) -> list[tree.Change]:
         """Returns what is to change, without the repositories that have a conflict."""
-        wanted = {**self._directories, **self._edits()}
+        wanted: dict[bytes, Entry | None] = {
+            path: entry for path, entry in self._directories.items() if self._was_there(path)
+        }
+        wanted |= self._edits()
         changes = [tree.Change(path, self._there(path), wanted[path]) for path in sorted(wanted)]
         return [change for change in changes if not self._is_same(change.old, change.new)]
+
+    def _was_there(self, directory: bytes) -> bool:
+        """Whether a directory comes from before all calls: else it goes with what is in it."""
+        if directory == TOP or self.oldest is None:
+            return True
+        entry = tree.find(self._store, self.oldest.full, directory)
+        return isinstance(entry, Subdirectory)
 
     def _edits(self) -> dict[bytes, Entry | None]:
         edits: dict[bytes, Entry | None] = {}

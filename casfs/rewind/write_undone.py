@@ -58,7 +58,9 @@ def write(
         if tree.load(local, seen):
             wanted = edit.with_entries(local, batch, root=seen, changes=new, like=origin)
         batch.commit()
-        wanted = edit.with_directory_modes(local, batch, wanted.hash, new_modes)
+        # The directory itself is a person's, also where nothing of it is looked at.
+        modes = {TOP: tree.directory_mode(local, seen), **new_modes}
+        wanted = edit.with_directory_modes(local, batch, wanted.hash, modes)
     state = RecordedState.of_tree(_completed(local, wanted, seen, new, undone))
     done = restore(store, state, directory, options.of_changes(dated_seen, undone.like))
     done.failed |= done.outcome.not_written([*old, *old_modes])

@@ -296,6 +296,14 @@ def ids_in(store: Store, path: bytes, entry: Entry) -> set[bytes]:
     return set()
 
 
+def is_named_by_content(path: bytes) -> bool:
+    """Whether a file of objects has a name that says which they are, or says where others are."""
+    *_, above, name = path.split(b"/")
+    is_object = OBJECT_ID.match(above + name) or OBJECT_ID.match(name)
+    is_pack = name.startswith(b"pack-") and name.endswith((b".pack", b".idx"))
+    return bool(is_object) or is_pack or path.endswith(ALTERNATES)
+
+
 def ids(state: RepositoryState) -> set[bytes]:
     """Returns the objects that a repository's refs, stashes and index name, in hexadecimal
     digits."""

@@ -196,8 +196,11 @@ class IncrementalRestore:
         if not any(isinstance(entry, Subdirectory) for entry in was):
             self.outcome.changed.append(path)
         olds: Olds = list(dict.fromkeys(tree.subtree(entry) for entry in was))
+        mode = stat.S_IMODE(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
         with host_entries.entered(fd, name) as inner:
             self.directory(inner, path + b"/", olds=olds, new=tree.subtree(to))
+            if to is None:  # it stays where it has other entries, and then as it was
+                os.fchmod(inner, mode)
         if isinstance(to, Subdirectory):
             return
         try:

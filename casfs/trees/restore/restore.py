@@ -151,9 +151,6 @@ class _Restore:
     def _look(self) -> None:
         """Finds out what the directory may hold, and what it does hold of that."""
         contents = self._contents
-        if self._target.is_empty():
-            contents.olds = [None]
-            return
         options = self._options
         if options.seen is not None:
             # What has changed since then is found where it is written.
@@ -161,6 +158,9 @@ class _Restore:
             contents.tracked = contents.current = options.seen.tree
             contents.dated = options.seen
             contents.newest = dated.load_times(self._store, options.seen).newest
+            return
+        if self._target.is_empty():
+            contents.olds = [None]
             return
         # Single paths need no old tree: what is there of them is compared with the new one alone.
         contents.olds = self._target.possible_trees(
@@ -398,6 +398,7 @@ class _Restore:
         fd = self._target.open()
         with closing_fd(fd):
             host_entries.grant_owner_access(fd)
+            was_empty = not os.listdir(fd)
             self._begin_operation(fd)
             self._mark_under_way(fd)
             temp = self._target.staging.encode()
@@ -412,7 +413,7 @@ class _Restore:
             )
             self.result.outcome = task.outcome
             task.directory(fd, b"", [contents.current, *self._unfinished()], self._goal)
-            if contents.current is None:
+            if contents.current is None or was_empty:
                 task.date_as_recorded(fd, self._dated_goal())
             # The recorded times would be older than what was built there from other versions.
             else:
