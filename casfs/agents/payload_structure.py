@@ -36,14 +36,14 @@ COMPARED: Mapping[str, frozenset[Path]] = {
 NOTHING: frozenset[Path] = frozenset()
 
 
-def with_structure(
-    type_name: str, document: Document, payload: Any, redacted: Any, redact: Redact
-) -> Any:
-    """Returns what `redact` has made of a payload of a type, with all that is structure as it
-    was."""
-    return _Walk(document, COMPARED.get(type_name, NOTHING), redact).value(
-        [document], payload, redacted, ()
-    )
+def redact_texts(document: Document, payload: Any, redact: Redact, type_name: str = "") -> Any:
+    """Returns a payload of the schema `document` with its texts redacted by `redact`, and its
+    structure as it was. `type_name`: of the built-in type whose schema it is."""
+    redacted = redact(payload)
+    if redacted == payload:  # as nearly always
+        return payload
+    walk = _Walk(document, COMPARED.get(type_name, NOTHING), redact)
+    return walk.value([document], payload, redacted, path=())
 
 
 class _Walk:

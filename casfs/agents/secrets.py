@@ -14,11 +14,11 @@ import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from casfs.agents.payload_structure import with_structure
+from casfs.agents.payload_structure import redact_texts
 from casfs.agents.secret_marks import SecretMarks
 from casfs.backend.protocols import Backend, Head, HeadName
 from casfs.digest import Digest, NodeDigest, NodeHash
@@ -305,24 +305,20 @@ class _RedactingBatch(Batch):
         if type in DEFINITIONS:  # with a mark in it, one would not work any more
             payload = self._redacted(type, payload, self._secrets.redact_variables_in_json)
         elif type == STEP:
-            payload = self._redacted(type, payload, partial(self._in_fields, texts=STEP_TEXTS))
+            known = self._redacted(type, payload, self._secrets.redact_variables_in_json)
+            payload = self._in_fields(known, STEP_TEXTS)
         elif type != TREE:
             payload = self._redacted(type, payload, self._secrets.redact_json)
         return super().put_node(type, payload)
 
     def _redacted(self, type: str, payload: Any, redact: Callable[[Any], Any]) -> Any:
-        redacted = redact(payload)
-        if redacted == payload:  # as nearly always
-            return payload
-        document = self._type(type)[1].document
-        return with_structure(type, document, payload, redacted, redact)
+        return redact_texts(self._type(type)[1].document, payload, redact, type)
 
     def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:
-        """Redacts an object of which only the fields `texts` hold free text: the scanner takes
-        longer to look for texts in it than to scan them."""
-        known = self._secrets.redact_variables_in_json(value)
-        fields = {name: self._secrets.redact_json(known[name]) for name in texts if known.get(name)}
-        return {**known, **fields}
+        """Redacts the fields of an object that hold free text: the scanner takes longer to look for
+        texts in all of it than to scan these."""
+        fields = {name: self._secrets.redact_json(value[name]) for name in texts if value.get(name)}
+        return {**value, **fields}
 
     def put_work(self, data: bytes) -> Digest:
         return super().put_stream(io.BytesIO(self._secrets.redact_values_in_bytes(data)))
@@ -331,4 +327,5 @@ class _RedactingBatch(Batch):
         highest = max(self._secrets.marks.highest, record.get(HIGHEST_MARK, 0))
         if name.startswith(THREADS) and highest:
             record = {**record, HIGHEST_MARK: highest}
-        return super().move(name, old, hash, self._in_fields(record, RECORD_TEXTS))
+        known = self._secrets.redact_variables_in_json(record)
+        return super().move(name, old, hash, self._in_fields(known, RECORD_TEXTS))

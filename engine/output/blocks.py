@@ -36,20 +36,22 @@ def candidates(output: str) -> Iterator[tuple[str, Any]]:
         yield "front matter", _yaml(front)
 
 
-def with_each(output: str, of_text: Callable[[str], str], of_value: Callable[[Any], Any]) -> str:
-    """Returns the output with its JSON blocks replaced by what `of_value` makes of their values,
-    and the text around them by what `of_text` does."""
+def map_json_blocks(
+    output: str, change_text: Callable[[str], str], change_value: Callable[[Any], Any]
+) -> str:
+    """Returns the output with the values of its JSON blocks replaced by `change_value`, and the
+    text around the blocks by `change_text`."""
     lines = output.replace("\r\n", "\n").split("\n")
     pieces = []
     begin = 0
     for _, first, last in _blocks(lines):
         value = parse_json("\n".join(lines[first:last]))
         if isinstance(value, dict):
-            changed = of_value(value)
+            changed = change_value(value)
             block = lines[first:last] if changed == value else [_json(changed)]
-            pieces += [of_text("\n".join(lines[begin:first])), *block]
+            pieces += [change_text("\n".join(lines[begin:first])), *block]
             begin = last
-    return "\n".join([*pieces, of_text("\n".join(lines[begin:]))])
+    return "\n".join([*pieces, change_text("\n".join(lines[begin:]))])
 
 
 def _json(value: Any) -> str:

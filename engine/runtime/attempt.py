@@ -21,7 +21,7 @@ import trio
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
-from casfs.agents.payload_structure import with_structure
+from casfs.agents.payload_structure import redact_texts
 from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.store.nodes.schema import Schema
@@ -215,13 +215,11 @@ class Attempt:
         """Redacts an output, but no names and values of the role's schema in its blocks."""
         secrets = self._context.secrets
         document = self._role_agent.schema.document
-
-        def redacted_meta(meta: dict[str, Any]) -> Any:
-            return with_structure(
-                "", document, meta, secrets.redact_json(meta), secrets.redact_json
-            )
-
-        return blocks.with_each(output, secrets.redact, redacted_meta)
+        return blocks.map_json_blocks(
+            output,
+            change_text=secrets.redact,
+            change_value=lambda meta: redact_texts(document, meta, secrets.redact_json),
+        )
 
     async def _failure(self, context: AgentContext, error: BaseException) -> AttemptFailed:
         """Returns the failure that an agent's error becomes."""

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from casfs import canonical
-from casfs.agents.payload_structure import with_structure
+from casfs.agents.payload_structure import redact_texts
 from casfs.agents.secrets import put_work
 from casfs.digest import TreeHash
 from casfs.store.write_batch import Batch
@@ -186,9 +186,8 @@ class StepCommitter:
 
     def _redacted_meta(self, role: str, meta: dict[str, Any]) -> dict[str, Any]:
         """Rules ask for names and values of the role's schema, so these stay."""
-        redact = self._config.secrets.redact_json
         document = self._config.schemas[role].document
-        redacted: dict[str, Any] = with_structure("", document, meta, redact(meta), redact)
+        redacted: dict[str, Any] = redact_texts(document, meta, self._config.secrets.redact_json)
         return redacted
 
     def _prompt(self, role: str, result: StepResult) -> dict[str, Any]:

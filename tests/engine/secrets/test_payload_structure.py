@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from casfs.agents.payload_structure import with_structure
+from casfs.agents.payload_structure import redact_texts
 from casfs.agents.secrets import Secrets, redacting_store
 from casfs.rewind import rewind_files
 from casfs.store.nodes import registry
 from casfs.store.nodes.registry import compile_schema
 from casfs.store.store import Store
+from casfs.store.write_batch import Batch
 from engine.output import blocks
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
@@ -27,8 +28,7 @@ WORDS = sorted(
 
 def redacted(schema: dict[str, Any], payload: Any, *words: str) -> Any:
     secrets = Secrets({f"V{n}": word for n, word in enumerate(words)})
-    redact: Callable[[Any], Any] = secrets.redact_json
-    return with_structure("custom", schema, payload, redact(payload), redact)
+    return redact_texts(schema, payload, secrets.redact_json)
 
 
 OUTCOME = {
@@ -120,15 +120,26 @@ def test_the_blocks_of_an_output_keep_their_names() -> None:
     secrets = Secrets({}, ["status", "completed", "correct-horse"])
 
     def of_meta(meta: dict[str, Any]) -> Any:
-        redact = secrets.redact_json
-        return with_structure("", OUTCOME, meta, redact(meta), redact)
+        return redact_texts(OUTCOME, meta, secrets.redact_json)
 
     block = '```json\n{"status": "completed", "note": "correct-horse"}\n```'
     output = f"It is completed.\n\n{block}\nAnd a status.\n"
-    text = blocks.with_each(output, secrets.redact, of_meta)
+    text = blocks.map_json_blocks(output, secrets.redact, of_meta)
     (_, meta), *_ = blocks.candidates(text)
     assert meta["status"] == "completed"
     assert "correct-horse" not in text
     assert "It is completed" not in text
     assert "a status" not in text
-    assert blocks.with_each(block, str, lambda meta: meta) == block
+    assert blocks.map_json_blocks(block, str, lambda meta: meta) == block
+
+
+def test_the_meta_of_a_recorded_step_is_redacted_whole(disk_store: Store) -> None:
+    """Of free names nothing is said, so they are no structure."""
+    store = redacting_store(disk_store, Secrets({}, ["correct-horse"]))
+    meta = {"correct-horse": "the correct-horse", "nested": {"a correct-horse": ["correct-horse"]}}
+    recorded: dict[str, Any] = {}
+    with store.batch() as batch, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batch, "put_node", lambda self, type, payload: recorded.update(payload))
+        batch.put_node("thread-step", {"role": "correct-horse", "meta": meta})
+    assert "correct-horse" not in json.dumps(recorded["meta"])
+    assert recorded["role"] == "correct-horse"
