@@ -201,7 +201,7 @@ def _rewind(rewinding: Rewinding) -> int:
     point = choice.point
     value = _value(rewinding, choice, files)
     if files is not None:
-        _warn_of_git(rewinding.directory)
+        _warn_of_external_repository(rewinding.directory)
         if not wants_json():
             _print_plan(files, rewinding.directory)
     if not rewinding.dry_run and not _is_agreed(rewinding, files):
@@ -223,7 +223,7 @@ def _rewind(rewinding: Rewinding) -> int:
     return int(bool(value["failed"]) or (files is not None and not files.is_whole))
 
 
-def _warn_of_git(directory: Path) -> None:
+def _warn_of_external_repository(directory: Path) -> None:
     """Says where what git has recorded is not in the directory that is taken back."""
     git = directory / ".git"
     with suppress(OSError):

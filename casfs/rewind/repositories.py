@@ -21,7 +21,6 @@ from casfs.store.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.trees import edit, tree
-from casfs.trees.diff.merge import parents
 from casfs.trees.git import repository_state
 from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.git.repository_state import (
@@ -132,11 +131,10 @@ class UndoneRepository:
             elif refs.get(name) != old:
                 self.has_gone_on = True
         # Where a branch `a` was made since, `a/b` cannot come back.
-        if any(above in refs for name in refs for above in parents(name)):
+        if any(above in refs for name in refs for above in tree.parents(name)):
             self.has_gone_on = True
-        # A branch on which somebody is by now does not go: HEAD would name nothing.
-        is_on_branch = self._present is not None and _has_branch(self._present.refs)
-        if is_on_branch and not _has_branch(refs):
+        # A branch that is checked out by now is not deleted: HEAD would be unborn.
+        if self._present is not None and _is_born(self._present.refs) and not _is_born(refs):
             self.has_gone_on = True
         files = dict(goal.files)
         for name in before.files.keys() | after.files.keys():
@@ -322,8 +320,8 @@ def with_refs(
     return completed
 
 
-def _has_branch(refs: Mapping[bytes, bytes]) -> bool:
-    """Whether HEAD is a commit, or the name of a ref that is there."""
+def _is_born(refs: Mapping[bytes, bytes]) -> bool:
+    """Whether HEAD is detached at a commit, or names a branch that exists."""
     head = refs.get(HEAD, b"")
     return not head.startswith(SYMBOLIC) or head.removeprefix(SYMBOLIC).strip() in refs
 

@@ -25,7 +25,6 @@ from casfs.rewind.undo_calls import (
     PURGED,
     Undone,
     UndoOptions,
-    is_on_disk,
     undo_calls,
 )
 from casfs.sessions import session_steps
@@ -222,22 +221,20 @@ def _exact(
     roots = [current.full, state.full]
     git = RepositoryPaths(store, roots)
     undone = Undone(git, like=state)
-    ignored = IgnoredPaths(store, roots)
+    ignored = IgnoredPaths(store, roots, directory)
     repositories: dict[bytes, UndoneRepository] = {}
     for change in tree.changes(store, current.full, state.full):
         top = git.of(change.path)
         if not options.includes(change.path if top is None else top):
             continue
-        ignored_top = ignored.top_of(change.path)
-        if ignored_top is not None and is_on_disk(directory, change.path):
+        ignored_top = ignored.topmost(change.path)
+        if ignored_top is not None:
             undone.kept[ignored_top] = IGNORED
         elif tree.is_purged(store, state.full, change.path):
             undone.conflicts[change.path] = PURGED
         elif top is None or top == change.path:
             undone.changed.append(change)
-        elif tree.find(
-            store, current.full, top
-        ) is not None and repository_state.is_of_work_tree_elsewhere(store, top, roots):
+        elif repository_state.is_of_work_tree_elsewhere(store, top, current.full, [state.full]):
             undone.kept[top] = ELSEWHERE
         elif top not in repositories:
             repositories[top] = UndoneRepository(store, current.full, top, git)

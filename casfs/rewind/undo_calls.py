@@ -10,7 +10,6 @@ A git repository is undone as a whole or not at all, as git sees it (`casfs.rewi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.diff import merge, renames, three_way, unified_diff
-from casfs.trees.edit import TOP
 from casfs.trees.git import repository_state
 from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
@@ -36,7 +34,7 @@ NOT_TEXT = "changed since, and it is not a text"
 LARGE = "changed since, and it is too large to merge"
 GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
-PURGED = "what it was is purged"
+PURGED = "its earlier content was purged"
 ELSEWHERE = "its work tree is elsewhere"
 MOVED = "it holds what was elsewhere, and cannot come back there"
 IGNORED = ".casfsignore leaves it out"
@@ -106,9 +104,9 @@ def undo_calls(
     undoing = _Undoing(store, current, options, git, directory)
     for _, changes in known:
         for change in changes:
-            # What a person has changed between two calls has to come back with the later one.
-            is_next = tree.is_same(store, undoing.first.get(change.path, change.new), change.new)
-            if not is_next:
+            # Undoing the later call has to restore what somebody else changed before it.
+            later = undoing.first.get(change.path, change.new)
+            if not tree.is_same(store, later, change.new):
                 undoing.changed_between.add(change.path)
             undoing.first[change.path] = change.old
     for call, changes in known:
@@ -128,8 +126,8 @@ def _ends(calls: Sequence[CallRecord]) -> list[TreeHash]:
 
 class _Undoing:
     """`oldest`: the directory before the oldest call that was undone; `first`: each path that the
-    calls have changed, as it was before the first of them; `changed_between`: those of them that
-    somebody else has changed since that, and before the last one."""
+    calls have changed, as it was before the first of them; `changed_between`: paths that somebody
+    else changed between two of the calls."""
 
     def __init__(
         self,
@@ -142,7 +140,7 @@ class _Undoing:
         self._store = store
         self._git = git
         self._current = current
-        self._found = tree.PathFinder(store, current)
+        self._current_paths = tree.PathFinder(store, current)
         self._options = options
         self._directory = directory
         self._entries: dict[bytes, Entry | None] = {}  # as undone so far, of the paths looked at
@@ -165,24 +163,23 @@ class _Undoing:
         # all what was moved away: where it cannot come back, the file that it went to stays.
         changes.sort(key=lambda change: change.path, reverse=True)
         changes.sort(key=lambda change: not _is_elsewhere(change.path, moved.get(change.path)))
-        roots = (self._current, call.before.full, call.after.full)
-        ignored = IgnoredPaths(self._store, () if self._directory is None else roots)
+        ignored = None
+        if self._directory is not None:
+            roots = (self._current, call.before.full, call.after.full)
+            ignored = IgnoredPaths(self._store, roots, self._directory)
         for change in changes:
             if not self._options.includes(change.path) or self._is_back(change.path):
                 continue
-            ignored_top = ignored.top_of(change.path)
-            is_unknown = ignored_top is not None and self._is_on_disk(change.path)
-            if not is_unknown:
+            ignored_top = None if ignored is None else ignored.topmost(change.path)
+            if ignored_top is None:
                 self._undo_change(call, change)
+            # One of the looks ignored it, so its content at that time is not recorded.
             elif not self._is_same(self._present(change.path), change.old):
-                # Whoever wrote the rule, it is not known what was there.
-                self.kept.setdefault(ignored_top or change.path, IGNORED)
-            if change.path in moved and (is_unknown or self._stays_as_it_is(change.path)):
+                self.kept.setdefault(ignored_top, IGNORED)
+            stays = ignored_top is not None or self._stays_as_it_is(change.path)
+            if change.path in moved and stays:
                 for path in moved[change.path]:
                     self.conflicts.setdefault(path, MOVED)
-
-    def _is_on_disk(self, path: bytes) -> bool:
-        return self._directory is not None and is_on_disk(self._directory, path)
 
     def _is_back(self, path: bytes) -> bool:
         """Whether a path already has the content from before the first of the calls."""
@@ -223,9 +220,9 @@ class _Undoing:
             return
         reasons = filter(None, (self._foreign_reason(call, path) for path in changed))
         reason = TORN if call.is_torn else next(reasons, None)
-        roots = [self._current, *_ends([call])]
-        is_there = self._there(top) is not None
-        if is_there and repository_state.is_of_work_tree_elsewhere(self._store, top, roots):
+        if repository_state.is_of_work_tree_elsewhere(
+            self._store, top, self._current, others=_ends([call])
+        ):
             reason = ELSEWHERE
         if reason is not None:
             self.kept.setdefault(top, reason)
@@ -273,15 +270,15 @@ class _Undoing:
     def changed(self) -> list[tree.Change]:
         """Returns what is to change, without the repositories that have a conflict."""
         wanted: dict[bytes, Entry | None] = {
-            path: entry for path, entry in self._directories.items() if self._was_there(path)
+            path: entry for path, entry in self._directories.items() if self._existed_before(path)
         }
         wanted |= self._edits()
         changes = [tree.Change(path, self._there(path), wanted[path]) for path in sorted(wanted)]
         return [change for change in changes if not self._is_same(change.old, change.new)]
 
-    def _was_there(self, directory: bytes) -> bool:
+    def _existed_before(self, directory: bytes) -> bool:
         """Whether a directory comes from before all calls: else it goes with what is in it."""
-        if directory == TOP or self.oldest is None:
+        if directory == tree.TOP or self.oldest is None:
             return True
         entry = tree.find(self._store, self.oldest.full, directory)
         return isinstance(entry, Subdirectory)
@@ -390,9 +387,7 @@ class _Undoing:
         return self._entries[path] if path in self._entries else self._there(path)
 
     def _there(self, path: bytes) -> Entry | None:
-        if path == TOP:
-            return tree.top(self._current)
-        return self._found.find(path)
+        return self._current_paths.find(path)
 
     def _leaves(self, edits: dict[bytes, Entry | None]) -> set[bytes]:
         """Returns the leaves of the directory that may be above or below new ones."""
@@ -416,10 +411,6 @@ class _Undoing:
                         if self._leaf(below) is not None
                     }
         return leaves
-
-
-def is_on_disk(directory: Path, path: bytes) -> bool:
-    return os.path.lexists(os.path.join(os.fsencode(directory), path))
 
 
 def _is_elsewhere(path: bytes, moved: list[bytes] | None) -> bool:

@@ -15,8 +15,6 @@ from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
-from casfs.trees.diff.merge import parents
-from casfs.trees.edit import TOP
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.restore import restore
@@ -40,26 +38,26 @@ def write(
         batch.commit()
         wanted = edit.with_entries(local, batch, root=None, changes=new, like=origin)
         there = [path for path, entry in old.items() if entry is not None]
-        there += [path for path in old_modes if path != TOP]
+        there += [path for path in old_modes if path != tree.TOP]
         sides = [wanted.hash, edit.of_names(local, batch, there).hash]
     look = SnapshotOptions(leaves_out_unreadable=True)
     # So that the log has what git says of them before and after.
     repositories = {top for path in old if (top := undone.git.of(path)) is not None}
     dated_seen = tracked.snapshot_tracked(local, directory, sides, look, whole=repositories)
     seen = dated_seen.tree
-    there_now = tree.PathFinder(local, seen)
+    seen_paths = tree.PathFinder(local, seen)
     for path, entry in old.items():
-        if not tree.is_same(local, _leaf(local, there_now.find(path)), entry):
+        if not tree.is_same(local, _leaf(local, seen_paths.find(path)), entry):
             raise _changed(path)
     for path, mode in old_modes.items():
-        if _mode(local, tree.top(seen) if path == TOP else tree.find(local, seen, path)) != mode:
+        if _mode(local, seen_paths.find(path)) != mode:
             raise _changed(path)
     with local.batch() as batch:
         if tree.load(local, seen):
             wanted = edit.with_entries(local, batch, root=seen, changes=new, like=origin)
         batch.commit()
         # The directory itself is a person's, also where nothing of it is looked at.
-        modes = {TOP: tree.directory_mode(local, seen), **new_modes}
+        modes = {tree.TOP: tree.directory_mode(local, seen), **new_modes}
         wanted = edit.with_directory_modes(local, batch, wanted.hash, modes)
     state = RecordedState.of_tree(_completed(local, wanted, seen, new, undone))
     done = restore(store, state, directory, options.of_changes(dated_seen, undone.like))
@@ -151,7 +149,7 @@ def _with_empty_directories(
         return root
     kept = edit.with_entries(store, batch, root=root.hash, changes=missing, like=origin)
     batch.commit()
-    new = {above for path in missing for above in (*parents(path), path)}
+    new = {above for path in missing for above in (*tree.parents(path), path)}
     new = {path for path in new if tree.find(store, root.hash, path) is None}
     modes = {path: _mode(store, tree.find(store, seen, path)) for path in new}
     present = {path: mode for path, mode in modes.items() if mode is not None}

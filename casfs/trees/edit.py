@@ -11,8 +11,6 @@ from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.trees import tree
 
-TOP = b"."  # the path of a tree's root in a difference
-
 
 def with_entries(
     store: Store,
@@ -50,12 +48,12 @@ def with_directory_modes(
     own = tree.directory_properties(store, root)
     below: dict[bytes, dict[bytes, int]] = {}
     for path, mode in modes.items():
-        if path == TOP:
+        if path == tree.TOP:
             kept = None if mode == tree.DIRECTORY_MODE else mode
             own = Properties(None if own is None else own.mtime, kept)
         else:
             name, _, subpath = path.partition(b"/")
-            below.setdefault(name, {})[subpath or TOP] = mode
+            below.setdefault(name, {})[subpath or tree.TOP] = mode
     for name, inner in below.items():
         entry = entries.get(name)
         if entry is None or isinstance(entry, Subdirectory):

@@ -25,6 +25,7 @@ from casfs.trees.directory_cache import loaded
 
 DIRECTORY_MODE = 0o755  # of a directory whose node has none
 COMPARED_BITS = 0o755  # of a mode: without the write bits of others, which a tree may not keep
+TOP = b"."  # the path of the root in a difference
 PathEntry = tuple[bytes, Entry]
 
 
@@ -60,6 +61,12 @@ def split_path(path: bytes) -> list[bytes]:
     if b".." in parts:
         raise Invalid(f"{path.decode('utf-8', 'replace')}: a path in a tree must not contain ..")
     return parts
+
+
+def parents(path: bytes) -> Iterator[bytes]:
+    """Yields the directories above a path, the topmost first."""
+    parts = path.split(b"/")
+    return (b"/".join(parts[:count]) for count in range(1, len(parts)))
 
 
 def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
@@ -101,13 +108,16 @@ def find(store: Store, root: TreeHash, path: bytes) -> Entry | None:
 
 
 class PathFinder:
-    """Finds many paths of one tree, as `find`: each directory is looked up once."""
+    """Finds many paths of one tree, as `find`, and TOP: each directory is looked up once."""
 
     def __init__(self, store: Store, root: TreeHash) -> None:
         self._store = store
+        self._root = root
         self._directories: dict[bytes, Entries] = {b"": load(store, root)}
 
     def find(self, path: bytes) -> Entry | None:
+        if path == TOP:
+            return top(self._root)
         above, _, name = path.rpartition(b"/")
         return self._entries(above).get(name)
 
@@ -194,13 +204,13 @@ def diff(
     wanted = [b"/".join(parts) for parts in map(split_path, paths)]
     is_whole = not wanted or b"" in wanted
     if is_whole and old is not None and new is not None and _differ_in_mode(store, old, new):
-        yield Change(b".", top(old), top(new))
+        yield Change(TOP, top(old), top(new))
     yield from _diff(store, old, new=new, prefix=b"", paths=[] if is_whole else wanted)
 
 
 def top(root: TreeHash) -> Subdirectory:
     # No directory has an entry for the root, and so nothing says its size.
-    return Subdirectory(b".", TreeDigest(root, 0))
+    return Subdirectory(TOP, TreeDigest(root, 0))
 
 
 def _diff(

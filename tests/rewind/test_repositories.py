@@ -14,7 +14,14 @@ from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
 from tests.support import repositories
 from tests.support.attached_agent import AttachedAgent, contents
-from tests.support.repositories import COMMIT, DESTRUCTIVE, OPTIONS, git, make_repository
+from tests.support.repositories import (
+    COMMIT,
+    DESTRUCTIVE,
+    OPTIONS,
+    git,
+    make_lender,
+    make_repository,
+)
 from tests.support.restores import restore_tree, take_back_last
 
 
@@ -223,12 +230,7 @@ def test_a_branch_that_goes_is_not_in_the_way_of_others(
 
 
 def test_alternates_come_back(agent: AttachedAgent, project: Path, tmp_path: Path) -> None:
-    lender = tmp_path / "lender"
-    lender.mkdir()
-    (lender / "f").write_text("f\n")
-    git(lender, "init", "-q", "-b", "main")
-    git(lender, "add", "f")
-    git(lender, "commit", "-qm", "first")
+    lender = make_lender(tmp_path / "lender")
     git(project, "clone", "-q", "--shared", str(lender), "inner")
     agent.prompt()
     for command in ("rm -rf inner/.git/objects", "rm inner/.git/objects/info/alternates"):

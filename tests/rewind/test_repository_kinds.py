@@ -9,7 +9,7 @@ import pytest
 from casfs.rewind.undo_calls import ELSEWHERE, REPOSITORY
 from tests.rewind.test_repositories import files, rewind
 from tests.support.attached_agent import AttachedAgent
-from tests.support.repositories import COMMIT, git, make_repository
+from tests.support.repositories import COMMIT, git, make_lender, make_repository
 from tests.support.restores import take_back_last
 
 LOCAL = "git -c protocol.file.allow=always -c user.name=x -c user.email=x@y"
@@ -28,13 +28,7 @@ def repository(project: Path) -> Path:
 
 @pytest.fixture
 def lender(tmp_path: Path) -> Path:
-    lender = tmp_path / "lender"
-    lender.mkdir()
-    (lender / "f").write_text("f\n")
-    git(lender, "init", "-q", "-b", "main")
-    git(lender, "add", "f")
-    git(lender, "commit", "-qm", "first")
-    return lender
+    return make_lender(tmp_path / "lender")
 
 
 @pytest.fixture

@@ -28,6 +28,16 @@ def seen_by_git(directory: Path) -> tuple[str, ...]:
     )
 
 
+def make_lender(folder: Path) -> Path:
+    """Makes a repository with one commit, of which others are clones or submodules."""
+    folder.mkdir()
+    (folder / "f").write_text("f\n")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "f")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
 def make_repository(project: Path) -> None:
     """Makes a repository of a directory with the files a and b: two commits, a branch, a change
     and a file that are in none."""

@@ -8,7 +8,7 @@ looked at, so all trees here but `theirs` may be partial.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from casfs.digest import TreeHash
@@ -113,9 +113,9 @@ def drop_blocked(
 ) -> None:
     """Drops new entries where a leaf of ours would be a directory above them, or below them."""
     left = ours - edits.keys()
-    above = {parent for path in left for parent in parents(path)}
+    above = {parent for path in left for parent in tree.parents(path)}
     for path in [path for path, entry in edits.items() if entry is not None]:
-        if path in above or not left.isdisjoint(parents(path)):
+        if path in above or not left.isdisjoint(tree.parents(path)):
             del edits[path]
             conflicts.append((path, "a file here, a directory there"))
 
@@ -196,9 +196,3 @@ def has_markers(text: bytes) -> bool:
     """Whether a text has unresolved conflict markers."""
     lines = text.splitlines()
     return all(any(line.startswith(mark) for line in lines) for mark in MARKERS)
-
-
-def parents(path: bytes) -> Iterator[bytes]:
-    """Yields the directories above a path."""
-    parts = path.split(b"/")
-    return (b"/".join(parts[:count]) for count in range(1, len(parts)))

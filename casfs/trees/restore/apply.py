@@ -28,7 +28,7 @@ from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, printable
-from casfs.trees import dated, recorded_state
+from casfs.trees import dated, recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.diff import merge
 from casfs.trees.diff.merge import Changes, Merged
@@ -138,7 +138,7 @@ def _merge(
     ]
     report = SnapshotReport()
     # Where a file takes the place of a directory, all that is in that counts.
-    above = {parent for path in theirs.old for parent in merge.parents(path)}
+    above = {parent for path in theirs.old for parent in tree.parents(path)}
     whole = theirs.new.keys() & above
     ours = tracked.snapshot_tracked(store, target.path, sides, report=report, whole=whole)
     theirs, refused = _without_purged(theirs, report.purged)

@@ -42,10 +42,10 @@ from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore import host_entries, modification_order, unseen, written_paths
-from casfs.trees.restore.broken_off import errors_named
 from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes, replaced_directories
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
+from casfs.trees.restore.restore_errors import errors_named
 from casfs.trees.restore.target import Roots, Target
 from casfs.trees.restore.write import WriteProgress, write_tree
 from casfs.trees.scratch_store import ScratchStore
@@ -398,7 +398,7 @@ class _Restore:
         fd = self._target.open()
         with closing_fd(fd):
             host_entries.grant_owner_access(fd)
-            was_empty = not os.listdir(fd)
+            was_empty = self._target.is_empty()
             self._begin_operation(fd)
             self._mark_under_way(fd)
             temp = self._target.staging.encode()
@@ -413,7 +413,7 @@ class _Restore:
             )
             self.result.outcome = task.outcome
             task.directory(fd, b"", [contents.current, *self._unfinished()], self._goal)
-            if contents.current is None or was_empty:
+            if was_empty:
                 task.date_as_recorded(fd, self._dated_goal())
             # The recorded times would be older than what was built there from other versions.
             else:

@@ -188,19 +188,23 @@ class IgnoredPaths:
     """The paths that the `.casfsignore` of one of the trees `roots` leaves out: a look that such a
     file rules says nothing of them."""
 
-    def __init__(self, store: Store, roots: Iterable[TreeHash]) -> None:
+    def __init__(self, store: Store, roots: Iterable[TreeHash], directory: Path) -> None:
+        """`roots`: of looks at `directory`."""
+        self._directory = os.fsencode(directory)
         texts = {patterns_of(store, root) for root in roots} - {b""}
         self._rules = [IgnoreRules(text) for text in texts]
 
-    def top_of(self, path: bytes) -> bytes | None:
-        """Returns the topmost directory above a path that is left out, or the path itself."""
+    def topmost(self, path: bytes) -> bytes | None:
+        """Returns the topmost ignored directory above a path, or the path itself; None also for a
+        path that the directory does not have: nothing can be lost there."""
         parts = path.split(b"/")
         for count in range(1, len(parts) + 1) if self._rules else ():
             above = b"/".join(parts[:count])
             for rules in self._rules:
                 # What is below a directory that is left out is not asked about.
                 if rules.verdict(above, parts[count - 1], directory=count < len(parts)):
-                    return above
+                    is_there = os.path.lexists(os.path.join(self._directory, path))
+                    return above if is_there else None
         return None
 
 

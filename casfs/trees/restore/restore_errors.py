@@ -25,17 +25,17 @@ def errors_named(target: Target, progress: WriteProgress, result: RestoreResult)
         where = printable(b"/".join(progress.path))
         location = f" at {where}" if where else ""
         message = f"cannot restore to {target}{location}: {error.strerror}"
-        raise Failed(message + _way_on(result)) from error
+        raise Failed(message + _next_step(result)) from error
     # The depth of a snapshot is bounded, that of a tree from elsewhere is not.
     except RecursionError:
         message = f"cannot restore to {target}: directories too deep"
-        raise Failed(message + _way_on(result)) from None
+        raise Failed(message + _next_step(result)) from None
     except CasfsError as error:
-        error.args = (f"{error}{_way_on(result)}", *error.args[1:])
+        error.args = (f"{error}{_next_step(result)}", *error.args[1:])
         raise
 
 
-def _way_on(result: RestoreResult) -> str:
+def _next_step(result: RestoreResult) -> str:
     if result.operation is None:
         return ""
     verb = result.operation.verb
