@@ -36,14 +36,18 @@ COMPARED: Mapping[str, frozenset[Path]] = {
 NOTHING: frozenset[Path] = frozenset()
 
 
-def redact_texts(document: Document, payload: Any, redact: Redact, type_name: str = "") -> Any:
-    """Returns a payload of the schema `document` with its texts redacted by `redact`, and its
-    structure as it was. `type_name`: of the built-in type whose schema it is."""
+def redact_texts(
+    document: Callable[[], Document], payload: Any, redact: Redact, type_name: str = ""
+) -> Any:
+    """Returns a payload with its texts redacted by `redact`, and its structure as it was.
+    `document`: returns its schema, where it is needed; `type_name`: of the built-in type whose
+    schema that is."""
     redacted = redact(payload)
     if redacted == payload:  # as nearly always
         return payload
-    walk = _Walk(document, COMPARED.get(type_name, NOTHING), redact)
-    return walk.value([document], payload, redacted, path=())
+    schema = document()
+    walk = _Walk(schema, COMPARED.get(type_name, NOTHING), redact)
+    return walk.value([schema], payload, redacted, path=())
 
 
 class _Walk:

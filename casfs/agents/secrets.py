@@ -13,7 +13,7 @@ import base64
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -300,19 +300,15 @@ class _RedactingBatch(Batch):
             self._is_structure = False
 
     def put_node(self, type: str, payload: Any) -> NodeDigest:
-        if self._is_structure:
+        if self._is_structure or type == TREE:
             return super().put_node(type, payload)
-        if type in DEFINITIONS:  # with a mark in it, one would not work any more
-            payload = self._redacted(type, payload, self._secrets.redact_variables_in_json)
-        elif type == STEP:
-            known = self._redacted(type, payload, self._secrets.redact_variables_in_json)
-            payload = self._in_fields(known, STEP_TEXTS)
-        elif type != TREE:
-            payload = self._redacted(type, payload, self._secrets.redact_json)
+        # With a mark in it, a definition would not work any more.
+        has_marks = type != STEP and type not in DEFINITIONS
+        redact = self._secrets.redact_json if has_marks else self._secrets.redact_variables_in_json
+        payload = redact_texts(lambda: self._type(type)[1].document, payload, redact, type)
+        if type == STEP:
+            payload = self._in_fields(payload, STEP_TEXTS)
         return super().put_node(type, payload)
-
-    def _redacted(self, type: str, payload: Any, redact: Callable[[Any], Any]) -> Any:
-        return redact_texts(self._type(type)[1].document, payload, redact, type)
 
     def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:
         """Redacts the fields of an object that hold free text: the scanner takes longer to look for

@@ -221,7 +221,7 @@ class _Undoing:
         reasons = filter(None, (self._foreign_reason(call, path) for path in changed))
         reason = TORN if call.is_torn else next(reasons, None)
         if repository_state.is_of_work_tree_elsewhere(
-            self._store, top, self._current, others=_ends([call])
+            self._store, top, self._current, other_trees=_ends([call])
         ):
             reason = ELSEWHERE
         if reason is not None:

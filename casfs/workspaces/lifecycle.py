@@ -35,8 +35,6 @@ from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.options import RestoreOptions
-from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.restore.write import set_directory_attributes
 from casfs.workspaces import (
@@ -322,6 +320,10 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
         placeholder.make(workspace)
     else:
         state = workspace.recorded
+        # Most workspaces are mounted, and a restore imports 20 modules.
+        from casfs.trees.restore.options import RestoreOptions
+        from casfs.trees.restore.restore import restore
+
         restore(store, state, workspace.path, RestoreOptions(parents=True))
 
 

@@ -214,11 +214,12 @@ class Attempt:
     def _redacted(self, output: str) -> str:
         """Redacts an output, but no names and values of the role's schema in its blocks."""
         secrets = self._context.secrets
-        document = self._role_agent.schema.document
         return blocks.map_json_blocks(
             output,
             change_text=secrets.redact,
-            change_value=lambda meta: redact_texts(document, meta, secrets.redact_json),
+            change_value=lambda meta: redact_texts(
+                lambda: self._role_agent.schema.document, meta, secrets.redact_json
+            ),
         )
 
     async def _failure(self, context: AgentContext, error: BaseException) -> AttemptFailed:

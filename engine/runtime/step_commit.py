@@ -151,7 +151,12 @@ class StepCommitter:
         record = thread.record
         intent = thread.intent
         artifacts = list(dict.fromkeys([*result.extracted.refs, *result.result.artifacts]))
-        meta = self._redacted_meta(intent["role"], dict(result.extracted.meta))
+        # Rules ask for names and values of the role's schema, so these stay.
+        meta = redact_texts(
+            lambda: self._config.schemas[intent["role"]].document,
+            dict(result.extracted.meta),
+            self._config.secrets.redact_json,
+        )
         payload: dict[str, Any] = {
             "index": intent["index"],
             "role": intent["role"],
@@ -183,12 +188,6 @@ class StepCommitter:
         if result.cached is not None:
             payload["cached"] = dict(result.cached)
         return payload
-
-    def _redacted_meta(self, role: str, meta: dict[str, Any]) -> dict[str, Any]:
-        """Rules ask for names and values of the role's schema, so these stay."""
-        document = self._config.schemas[role].document
-        redacted: dict[str, Any] = redact_texts(document, meta, self._config.secrets.redact_json)
-        return redacted
 
     def _prompt(self, role: str, result: StepResult) -> dict[str, Any]:
         """The digest of the prompt, and the nodes of its parts that the chain does not have."""

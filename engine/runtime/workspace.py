@@ -29,8 +29,6 @@ from casfs.trees import recorded_state
 from casfs.trees.git.index import TrackedFiles
 from casfs.trees.git.recorded_index import RecordedTrackedFiles
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore.options import RestoreOptions
-from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.git_classes import ThreadRules
@@ -78,6 +76,10 @@ class Workspace:
         """Replaces its content by `state`. Raises as `casfs.trees.restore`."""
         if self.state != state:
             self.remove()
+            # 20 modules, which stopping a thread, say, does without.
+            from casfs.trees.restore.options import RestoreOptions
+            from casfs.trees.restore.restore import restore
+
             restore(self._store, state, self.path, RestoreOptions(parents=True))
             self.ignored.copy_to(self.path)
         self._begun = state

@@ -240,14 +240,14 @@ def _held(store: Store, root: TreeHash, work_trees: Entry | None) -> frozenset[b
 
 
 def is_of_work_tree_elsewhere(
-    store: Store, path: bytes, current: TreeHash, others: Collection[TreeHash]
+    store: Store, path: bytes, current: TreeHash, other_trees: Collection[TreeHash]
 ) -> bool:
     """Whether a git directory, which the tree `current` has, is of a linked work tree that is
     neither in that nor in other trees of the same directory."""
     if tree.find(store, current, path) is None:
         return False
     is_linked = False
-    for root in (current, *others):
+    for root in (current, *other_trees):
         top = tree.find(store, root, path)
         entries = tree.load(store, top.digest.hash) if isinstance(top, Subdirectory) else {}
         if COMMON in entries:

@@ -28,7 +28,7 @@ WORDS = sorted(
 
 def redacted(schema: dict[str, Any], payload: Any, *words: str) -> Any:
     secrets = Secrets({f"V{n}": word for n, word in enumerate(words)})
-    return redact_texts(schema, payload, secrets.redact_json)
+    return redact_texts(lambda: schema, payload, secrets.redact_json)
 
 
 OUTCOME = {
@@ -120,7 +120,7 @@ def test_the_blocks_of_an_output_keep_their_names() -> None:
     secrets = Secrets({}, ["status", "completed", "correct-horse"])
 
     def of_meta(meta: dict[str, Any]) -> Any:
-        return redact_texts(OUTCOME, meta, secrets.redact_json)
+        return redact_texts(lambda: OUTCOME, meta, secrets.redact_json)
 
     block = '```json\n{"status": "completed", "note": "correct-horse"}\n```'
     output = f"It is completed.\n\n{block}\nAnd a status.\n"
