@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from casfs.digest import TreeHash
-from casfs.trees.restore.restore import _Restore
+from casfs.store.store import Store
+from casfs.trees.restore import unseen
+from casfs.trees.snapshot.tracked import Unseen
 from tests.harness import taken_back
 
 EVERYTHING = {"restore", "apply", "rewind_last", "rewind_to", "undo", "redo", "killed", "moved"}
@@ -26,9 +29,10 @@ def test_what_is_taken_back_is_as_it_was(first: int) -> None:
 def test_the_harness_sees_what_is_deleted_though_no_checkpoint_looked_at_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def as_it_is(task: _Restore, root: TreeHash) -> TreeHash:
-        return root
+    def nothing(store: Store, root: TreeHash, directory: Path) -> Unseen:
+        return Unseen(root, [])
 
-    monkeypatch.setattr(_Restore, "_without_unseen", as_it_is)
-    with pytest.raises(taken_back.Wrong, match="node_modules"):
-        taken_back.play(108)
+    monkeypatch.setattr(unseen, "of_restore", nothing)
+    with pytest.raises(taken_back.Wrong, match="which its tree"):
+        for seed in range(SEQUENCES):
+            taken_back.play(seed)
