@@ -153,6 +153,11 @@ class Operation:
     @property
     def stays(self) -> int:
         """How many paths were changed since, so that they stay though it is taken back."""
+        return self.left_by_undo if self.is_taken_back else 0
+
+    @property
+    def left_by_undo(self) -> int:
+        """The same of the last undo, also where it was done once more since."""
         return int(self._record.get("stays", 0))
 
     @property
@@ -185,6 +190,20 @@ class Log:
             is_again ^= operation.verb is Verb.UNDO
             operation = self.numbered(operation.target)
         return operation, is_again
+
+    def to_take_back(self, operation: Operation, *, is_again: bool) -> list[Operation]:
+        """Returns the operations, newest first, that are taken back so that an operation is undone,
+        or with `is_again` done once more: what has taken it back, by what that has overwritten."""
+        wanted = Verb.REDO if is_again else Verb.UNDO
+        overwriting = []
+        for entry in self.operations:
+            if entry.target != operation.number:
+                continue
+            if entry.verb is not wanted:
+                overwriting.append(entry)
+            elif entry.is_done and not entry.left and (is_again or not operation.left_by_undo):
+                return overwriting
+        return overwriting if is_again else [*overwriting, operation]
 
     def to_undo(self, actor: str) -> Operation | None:
         """Returns the newest operation of an actor that is not taken back."""
@@ -286,7 +305,7 @@ def conclude(store: Store, operation: Operation, *, left: int = 0) -> Operation:
     return Operation(operation.name, done)
 
 
-def mark(store: Store, operation: Operation, *, is_taken_back: bool, stays: int = 0) -> None:
+def mark(store: Store, operation: Operation, *, is_taken_back: bool, stays: int) -> None:
     """Notes whether an operation is taken back; `stays`: as of `Operation`. Raises Conflict where
     it was changed meanwhile."""
     marked = {**operation.head.record, "takenBack": is_taken_back, "stays": stays}

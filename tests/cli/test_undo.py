@@ -42,6 +42,11 @@ def git(directory: Path, *arguments: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
+def make_repository(directory: Path) -> None:
+    git(directory, "init", "-q")
+    git(directory, "commit", "-qm", "a", "--allow-empty")
+
+
 def outside(project: Path) -> dict[str, tuple[str, bytes]]:
     """What no checkpoint looks at."""
     tops = (".git", "node_modules", ".venv")
@@ -115,6 +120,28 @@ def test_what_is_ignored_now_or_was_then_is_not_deleted(cli: Cli, project: Path)
     assert "kept: data, notes" in done.err
     assert (project / "data/d").read_bytes() == b"d"
     assert (project / "notes").read_bytes() == b"n"
+
+
+@pytest.mark.parametrize("arguments", [("redo",), ("undo", "2")])
+def test_what_came_into_a_repository_since_comes_back(
+    cli: Cli, project: Path, agent: AttachedAgent, arguments: tuple[str, ...]
+) -> None:
+    """No ref has it, so the repository counts as unchanged, and goes."""
+    inner = project / "inner"
+    inner.mkdir()
+    agent.prompt()
+    agent.call(lambda: make_repository(inner))
+    cli("rewind", "--last")
+    cli("undo")
+    git(inner, "commit", "-qm", "b", "--allow-empty")
+    lost = git(inner, "rev-parse", "HEAD").strip()
+    git(inner, "reset", "-q", "--hard", "HEAD~")
+    before = contents(project)
+    cli(*arguments)
+    assert not (inner / ".git").exists()
+    cli("undo")
+    assert git(inner, "cat-file", "-t", lost) == "commit\n"
+    assert contents(project) == before
 
 
 def test_a_line_of_ones_own_is_a_local_change_after_a_rewind(

@@ -37,6 +37,7 @@ from casfs.directories.operations import PERSON, Intent, Operation, Verb
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.rewind import rewind_files, take_back
 from casfs.rewind.rewind_files import Choice
+from casfs.rewind.take_back import Reversal
 from casfs.rewind.undo_calls import Undone
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
@@ -339,7 +340,9 @@ class Sequence:
         known = operations.log_of(self.store, self.directory).operations
         known = tuple(operation for operation in known if not operation.is_taken_back)
         if known:
-            self._reverse(self.chance.choice(known), is_again=False)
+            log = operations.log_of(self.store, self.directory)
+            operation, is_again = log.meant(self.chance.choice(known).number)
+            self._reverse(operation, is_again=is_again)
 
     def redo(self) -> None:
         operation = operations.log_of(self.store, self.directory).to_redo(PERSON)
@@ -358,12 +361,17 @@ class Sequence:
             return
         self._note(done.operation, present, after)
         self._expect_named(present, after, plan.undone)
-        if operation.number not in self.done.seen:  # it was killed
-            return
-        before, left = self.done.seen[operation.number]
-        if is_again:
-            before, left = left, before
-        self._expect_merged(before, left, present, after, plan.undone)
+        if (sides := self._overwritten(plan)) is not None:
+            self._expect_merged(*sides, present, after, plan.undone)
+
+    def _overwritten(self, plan: Reversal) -> tuple[Seen, Seen] | None:
+        """Returns the directory before and after the operation that is overwritten; None where it
+        was killed, or where they are several."""
+        if len(plan.written) != 1 or plan.written[0].number not in self.done.seen:
+            return None
+        before, after = self.done.seen[plan.written[0].number]
+        is_finished = plan.is_again and plan.written[0] == plan.operation
+        return (after, before) if is_finished else (before, after)
 
     def killed(self) -> None:
         """A command in another process that ends in the middle; its undo takes back all of it."""
@@ -388,7 +396,7 @@ class Sequence:
     def killed_undo(self) -> None:
         """An undo that ends in the middle is done by the next one."""
         operation = operations.log_of(self.store, self.directory).to_undo(PERSON)
-        if operation is None or operation.number not in self.done.seen:
+        if operation is None:
             return
         number = operation.number
         present = look(self.directory)
@@ -398,8 +406,8 @@ class Sequence:
             plan = take_back.plan(store, self.directory, undone, is_again=False)
             take_back.do(store, plan, PERSON)
 
-        first = take_back.plan(self.store, self.directory, operation, is_again=False).undone
-        if not self._is_killed(undo):
+        first = take_back.plan(self.store, self.directory, operation, is_again=False)
+        if (sides := self._overwritten(first)) is None or not self._is_killed(undo):
             return
         half_done = look(self.directory)
         again = operations.log_of(self.store, self.directory).numbered(number)
@@ -407,7 +415,7 @@ class Sequence:
         take_back.do(self.store, plan, PERSON)
         after = look(self.directory)
         self.done.seen[self._newest().number] = half_done, after
-        self._expect_merged(*self.done.seen[number], present, after, first)
+        self._expect_merged(*sides, present, after, first.undone)
 
     def _newest(self) -> Operation:
         return operations.log_of(self.store, self.directory).operations[0]
