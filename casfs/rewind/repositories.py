@@ -47,7 +47,7 @@ class UndoneRepository:
         self._store = store
         self._git = git
         self._current = current
-        self._path = path
+        self.path = path
         self._present = repository_state.read(store, current, path)
         self._goal = self._present
         self._source: TreeHash | None = None  # has what the goal names
@@ -56,16 +56,18 @@ class UndoneRepository:
         self._with_lost: list[TreeHash] = []  # have objects that are not there any more
         self._object_ids: set[bytes] | None = None  # that are there
         self.has_gone_on = False
+        self.held: set[bytes] = set()  # branches of other work trees that are not undone
 
     def _state_in(self, root: TreeHash) -> RepositoryState | None:
         if root not in self._states:
-            self._states[root] = repository_state.read(self._store, root, self._path)
+            self._states[root] = repository_state.read(self._store, root, self.path)
         return self._states[root]
 
     def bring_to(self, root: TreeHash) -> None:
         """Makes it the repository that a tree has, whatever it is by now."""
-        self._goal = _without_held(self._state_in(root), self._present)
+        self._goal = self._without_held(self._state_in(root))
         self._source = root
+        self.has_gone_on = self._is_needed(self._goal)
 
     def undo(self, call: CallRecord) -> None:
         assert call.before is not None
@@ -76,7 +78,8 @@ class UndoneRepository:
             return
         goal = self._goal
         if _identity(goal) == _identity(after):
-            goal = _without_held(before, self._present)
+            goal = self._without_held(before)
+            self.has_gone_on = self._is_needed(goal)
         elif before is None or after is None or goal is None:
             self.has_gone_on = _identity(goal) != _identity(before)
         else:
@@ -97,12 +100,12 @@ class UndoneRepository:
         assert call.after is not None
         files: Edits = {}
         for change in tree.changes(self._store, call.before.full, call.after.full):
-            if self._git.of(change.path) == self._path != change.path:
+            if self._git.of(change.path) == self.path != change.path:
                 present = tree.find(self._store, self._current, change.path)
                 sides = [_leaf(change.old), _leaf(change.new)]
                 if not any(self._is_same(_leaf(present), side) for side in sides):
                     return
-                is_object = repository_state.is_object(change.path[len(self._path) + 1 :])
+                is_object = repository_state.is_object(change.path[len(self.path) + 1 :])
                 if sides[0] is not None or not is_object:
                     files[change.path] = sides[0]
         self._files = files
@@ -124,9 +127,11 @@ class UndoneRepository:
         refs = dict(goal.refs)
         for name in before.refs.keys() | after.refs.keys():
             old, new = before.refs.get(name), after.refs.get(name)
-            if old == new or (self._present is not None and name in self._present.held):
+            if old == new:
                 continue
-            if refs.get(name) == new:
+            if self._present is not None and name in self._present.held:
+                self._note_held(name, old)
+            elif refs.get(name) == new:
                 _set(refs, name, old)
             elif refs.get(name) != old:
                 self.has_gone_on = True
@@ -157,6 +162,24 @@ class UndoneRepository:
             elif goal.stashes != before.stashes:
                 self.has_gone_on = True
         return merged
+
+    def _without_held(self, before: RepositoryState | None) -> RepositoryState | None:
+        """Returns the state before, with the branches of other work trees as they are."""
+        if before is None or self._present is None or not self._present.held:
+            return before
+        refs = dict(before.refs)
+        for name in self._present.held:
+            self._note_held(name, before.refs.get(name))
+            _set(refs, name, self._present.refs.get(name))
+        return replace(before, refs=refs)
+
+    def _note_held(self, name: bytes, before: bytes | None) -> None:
+        if self._present is not None and self._present.refs.get(name) != before:
+            self.held.add(name)
+
+    def _is_needed(self, goal: RepositoryState | None) -> bool:
+        """Whether a work tree elsewhere is of the repository, which would go."""
+        return goal is None and self._present is not None and bool(self._present.held)
 
     @property
     def words(self) -> list[str]:
@@ -194,7 +217,7 @@ class UndoneRepository:
 
     def _shared_index(self) -> Edits:
         """Returns the other file of an index that is split, where git has deleted that since."""
-        top = None if self._source is None else tree.find(self._store, self._source, self._path)
+        top = None if self._source is None else tree.find(self._store, self._source, self.path)
         entries = tree.load(self._store, top.digest.hash) if isinstance(top, Subdirectory) else {}
         return {
             name: entry
@@ -203,7 +226,7 @@ class UndoneRepository:
         }
 
     def _below(self, edits: Edits) -> Edits:
-        return {self._path + b"/" + name: entry for name, entry in edits.items()}
+        return {self.path + b"/" + name: entry for name, entry in edits.items()}
 
     def _edits_of_all(self) -> Edits:
         """A repository that the call has made goes, and one that it has deleted comes back."""
@@ -213,8 +236,8 @@ class UndoneRepository:
         return edits
 
     def _leaves(self, root: TreeHash) -> Iterable[tuple[bytes, Entry]]:
-        for path, entry in tree.below(self._store, root, self._path):
-            if tree.is_leaf(self._store, entry) and self._git.of(path) == self._path:
+        for path, entry in tree.below(self._store, root, self.path):
+            if tree.is_leaf(self._store, entry) and self._git.of(path) == self.path:
                 yield path, entry
 
     def _edits_of_refs(self, present: RepositoryState, goal: RepositoryState) -> Edits:
@@ -246,7 +269,7 @@ class UndoneRepository:
         return tree.is_same(self._store, entry, other)
 
     def _find(self, name: bytes) -> Entry | None:
-        return tree.find(self._store, self._current, self._path + b"/" + name)
+        return tree.find(self._store, self._current, self.path + b"/" + name)
 
     def _file(self, name: bytes, data: bytes) -> File:
         digest = self._store.local_writes().put(data)
@@ -262,7 +285,7 @@ class UndoneRepository:
                 sources.add(self._source)
         lost: Edits = {}
         for source in sources:
-            files = repository_state.object_files(self._store, source, self._path)
+            files = repository_state.object_files(self._store, source, self.path)
             present = {path: tree.find(self._store, self._current, path) for path in files}
             absent = {path: entry for path, entry in files.items() if present[path] is None}
             if source in self._with_lost:  # a call has written into some of them
@@ -294,7 +317,7 @@ class UndoneRepository:
     def _present_ids(self) -> set[bytes]:
         if self._object_ids is None:
             self._object_ids = set()
-            files = repository_state.object_files(self._store, self._current, self._path)
+            files = repository_state.object_files(self._store, self._current, self.path)
             for path, entry in files.items():
                 self._object_ids |= repository_state.ids_in(self._store, path, entry)
         return self._object_ids
@@ -332,18 +355,6 @@ def _identity(state: RepositoryState | None) -> object:
 
 def _leaf(entry: Entry | None) -> File | Symlink | None:
     return None if isinstance(entry, Subdirectory) else entry
-
-
-def _without_held(
-    before: RepositoryState | None, present: RepositoryState | None
-) -> RepositoryState | None:
-    """Returns the state before, with the branches of other work trees as they are."""
-    if before is None or present is None or not present.held:
-        return before
-    refs = dict(before.refs)
-    for name in present.held:
-        _set(refs, name, present.refs.get(name))
-    return replace(before, refs=refs)
 
 
 def _set(values: dict[bytes, Value], name: bytes, value: Value | None) -> None:

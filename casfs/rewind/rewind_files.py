@@ -25,6 +25,7 @@ from casfs.rewind.undo_calls import (
     PURGED,
     Undone,
     UndoOptions,
+    conflicts_of,
     undo_calls,
 )
 from casfs.sessions import session_steps
@@ -240,6 +241,9 @@ def _exact(
             repositories[top] = UndoneRepository(store, current.full, top, git)
     for top, repository in repositories.items():
         repository.bring_to(state.full)
+        undone.conflicts |= conflicts_of(repository)
+        if repository.has_gone_on:
+            continue
         repository.bring_back_objects(state.full)
         undone.changed += [
             tree.Change(path, tree.find(store, current.full, path), entry)

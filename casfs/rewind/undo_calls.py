@@ -36,6 +36,7 @@ GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
 PURGED = "its earlier content was purged"
 ELSEWHERE = "its work tree is elsewhere"
+HELD = "a work tree elsewhere has it checked out"
 MOVED = "it holds what was elsewhere, and cannot come back there"
 IGNORED = ".casfsignore leaves it out"
 TORN = "git wrote in it while it was looked at"
@@ -230,8 +231,7 @@ class _Undoing:
         repository.undo(call)
         if repository.has_gone_on and call.is_interrupted:
             repository.undo_interrupted(call)
-        if repository.has_gone_on:
-            self.conflicts[top] = REPOSITORY
+        self.conflicts |= conflicts_of(repository)
 
     @property
     def words(self) -> dict[bytes, list[str]]:
@@ -416,6 +416,13 @@ class _Undoing:
 def _is_elsewhere(path: bytes, moved: list[bytes] | None) -> bool:
     """Whether a file was moved away, and not into a directory in its own place."""
     return moved is not None and not any(to.startswith(path + b"/") for to in moved)
+
+
+def conflicts_of(repository: UndoneRepository) -> dict[bytes, str]:
+    """Returns what of a repository does not go back, with the reason."""
+    if repository.has_gone_on:
+        return {repository.path: REPOSITORY}
+    return {repository.path + b"/" + name: HELD for name in repository.held}
 
 
 def foreign_reason(call: CallRecord, path: bytes) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.rewind.undo_calls import ELSEWHERE, REPOSITORY
+from casfs.rewind.undo_calls import ELSEWHERE, HELD, REPOSITORY
 from tests.rewind.test_repositories import files, rewind
 from tests.support.attached_agent import AttachedAgent
 from tests.support.repositories import COMMIT, git, make_lender, make_repository
@@ -128,6 +128,34 @@ def test_a_work_tree_elsewhere_is_named(
     plan = rewind(agent)
     assert plan.undone.kept == {b".git/worktrees/theirs": ELSEWHERE}
     assert rewind(agent, is_exact=True).undone.kept == {b".git/worktrees/theirs": ELSEWHERE}
+    assert git(tmp_path / "theirs", "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_a_branch_of_a_work_tree_elsewhere_stays_and_is_named(
+    agent: AttachedAgent, repository: Path, tmp_path: Path, is_exact: bool
+) -> None:
+    git(repository, "worktree", "add", "-q", "-b", "theirs", str(tmp_path / "theirs"))
+    agent.prompt()
+    agent.run(f"{COMMIT} --allow-empty -m agent; git update-ref refs/heads/theirs main")
+    there = git(tmp_path / "theirs", "rev-parse", "HEAD")
+    plan = rewind(agent, is_exact=is_exact)
+    assert plan.undone.conflicts == {b".git/refs/heads/theirs": HELD}
+    assert git(tmp_path / "theirs", "rev-parse", "HEAD") == there
+    assert git(repository, "rev-parse", "main") != there
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize("kind", ["--detach", "-b"])
+def test_a_repository_stays_with_a_work_tree_elsewhere(
+    agent: AttachedAgent, project: Path, tmp_path: Path, kind: str, is_exact: bool
+) -> None:
+    agent.prompt()
+    agent.call(lambda: make_repository(project))
+    words = [kind] if kind == "--detach" else [kind, "theirs"]
+    git(project, "worktree", "add", "-q", *words, str(tmp_path / "theirs"))
+    plan = rewind(agent, is_exact=is_exact)
+    assert plan.undone.conflicts[b".git"] == REPOSITORY
     assert git(tmp_path / "theirs", "status", "--porcelain") == ""
 
 
