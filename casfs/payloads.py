@@ -237,6 +237,7 @@ class ReactTurn(TypedDict):
     callId: NotRequired[str]
     isLate: NotRequired[bool]
     isTorn: NotRequired[bool]
+    fault: NotRequired[str]
 
 
 RoleSchema: TypeAlias = dict[str, Any]

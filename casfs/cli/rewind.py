@@ -35,8 +35,6 @@ from casfs.threads import sessions, threads
 from casfs.threads.threads import Thread
 from casfs.trees.git.index import pointed_to
 
-LOST = "its trees are not kept any more (attach.max_turn_trees); --exact goes back to a prompt"
-
 
 @dataclass(frozen=True)
 class Rewinding:
@@ -278,7 +276,11 @@ def _print_plan(plan: FilePlan, directory: Path) -> None:
         stays = "not known to be over, so what it has changed stays"
         say_incomplete(f"{call.step}.{call.number} {call.tool}: {stays}; see --exact")
     for call in plan.lost:
-        say_incomplete(f"{call.step}.{call.number} {call.tool}: what it changed stays: {LOST}")
+        say_incomplete(
+            f"{call.step}.{call.number} {call.tool}: what it changed stays: {call.fault}"
+        )
+    if plan.lost:
+        warn("--exact goes back to all that was there at a prompt")
     if not plan.undone.changed:
         echo(f"{directory}: nothing to change for {plan.point}")
         return

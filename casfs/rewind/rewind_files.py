@@ -65,7 +65,7 @@ class FilePlan:
     """What a rewind would do. `store`: in which its trees are, a view of the store until it is
     done; `current`: the directory as it is; `late`: calls that had begun when the directory before
     them was looked at, so that their first changes may stay; `lost`: calls whose changes are not
-    known any more; `running`: calls that are not over, so that what they have changed stays."""
+    known; `running`: calls that are not over; what these have changed stays."""
 
     store: Store
     choice: Choice
@@ -158,7 +158,7 @@ def _plan(
         current,
         undone,
         late=tuple(call for call in calls if call.is_late),
-        lost=tuple(call for call in calls if call.is_lost and not choice.is_exact),
+        lost=tuple(call for call in calls if call.fault and not choice.is_exact),
         running=tuple(call for call in calls if call.is_running),
     )
 

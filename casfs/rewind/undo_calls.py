@@ -16,7 +16,7 @@ from pathlib import Path
 
 from casfs.digest import TreeHash
 from casfs.rewind.repositories import UndoneRepository
-from casfs.sessions.session_steps import AMBIGUOUS, CallRecord
+from casfs.sessions.session_steps import AMBIGUOUS, UNSEEN, CallRecord
 from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.system.paths import printable
@@ -40,7 +40,7 @@ HELD = "a work tree elsewhere has it checked out"
 MOVED = "it holds what was elsewhere, and cannot come back there"
 IGNORED = ".casfsignore leaves it out"
 TORN = "git wrote in it while it was looked at"
-UNSEEN = f"{AMBIGUOUS}: the daemon was not there when the call began"
+AMBIGUOUS_UNSEEN = f"{AMBIGUOUS}: {UNSEEN}"
 
 
 @dataclass(frozen=True)
@@ -431,5 +431,5 @@ def foreign_reason(call: CallRecord, path: bytes) -> str | None:
     if (reason := call.foreign.get(name)) is not None:
         return reason
     if call.is_unseen and (call.paths is None or name not in call.paths):
-        return UNSEEN
+        return AMBIGUOUS_UNSEEN
     return None

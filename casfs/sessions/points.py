@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from casfs.sessions import session_steps
-from casfs.sessions.session_steps import AMBIGUOUS, CallRecord, Point, StepRecord
+from casfs.sessions.session_steps import AMBIGUOUS, NOT_KEPT, UNSEEN, CallRecord, Point, StepRecord
 from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.threads.summary import first_line
@@ -85,8 +85,10 @@ def _marks(call: CallRecord, at_once: tuple[int, ...]) -> Iterator[str]:
         yield "late"
     if call.is_torn:
         yield "torn"
-    if call.is_lost:
+    if call.fault == NOT_KEPT:
         yield "not kept"
+    elif call.fault is not None and call.fault != UNSEEN:
+        yield "not recorded"
 
 
 def _given(call: CallRecord, directory: str) -> str:

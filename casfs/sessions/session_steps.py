@@ -19,6 +19,8 @@ from casfs.trees.recorded_state import RecordedState
 
 IN_PROGRESS = "in_progress"
 INTERRUPTED = "interrupted"
+NOT_KEPT = "its trees are not kept any more (attach.max_turn_trees)"
+UNSEEN = "the daemon was not there when the call began"
 ANOTHER_CALL = "another call"  # of the same session, which ran at the same time
 AMBIGUOUS = "ambiguous"  # of a change: a call or a person may have made it
 
@@ -30,7 +32,7 @@ class CallRecord:
     the reason; `paths`: that an edit tool names, relative to the directory, None for any;
     `is_unseen`: none of its changes is known to be its, but of these; `is_late`: it had begun when
     the directory before it was looked at; `is_torn`: a git repository never stood still when the
-    directory was looked at; `is_lost`: its trees are not kept any more; `began_ms`: when it was
+    directory was looked at; `fault`: why its changes are not known; `began_ms`: when it was
     reported to begin, `reported_ms` to end; `members`: the numbers of the calls that it stands for,
     where it is a group (`grouped`)."""
 
@@ -48,7 +50,7 @@ class CallRecord:
     is_unseen: bool = False
     is_late: bool = False
     is_torn: bool = False
-    is_lost: bool = False
+    fault: str | None = None
     began_ms: int = 0
     members: tuple[int, ...] = ()
 
@@ -141,16 +143,22 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
     before = None
     began_ms = turn.get("reportedAt", 0)
     is_begun_late = is_begun_torn = False
+    fault = turn.get("fault")
     if (begun := turn.get("begun")) is not None:
         before = recorded_state.of_turn(store, begun)
         begun_turn = store.node(begun, "react-turn").payload
         began_ms = begun_turn.get("reportedAt", 0)
         is_begun_late = "isLate" in begun_turn
         is_begun_torn = "isTorn" in begun_turn
+        fault = begun_turn.get("fault", fault)
     elif not call.get("isUnseen", False):
         # Its end was never reported: it runs, or its agent has refused it. What a turn has without
         # the beginning of its call (`isUnseen`) is the directory after it.
         before, after = after, None
+    elif fault is None:
+        fault = UNSEEN
+    if not revisions.have_trees(store, [hash]):
+        fault = NOT_KEPT
     foreign = {}
     if (listed := call.get("foreign")) is not None:
         foreign = json.loads(content_text(store, listed))
@@ -173,7 +181,7 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
         is_late="isLate" in turn or is_begun_late,
         is_torn="isTorn" in turn or is_begun_torn,
         began_ms=began_ms,
-        is_lost=not revisions.have_trees(store, [hash]),
+        fault=fault,
     )
 
 
@@ -245,7 +253,7 @@ def _as_one(group: Sequence[CallRecord]) -> CallRecord:
         is_unseen=any(call.is_unseen for call in group),
         is_late=any(call.is_late for call in group),
         is_torn=any(call.is_torn for call in group),
-        is_lost=any(call.is_lost for call in group),
+        fault=next((call.fault for call in group if call.fault is not None), None),
         members=tuple(sorted(call.number for call in group)),
     )
 
@@ -265,10 +273,10 @@ def state_at(steps: list[StepRecord], point: Point) -> RecordedState:
     if point.call is not None:
         earliest = calls_from(steps, point)[-1]
         state = earliest.before
-        if earliest.is_lost:
+        if earliest.fault is not None and step.before is not None:
             raise NotFound(
-                f"the directory before {point} is not kept any more (attach.max_turn_trees); that"
-                f" before prompt {point.step} is"
+                f"the directory before {point} is not known: {earliest.fault}; that before prompt"
+                f" {point.step} is"
             )
     if state is None:
         raise NotFound(f"the directory was not recorded at {point}")

@@ -68,8 +68,7 @@ def _shown(plan: FilePlan) -> Plan:
         for path, reason in undone.kept.items()
     }
     stays |= {
-        f"{call.step}.{call.number} {call.tool}": "its trees are not kept any more"
-        for call in plan.lost
+        f"{call.step}.{call.number} {call.tool}": call.fault for call in plan.lost if call.fault
     }
     rows = [(change.letter, printable(change.path)) for change in undone.changed_files]
     rows += [

@@ -21,6 +21,7 @@ from engine.sessions.transcript_reader import TranscriptPart
 
 NO_ANSWER = "(it ended without an answer)"
 NO_RESULT = "it still runs"
+OF_BOUNDARY = "workspace", "times", "isLate", "isTorn", "fault"  # of a turn, from its Boundary
 NO_TOKENS = {"input": 0, "output": 0}
 
 
@@ -85,7 +86,7 @@ def interrupted_turn(
     elif foreign:
         call["foreign"] = _put_paths(batch, foreign)
     tool_call = put_structure(batch, "react-tool-call", call).hash
-    kept = {name: value for name, value in turn.items() if name not in ("workspace", "times")}
+    kept = {name: value for name, value in turn.items() if name not in OF_BOUNDARY}
     payload: dict[str, Any] = {**kept, **turn_fields(event, boundary), "toolCalls": [tool_call]}
     return {**payload, "begun": begun, "before": turn.get("workspace")}
 
@@ -110,6 +111,8 @@ def turn_fields(event: SessionEvent, boundary: Boundary) -> dict[str, Any]:
         payload["isLate"] = True
     if boundary.is_torn:
         payload["isTorn"] = True
+    if boundary.fault is not None:
+        payload["fault"] = boundary.fault
     return payload
 
 

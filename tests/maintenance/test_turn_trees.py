@@ -77,7 +77,7 @@ def calls(agent: AttachedAgent) -> list[CallRecord]:
 
 
 def lost(agent: AttachedAgent) -> list[bool]:
-    return [call.is_lost for call in calls(agent)]
+    return [call.fault is not None for call in calls(agent)]
 
 
 def plan(agent: AttachedAgent, point: str, *, is_exact: bool = False) -> FilePlan:
@@ -172,7 +172,7 @@ def test_a_tree_that_another_node_has_is_kept_with_its_private_files(
     collect(agent, Limits(max_turn_trees=1))
     for call in calls(agent):
         # A state that is not known is named: a rewind would pass over what the call has changed.
-        assert call.is_lost or (call.before is not None and call.after is not None)
+        assert call.fault is not None or (call.before is not None and call.after is not None)
         if call.before is not None:
             assert ".env" in contents(agent.copy_of(f"{call.step}.{call.number}"))
             assert call.before.local is not None

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from casfs.errors import Refused
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import StepRecord
 from casfs.store.store import Store
 from casfs.threads import sessions
 from casfs.threads.threads import Thread
+from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.sessions import ClaudeEvents, name
@@ -142,7 +144,11 @@ class AttachedAgent:
         if self._transcript is not None:
             payload = {**payload, "transcript_path": str(self._transcript)}
         event = self._events.event(payload)
-        self._recorder.record(event, self._followed.boundary(event, lambda: None), name())
+        try:
+            boundary = self._followed.boundary(event, lambda: None)
+        except Refused as error:  # as `Directories.boundary`
+            boundary = Boundary(fault=str(error))
+        self._recorder.record(event, boundary, name())
 
     def _copy(self, point: str) -> None:
         if self.copies is not None:

@@ -1,0 +1,69 @@
+"""Calls whose directory could not be looked at are named: what they have changed stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.errors import NotFound
+from casfs.rewind import rewind_files
+from casfs.rewind.rewind_files import Choice
+from casfs.sessions.session_steps import UNSEEN, Point
+from casfs.store.store import Store
+from engine.sessions.session_directory import SessionDirectory
+from tests.rewind.test_repositories import rewind
+from tests.support.attached_agent import AttachedAgent
+
+MAX_BYTES = 100_000
+
+
+@pytest.fixture
+def agent(disk_store: Store, project: Path) -> Iterator[AttachedAgent]:
+    """In a directory that is recorded up to MAX_BYTES."""
+    followed = SessionDirectory(disk_store, project, MAX_BYTES)
+    yield AttachedAgent(disk_store, project, followed)
+    followed.close()
+
+
+def test_a_call_that_made_the_directory_too_large(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    agent.run("echo x >> a")
+    agent.run(f"head -c {2 * MAX_BYTES} /dev/urandom > large")
+    agent.run("rm large; echo y >> b")
+    agent.run("echo z >> b")
+    plan = rewind(agent)
+    assert not plan.is_whole
+    assert [call.number for call in plan.lost] == [3, 2]
+    assert all("holds more than" in (call.fault or "") for call in plan.lost)
+    assert (project / "b").read_text() == "b\ny\n"
+    assert (project / "a").read_text().endswith("8\n")
+    whole = rewind(agent, is_exact=True)
+    assert whole.is_whole
+    assert (project / "b").read_text() == "b\n"
+    with pytest.raises(
+        NotFound, match=r"not known: .* holds more than .*; that before prompt 1 is"
+    ):
+        rewind(agent, "1.3", is_exact=True)
+
+
+def test_the_last_call_is_named_where_it_is_not_recorded(
+    agent: AttachedAgent, project: Path
+) -> None:
+    agent.prompt()
+    agent.run("echo x >> a")
+    agent.run(f"head -c {2 * MAX_BYTES} /dev/urandom > large")
+    plan = rewind_files.plan_last(agent.store, project, agent.steps())
+    assert plan.point == Point(1, 1)
+    assert [call.number for call in plan.lost] == [2]
+
+
+def test_a_call_that_nobody_saw_begin(agent: AttachedAgent, project: Path) -> None:
+    agent.prompt()
+    with agent.another_daemon() as later:
+        (project / "a").write_text("x")
+        later.end("1.1")
+    plan = rewind_files.plan(agent.store, project, agent.steps(), Choice(Point(1)))
+    assert [call.fault for call in plan.lost] == [UNSEEN]
+    assert not plan.is_whole
