@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 from casfs.digest import TreeDigest, TreeHash
@@ -15,12 +17,15 @@ from casfs.store.write_batch import Batch
 from casfs.system.paths import printable
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
+from casfs.trees.git import repository_state
+from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
 from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot import tracked
-from casfs.trees.snapshot.report import SnapshotOptions
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
+UNRECORDED = "what is there now cannot be recorded"
 Leaves = dict[bytes, Entry | None]  # files, links and empty directories, by path
 
 
@@ -43,9 +48,15 @@ def write(
     look = SnapshotOptions(leaves_out_unreadable=True)
     # So that the log has what git says of them before and after.
     repositories = {top for path in old if (top := undone.git.of(path)) is not None}
-    dated_seen = tracked.snapshot_tracked(local, directory, sides, look, whole=repositories)
+    report = SnapshotReport()
+    dated_seen = tracked.snapshot_tracked(
+        local, directory, sides, look, report=report, whole=repositories
+    )
     seen = dated_seen.tree
     seen_paths = tree.PathFinder(local, seen)
+    left_out = _left_out(directory, seen_paths, report, undone.git, old)
+    for path in left_out:
+        del old[path], new[path]
     for path, entry in old.items():
         if not tree.is_same(local, _leaf(local, seen_paths.find(path)), entry):
             raise _changed(path)
@@ -53,16 +64,48 @@ def write(
         if _mode(local, seen_paths.find(path)) != mode:
             raise _changed(path)
     with local.batch() as batch:
-        if tree.load(local, seen):
-            wanted = edit.with_entries(local, batch, root=seen, changes=new, like=origin)
+        root = seen if tree.load(local, seen) else None
+        wanted = edit.with_entries(local, batch, root=root, changes=new, like=origin)
         batch.commit()
         # The directory itself is a person's, also where nothing of it is looked at.
         modes = {tree.TOP: tree.directory_mode(local, seen), **new_modes}
         wanted = edit.with_directory_modes(local, batch, wanted.hash, modes)
     state = RecordedState.of_tree(_completed(local, wanted, seen, new, undone))
     done = restore(store, state, directory, options.of_changes(dated_seen, undone.like))
-    done.failed |= done.outcome.not_written([*old, *old_modes])
+    done.failed |= done.outcome.not_written([*old, *old_modes]) | left_out
     return done
+
+
+def _left_out(
+    directory: Path,
+    seen: tree.PathFinder,
+    report: SnapshotReport,
+    git: RepositoryPaths,
+    paths: Collection[bytes],
+) -> dict[bytes, str]:
+    """Returns the paths at which something is that the look could not record, such as a file that
+    cannot be read: it could not be had back, so it stays. Of a repository all paths do."""
+    where = os.fsencode(directory)
+    left_out: dict[bytes, str] = {}
+    repositories: dict[bytes, str] = {}
+    for path, reason in report.unreadable.items():
+        top = git.of(path)
+        if top is not None and repository_state.is_state(path[len(top) + 1 :]):
+            repositories[top] = reason
+    for path in paths:
+        reasons = (report.unreadable.get(above) for above in (*tree.parents(path), path))
+        unreadable = next(filter(None, reasons), None)
+        if unreadable is not None:
+            left_out[path] = unreadable
+        elif seen.find(path) is None and os.path.lexists(os.path.join(where, path)):
+            left_out[path] = UNRECORDED
+        if path in left_out and (top := git.of(path)) is not None:
+            repositories.setdefault(top, left_out[path])
+    for path in paths:
+        top = git.of(path)
+        if top in repositories:
+            left_out.setdefault(path, repositories[top])
+    return left_out
 
 
 def _leaves(source: Store, undone: Undone, *, is_new: bool) -> Leaves:
