@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from casfs.digest import TreeHash
+from casfs.directories.operations import Intent, Verb
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
+from casfs.trees.restore.options import RestoreOptions
+from casfs.trees.restore.restore import restore
 from tests.support import repositories
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.repositories import (
@@ -23,6 +26,8 @@ from tests.support.repositories import (
     make_repository,
 )
 from tests.support.restores import restore_tree, take_back_last
+
+RESTORE = Intent(Verb.RESTORE, "")
 
 
 def seen_by_git(directory: Path) -> tuple[str, ...]:
@@ -254,3 +259,23 @@ def test_an_index_that_is_split_comes_back(agent: AttachedAgent, repository: Pat
     )
     rewind(agent)
     assert seen_by_git(repository) == known
+
+
+def test_a_restore_of_a_session_deletes_no_object(agent: AttachedAgent, project: Path) -> None:
+    """A commit that was made on one that the restored state does not have."""
+    make_repository(project)
+    agent.prompt()
+    agent.run(f"echo x >> a; {COMMIT} -am agent; git gc -q")
+    agent.prompt()
+    git(project, "commit", "-q", "--allow-empty", "-m", "mine")
+    mine = git(project, "rev-parse", "HEAD").strip()
+    steps = agent.steps()
+    first, second = steps[0].before, steps[1].before
+    assert first is not None
+    assert second is not None
+    options = RestoreOptions(force=True, operation=RESTORE, base=second.full)
+    for state in (first, second, first):
+        restore(agent.store, state, project, options)
+        assert mine not in git(project, "rev-parse", "HEAD")
+        git(project, "fsck", "--strict", mine)
+        assert git(project, "log", "--format=%s", mine).split()[:2] == ["mine", "agent"]

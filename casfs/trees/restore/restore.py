@@ -37,7 +37,7 @@ from casfs.store.nodes.directory import Entry
 from casfs.store.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.files import closing_fd
-from casfs.system.paths import DIR_FLAGS, open_directory
+from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
@@ -133,6 +133,7 @@ class _Restore:
         self._goal = self._without_failed(self._goal)
         self._find_local_changes()
         self._find_untracked()
+        self._keep_objects()
         current = self._contents.current
         if self._options.dry_run:
             self.result.plan = list(tree.changes(self._store, current, self._goal))
@@ -289,24 +290,26 @@ class _Restore:
         contents.current = current
         contents.dated = DatedTree(current, self._times_of(current, whole.whole))
 
+    def _keep_objects(self) -> None:
+        contents = self._contents
+        if contents.current is None or not self._options.is_of_checkpoint:
+            return
+        if objects := unseen.objects_of_git(self._store, contents.current, self._goal):
+            contents.unseen = [*contents.unseen, *objects]
+            contents.current = self._without_unseen(contents.current)
+            if contents.dated is not None:
+                times = self._times_of(contents.current, contents.dated)
+                contents.dated = DatedTree(contents.current, times)
+
     def _blocked(self, current: TreeHash) -> list[bytes]:
         """Returns the directories that a file is to replace, with other files than in `current`."""
-        return [
-            path
-            for path, root in replaced_directories(self._store, current, self._goal)
-            if self._has_untracked(path, root)
-        ]
-
-    def _has_untracked(self, path: bytes, root: TreeHash) -> bool:
-        top = self._target.open()
-        try:
-            fd = open_directory(top, path.split(b"/"))
-        except OSError:  # replaced, or unreadable: what enters it later says so
-            return False
-        finally:
-            os.close(top)
-        with closing_fd(fd):
-            return any(tracked.untracked(self._store, fd, [root]))
+        replaced = replaced_directories(self._store, current, self._goal)
+        with closing_fd(self._target.open()) as top:
+            return [
+                path
+                for path, root in replaced
+                if tracked.has_untracked(self._store, top, path, root)
+            ]
 
     def _record_whole(self, report: SnapshotReport) -> RecordedState:
         """Returns the whole directory as it is now, by the rules of a checkpoint."""

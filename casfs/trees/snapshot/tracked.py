@@ -18,7 +18,7 @@ from casfs.store.nodes.directory import File, Subdirectory
 from casfs.store.nodes.times import TimesRef
 from casfs.store.store import Store
 from casfs.system.files import closing_fd
-from casfs.system.paths import DIR_FLAGS
+from casfs.system.paths import DIR_FLAGS, open_directory
 from casfs.trees import dated, recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
@@ -142,6 +142,17 @@ def untracked(store: Store, fd: int, roots: Collection[TreeHash]) -> Iterator[by
             if rules.verdict(path, name, directory=name in directories):
                 directories[:] = [directory for directory in directories if directory != name]
                 yield path
+
+
+def has_untracked(store: Store, fd: int, path: bytes, root: TreeHash) -> bool:
+    """Whether the directory at a path below the directory `fd` has what a tree does not have; not
+    where it cannot be read: what enters it later says so."""
+    try:
+        inner = open_directory(fd, path.split(b"/"))
+    except OSError:
+        return False
+    with closing_fd(inner):
+        return any(untracked(store, inner, [root]))
 
 
 def remember(
