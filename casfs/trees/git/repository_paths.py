@@ -5,9 +5,11 @@ one, which has any name. So it is asked of trees, not of the name alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from casfs.digest import TreeHash
-from casfs.store.nodes.directory import File, Subdirectory
+from casfs.errors import NotFound
+from casfs.store.nodes.directory import Entry, File, Subdirectory
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.git.repository_state import (
@@ -15,15 +17,18 @@ from casfs.trees.git.repository_state import (
     GIT,
     HEAD,
     MODULES,
+    OBJECT_ID,
     OBJECTS,
     OTHER_WORK_TREES,
     PACKED_REFS,
     REFS,
+    SYMBOLIC,
 )
 
 # What stands beside HEAD in a git directory: a partial tree has not all of it.
 FOLDERS = OBJECTS, REFS
 FILES = PACKED_REFS, COMMON
+MAX_HEAD_BYTES = 4096  # a path, and what is around it
 NESTED = MODULES, OTHER_WORK_TREES  # where a git directory has others; elsewhere it has refs
 
 
@@ -66,7 +71,16 @@ class RepositoryPaths:
         if not isinstance(top, Subdirectory):
             return False
         entries = tree.load(self._store, top.digest.hash)
-        return isinstance(entries.get(HEAD), File) and (
+        return self._is_head(entries.get(HEAD)) and (
             any(isinstance(entries.get(name), Subdirectory) for name in FOLDERS)
             or any(isinstance(entries.get(name), File) for name in FILES)
         )
+
+    def _is_head(self, entry: Entry | None) -> bool:
+        """A project may have a file HEAD and a directory `objects` of its own."""
+        if not isinstance(entry, File) or entry.digest.size_bytes > MAX_HEAD_BYTES:
+            return False
+        with suppress(NotFound):  # purged
+            text = self._store.blobs.get(entry.digest.hash).data.strip()
+            return text.startswith(SYMBOLIC) or OBJECT_ID.match(text) is not None
+        return False

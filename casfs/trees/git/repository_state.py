@@ -51,7 +51,9 @@ TRACES = re.compile(
 )
 MODE = struct.Struct(">I")
 MODE_AT = 24  # of an entry of an index: behind two times, a device and an inode
-STAGE_BITS = 0x3000  # of an entry's flags
+# Of an entry's flags, and the extended ones: its stage, and what `git update-index` was told of it.
+COMPARED_FLAGS = 0x8000 | 0x3000  # assume-unchanged, stage
+COMPARED_EXTENDED = 0x4000 | 0x2000  # skip-worktree, intent-to-add
 SHORT_ID_CHARS = 7
 
 Tracked = tuple[object, ...]
@@ -192,7 +194,7 @@ def _stashes(store: Store, log: Entry | None) -> tuple[bytes, ...]:
 
 
 def tracked(store: Store, file: Entry | None, repository: TreeHash) -> Tracked:
-    """Returns what an index has of each path: mode, object and stage, without stats. Of one that is
+    """Returns what an index has of each path: mode, object and flags, without stats. Of one that is
     damaged its hash: it is equal to itself alone."""
     if not isinstance(file, File):
         return ()
@@ -215,8 +217,13 @@ def _tracked(data: bytes, id_bytes: int) -> Tracked:
     entries = []
     for entry in own:
         (mode,) = MODE.unpack_from(data, entry.offset + MODE_AT)
-        (flags,) = index.FLAGS.unpack_from(data, entry.offset + index.STAT_BYTES + id_bytes)
-        entries.append((entry.path, mode, entry.object_id, flags & STAGE_BITS))
+        flags_at = entry.offset + index.STAT_BYTES + id_bytes
+        (flags,) = index.FLAGS.unpack_from(data, flags_at)
+        extended = 0
+        if flags & index.EXTENDED_FLAG:
+            (extended,) = index.FLAGS.unpack_from(data, flags_at + index.FLAGS.size)
+        compared = flags & COMPARED_FLAGS, extended & COMPARED_EXTENDED
+        entries.append((entry.path, mode, entry.object_id, compared))
     return tuple(entries)
 
 
