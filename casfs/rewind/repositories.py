@@ -10,6 +10,7 @@ since git's own gc does that. A branch that another work tree has checked out is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -28,13 +29,14 @@ from casfs.trees.git.repository_state import (
     COMMON,
     HEAD,
     INDEX,
+    LOGS,
     PACKED_REFS,
     STASH_LOG,
     SYMBOLIC,
     RepositoryState,
 )
 
-LOGS = b"logs/"
+PACKED_LINE = re.compile(rb"#|\^?[0-9a-f]{40,64}(?: refs/[^\n]*)?\n")
 SHARED_INDEX = b"sharedindex."
 Edits = dict[bytes, Entry | None]
 Value = TypeVar("Value")
@@ -53,7 +55,7 @@ class UndoneRepository:
         self._source: TreeHash | None = None  # has what the goal names
         self._states: dict[TreeHash, RepositoryState | None] = {current: self._present}
         self._files: Edits | None = None  # what becomes of each, where that is known byte by byte
-        self._with_lost: list[TreeHash] = []  # have objects that are not there any more
+        self._with_lost: list[TreeHash] = []  # have what is not there any more
         self._object_ids: set[bytes] | None = None  # that are there
         self.has_gone_on = False
         self.held: set[bytes] = set()  # branches of other work trees that are not undone
@@ -88,9 +90,9 @@ class UndoneRepository:
             self._goal = goal
             self._source = call.before.full
 
-    def bring_back_objects(self, root: TreeHash) -> None:
+    def bring_back_lost(self, root: TreeHash) -> None:
         """Has the objects that a tree has come back where they are not there any more, in whatever
-        file; whatever else becomes of the repository."""
+        file, and its logs of refs; whatever else becomes of the repository."""
         self._with_lost.append(root)
 
     def undo_interrupted(self, call: CallRecord) -> None:
@@ -188,7 +190,7 @@ class UndoneRepository:
         if _identity(self._present) != _identity(self._goal):
             words = repository_state.words(self._present, self._goal)
         elif lost := self._lost_objects():
-            words = [f"{len(lost)} files with objects"]
+            words = [f"{len(lost)} files with objects or logs"]
         return words
 
     def edits(self) -> Edits:
@@ -214,6 +216,15 @@ class UndoneRepository:
             if not repository_state.same_file(old, new):
                 edits[name] = new
         return {**self._lost_objects(), **self._below(edits)}
+
+    def leaves_unborn(self, edits: Edits) -> bool:
+        """Whether a work tree in the directory, which these edits leave as it is, is on a branch
+        that goes."""
+        if self._present is None or self._goal is None:
+            return False
+        gone = self._present.refs.keys() - self._goal.refs.keys()
+        heads = repository_state.heads_of_work_trees(self._store, self._current, self.path)
+        return any(head in gone and path not in edits for path, head in heads.items())
 
     def _shared_index(self) -> Edits:
         """Returns the other file of an index that is split, where git has deleted that since."""
@@ -258,7 +269,7 @@ class UndoneRepository:
             else:
                 edits[name] = self._file(name, value + b"\n")
         packed = self._find(PACKED_REFS)
-        if gone and isinstance(packed, File):
+        if isinstance(packed, File):
             data = self._store.blobs.get(packed.digest.hash).data
             kept = _without_packed(data, gone)
             if kept != data:
@@ -288,6 +299,7 @@ class UndoneRepository:
             files = repository_state.object_files(self._store, source, self.path)
             present = {path: tree.find(self._store, self._current, path) for path in files}
             absent = {path: entry for path, entry in files.items() if present[path] is None}
+            lost |= self._lost_logs(source)
             if source in self._with_lost:  # a call has written into some of them
                 lost |= self._damaged(files, present)
             # A pack is its index, by which it is known, and files of the same name beside it.
@@ -300,6 +312,21 @@ class UndoneRepository:
                 is_alternates = path.endswith(repository_state.ALTERNATES)
                 if is_alternates or (path.rpartition(b".")[0] or path) in stems:
                     lost[path] = entry
+        return lost
+
+    def _lost_logs(self, source: TreeHash) -> Edits:
+        """Returns the logs of refs, those of before, that are empty or not there any more: what was
+        reset or amended is found by these alone."""
+        lost: Edits = {}
+        refs = {} if self._goal is None else self._goal.refs
+        for path, entry in tree.below(self._store, source, self.path + b"/" + LOGS.rstrip(b"/")):
+            name = path[len(self.path) + 1 :]
+            if not isinstance(entry, File) or not entry.digest.size_bytes:
+                continue
+            there = self._find(name)
+            is_empty = isinstance(there, File) and not there.digest.size_bytes
+            if (there is None or is_empty) and name.removeprefix(LOGS) in refs:
+                lost[path] = entry
         return lost
 
     def _damaged(
@@ -365,9 +392,12 @@ def _set(values: dict[bytes, Value], name: bytes, value: Value | None) -> None:
 
 
 def _without_packed(data: bytes, gone: set[bytes]) -> bytes:
+    """Also without lines that are none: because of one git reads no ref."""
     lines = []
     is_gone = False
     for line in data.splitlines(keepends=True):
+        if not PACKED_LINE.match(line):
+            continue
         if line.startswith(b"^"):  # what the tag before it leads to
             if not is_gone:
                 lines.append(line)

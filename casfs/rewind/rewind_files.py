@@ -15,7 +15,7 @@ from pathlib import Path
 
 from casfs.digest import hash_bytes
 from casfs.directories.operations import PERSON, Intent, Verb
-from casfs.errors import CasfsError, NotFound
+from casfs.errors import CasfsError, NotFound, Refused
 from casfs.rewind import write_undone
 from casfs.rewind.repositories import UndoneRepository
 from casfs.rewind.undo_calls import (
@@ -99,8 +99,8 @@ def plan(store: Store, directory: Path, steps: list[StepRecord], choice: Choice)
     current = _current(scratch, directory, steps)
     calls = session_steps.calls_from(steps, choice.point, is_only=choice.is_only)
     begun = session_steps.find_step(steps, choice.point.step).before
-    states = [current, begun, *(side for call in calls for side in (call.before, call.after))]
-    _refuse_unknown(scratch, states, choice.options.paths)
+    states = [begun, *(side for call in calls for side in (call.before, call.after))]
+    _refuse_others(scratch, directory, current, states, choice.options.paths)
     if choice.point.call is not None:  # from before a group, where it is of one
         choice = replace(choice, point=Point(calls[-1].step, calls[-1].number))
     if choice.is_exact:
@@ -119,6 +119,8 @@ def plan_last(
     scratch = ScratchStore(store)
     current = _current(scratch, directory, steps)
     calls = session_steps.grouped([call for step in steps for call in step.calls][::-1])
+    states = [side for call in calls for side in (call.before, call.after)]
+    _refuse_others(scratch, directory, current, states, options.paths)
     kept: dict[bytes, str] = {}  # of the calls after it
     ambiguous = ""
     for number, call in enumerate(calls, 1):
@@ -135,12 +137,24 @@ def plan_last(
     )
 
 
-def _refuse_unknown(
-    store: Store, states: Sequence[RecordedState | None], paths: Sequence[bytes]
+def _refuse_others(
+    store: Store,
+    directory: Path,
+    current: RecordedState,
+    states: Sequence[RecordedState | None],
+    paths: Sequence[bytes],
 ) -> None:
-    """Raises NotFound for a path that is in none of the states."""
-    roots = {state.full for state in states if state is not None}
+    """Raises NotFound for a path that is in none of the states, Refused for one that is not taken
+    back by itself, and for a bare repository."""
+    if RepositoryPaths(store, [current.full]).is_top:
+        raise Refused(f"{directory} is a git repository itself: what is in it is not taken back")
+    roots = list({current.full, *(state.full for state in states if state is not None)})
+    git = RepositoryPaths(store, roots)
     for path in paths:
+        top = git.of(path)
+        if top is not None and git.is_inside(path):
+            whole = printable(top)
+            raise Refused(f"{printable(path)}: a repository goes back as a whole; give {whole}")
         if all(tree.find(store, root, path) is None for root in roots):
             raise NotFound(f"{printable(path)} is not there, and was not before or after a call")
 
@@ -244,7 +258,7 @@ def _exact(
         undone.conflicts |= conflicts_of(repository)
         if repository.has_gone_on:
             continue
-        repository.bring_back_objects(state.full)
+        repository.bring_back_lost(state.full)
         undone.changed += [
             tree.Change(path, tree.find(store, current.full, path), entry)
             for path, entry in repository.edits().items()

@@ -169,7 +169,10 @@ class _Undoing:
             roots = (self._current, call.before.full, call.after.full)
             ignored = IgnoredPaths(self._store, roots, self._directory)
         for change in changes:
-            if not self._options.includes(change.path) or self._is_back(change.path):
+            if self._is_back(change.path):
+                continue
+            if not self._options.includes(change.path):
+                self._keep_moved(moved.get(change.path, ()))
                 continue
             ignored_top = None if ignored is None else ignored.topmost(change.path)
             if ignored_top is None:
@@ -178,9 +181,13 @@ class _Undoing:
             elif not self._is_same(self._present(change.path), change.old):
                 self.kept.setdefault(ignored_top, IGNORED)
             stays = ignored_top is not None or self._stays_as_it_is(change.path)
-            if change.path in moved and stays:
-                for path in moved[change.path]:
-                    self.conflicts.setdefault(path, MOVED)
+            if stays:
+                self._keep_moved(moved.get(change.path, ()))
+
+    def _keep_moved(self, paths: Iterable[bytes]) -> None:
+        """Keeps files to which the content of one went that is not taken back."""
+        for path in filter(self._options.includes, paths):
+            self.conflicts.setdefault(path, MOVED)
 
     def _is_back(self, path: bytes) -> bool:
         """Whether a path already has the content from before the first of the calls."""
@@ -192,7 +199,7 @@ class _Undoing:
     ) -> list[tree.Change]:
         """Undoes what a call has done to repositories; returns the other changes."""
         paths: dict[bytes, list[bytes]] = {}
-        losing = set()  # repositories that lost files with objects
+        losing = set()  # repositories that lost objects, or logs of refs
         left = []
         for change in changes:
             top = self._git.of(change.path)
@@ -202,7 +209,7 @@ class _Undoing:
             name = change.path[len(top) + 1 :]
             if repository_state.is_state(name):
                 paths.setdefault(top, []).append(change.path)
-            elif change.old is not None and repository_state.is_object(name):
+            elif repository_state.is_lost(name, change):
                 losing.add(top)
         for top in filter(self._options.includes, [*paths, *(losing - paths.keys())]):
             self._undo_repository(call, top, paths.get(top, []), is_losing=top in losing)
@@ -215,8 +222,8 @@ class _Undoing:
         if top not in self._repositories:
             self._repositories[top] = UndoneRepository(self._store, self._current, top, self._git)
         repository = self._repositories[top]
-        if is_losing:  # to have them is never wrong
-            repository.bring_back_objects(call.before.full)
+        if is_losing:  # to have these is never wrong
+            repository.bring_back_lost(call.before.full)
         if not repository.is_changed_by(call):
             return
         reasons = filter(None, (self._foreign_reason(call, path) for path in changed))
@@ -292,6 +299,9 @@ class _Undoing:
         for top, repository in self._repositories.items():
             if not self._stays_as_it_is(top):
                 edits |= repository.edits()
+        for top, repository in self._repositories.items():
+            if not self._stays_as_it_is(top) and repository.leaves_unborn(edits):
+                self._keep_repository(top, edits)
         blocked: list[tuple[bytes, str]] = []
         merge.drop_blocked(edits, self._leaves(edits), blocked)
         for blocked_path, reason in blocked:
@@ -299,9 +309,13 @@ class _Undoing:
             if above is None or above == blocked_path:
                 self.conflicts[blocked_path] = reason
             else:  # whole, or not at all
-                self.conflicts[above] = REPOSITORY
-                edits = {name: edits[name] for name in edits if self._git.of(name) != above}
+                self._keep_repository(above, edits)
         return edits
+
+    def _keep_repository(self, top: bytes, edits: dict[bytes, Entry | None]) -> None:
+        self.conflicts[top] = REPOSITORY
+        for path in [path for path in edits if self._git.of(path) == top]:
+            del edits[path]
 
     def _undo_mode(self, path: bytes, before: Subdirectory, after: Subdirectory) -> None:
         there = self._directories.get(path) or self._there(path)

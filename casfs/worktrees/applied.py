@@ -16,9 +16,10 @@ from casfs import canonical
 from casfs.digest import TreeHash
 from casfs.directories import operations
 from casfs.directories.operations import Operation
-from casfs.store.nodes.directory import Subdirectory
+from casfs.store.nodes.directory import Entry, Subdirectory
 from casfs.store.store import Store
 from casfs.trees import edit, recorded_state, tree
+from casfs.trees.diff import unified_diff
 from casfs.trees.restore.apply import Applied
 from casfs.trees.snapshot import tracked
 from casfs.worktrees.worktree import Worktree
@@ -124,7 +125,7 @@ def base(store: Store, worktree: Worktree, *, with_left: bool = True) -> TreeHas
         if operation is not None:
             standing.append(operation)
             decided = (decided - paths) | _paths_in(store, changes.marked)
-    gone = _as_before(store, worktree, standing) - decided
+    gone = _not_there(store, worktree, standing, is_removal=not with_left) - decided
     if not with_left:
         gone |= _not_taken(store, worktree, left)
     return with_paths_of(store, root, began, gone)
@@ -135,20 +136,42 @@ def _written(store: Store, operation: Operation) -> Iterable[bytes]:
         yield change.path
 
 
-def _as_before(store: Store, worktree: Worktree, standing: list[Operation]) -> set[bytes]:
-    """Returns the paths that are exactly as before one of the operations that wrote them."""
+def _not_there(
+    store: Store, worktree: Worktree, standing: list[Operation], *, is_removal: bool
+) -> set[bytes]:
+    """Returns the paths that are exactly as before one of the operations that wrote them. For a
+    removal also those that have nothing of what it brought: `git checkout` has written a version
+    that is older than both."""
     if not standing:
         return set()
     sides = [side.tree for operation in standing for side in (operation.before, operation.after)]
     ours = tracked.snapshot_tracked(store, worktree.project, sides).tree
-    return {
-        path
-        for operation in standing
-        for path in _written(store, operation)
-        if tree.is_same(
-            store, tree.find(store, ours, path), tree.find(store, operation.before.tree, path)
-        )
-    }
+    gone = set()
+    later: set[bytes] = set()
+    for operation in reversed(standing):
+        for path in _written(store, operation):
+            before, after = (
+                tree.find(store, side.tree, path) for side in (operation.before, operation.after)
+            )
+            entry = tree.find(store, ours, path)
+            is_last = is_removal and path not in later
+            if tree.is_same(store, entry, before) or (
+                is_last and _is_without(store, entry, before, after)
+            ):
+                gone.add(path)
+            later.add(path)
+    return gone
+
+
+def _is_without(
+    store: Store, entry: Entry | None, before: Entry | None, after: Entry | None
+) -> bool:
+    """Whether a text has nothing of what changed from `before` to `after`."""
+    texts = [unified_diff.text_lines(store, side) for side in (entry, before, after)]
+    if any(isinstance(text, str) for text in texts):
+        return False
+    now, old, new = map(set, texts)
+    return now.isdisjoint(new - old) if new - old else now >= old - new
 
 
 def _not_taken(

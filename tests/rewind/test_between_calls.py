@@ -9,7 +9,7 @@ import pytest
 
 from casfs.rewind.undo_calls import REPOSITORY
 from tests.rewind.test_repositories import rewind
-from tests.support.attached_agent import AttachedAgent
+from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.repositories import COMMIT, git, make_repository, seen_by_git
 from tests.support.restores import do_again, take_back_last
 
@@ -138,6 +138,51 @@ def test_a_branch_that_a_person_has_deleted(agent: AttachedAgent, project: Path)
     known = seen_by_git(project)
     assert rewind(agent).undone.conflicts == {b".git": REPOSITORY}
     assert seen_by_git(project) == known
+
+
+def test_logs_of_refs_come_back(agent: AttachedAgent, project: Path) -> None:
+    make_repository(project)
+    git(project, "branch", "topic")
+    git(project, "commit", "-q", "--amend", "-m", "amended")
+    known = git(project, "reflog", "--all", "--format=%H %gd")
+    agent.prompt()
+    agent.run("git reflog expire --expire=now --all; git branch -qD topic")
+    rewind(agent)
+    assert git(project, "reflog", "--all", "--format=%H %gd") == known
+
+
+def test_packed_refs_that_git_cannot_read(agent: AttachedAgent, project: Path) -> None:
+    make_repository(project)
+    git(project, "tag", "-am", "one", "one")
+    git(project, "pack-refs", "--all")
+    known = git(project, "for-each-ref")
+    agent.prompt()
+    agent.run("echo garbage >> .git/packed-refs; sed -i '2s/.*/x/' .git/packed-refs")
+    rewind(agent)
+    assert git(project, "for-each-ref") == known
+
+
+def test_flags_of_the_index_come_back(agent: AttachedAgent, project: Path) -> None:
+    make_repository(project)
+    git(project, "update-index", "--skip-worktree", "a")
+    known = git(project, "ls-files", "-v")
+    agent.prompt()
+    agent.run("git update-index --no-skip-worktree a; git update-index --assume-unchanged b")
+    assert git(project, "ls-files", "-v") != known
+    rewind(agent)
+    assert git(project, "ls-files", "-v") == known
+
+
+def test_directories_that_look_like_a_repository(agent: AttachedAgent, project: Path) -> None:
+    (project / "objects").mkdir()
+    (project / "museum/objects").mkdir(parents=True)
+    for file in ("HEAD", "objects/vase", "museum/HEAD", "museum/objects/vase"):
+        (project / file).write_text(f"{file}\n")
+    before = contents(project)
+    agent.prompt()
+    agent.run("rm -r museum; echo broken > objects/vase")
+    rewind(agent)
+    assert contents(project) == before
 
 
 def test_a_work_tree_elsewhere_whose_repository_is_deleted(

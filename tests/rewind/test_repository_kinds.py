@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from casfs.errors import Refused
+from casfs.rewind import rewind_files
 from casfs.rewind.undo_calls import ELSEWHERE, HELD, REPOSITORY
 from tests.rewind.test_repositories import files, rewind
 from tests.support.attached_agent import AttachedAgent
@@ -228,3 +230,28 @@ def test_a_branch_in_whose_way_another_one_is(
     plan = rewind(agent)
     assert plan.undone.conflicts == {b".git": REPOSITORY}
     assert seen(repository) == known
+
+
+def test_a_branch_on_which_a_work_tree_in_the_project_is(
+    agent: AttachedAgent, repository: Path
+) -> None:
+    agent.prompt()
+    agent.run(f"git branch topic; {COMMIT} --allow-empty -m agent")
+    git(repository, "worktree", "add", "-q", "trees/topic", "topic")
+    known = seen(repository)
+    assert rewind(agent).undone.conflicts == {b".git": REPOSITORY}
+    assert seen(repository) == known
+    git(repository, "worktree", "remove", "trees/topic")
+    assert rewind(agent).is_whole
+    assert "topic" not in git(repository, "branch")
+
+
+def test_a_project_that_is_a_bare_repository(agent: AttachedAgent, project: Path) -> None:
+    git(project, "init", "-q", "--bare", ".")
+    agent.prompt()
+    agent.run("git symbolic-ref HEAD refs/heads/other")
+    for is_exact in (False, True):
+        with pytest.raises(Refused, match="is a git repository itself"):
+            rewind(agent, is_exact=is_exact)
+    with pytest.raises(Refused, match="is a git repository itself"):
+        rewind_files.plan_last(agent.store, project, agent.steps())

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from casfs.errors import NotFound
+from casfs.errors import NotFound, Refused
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import Choice, FilePlan
-from casfs.rewind.undo_calls import UndoOptions
+from casfs.rewind.undo_calls import MOVED, UndoOptions
 from casfs.sessions import points
 from casfs.sessions.session_steps import Point
 from tests.support.attached_agent import AttachedAgent, contents
-from tests.support.repositories import git
+from tests.support.repositories import git, make_repository
 from tests.support.restores import take_back_last
 
 
@@ -155,3 +155,27 @@ def test_the_list_names_what_is_to_be_known(agent: AttachedAgent, project: Path)
     assert first.changed == ["a"]
     assert len(first.repositories) == 2
     assert " → " in first.repositories[0]
+
+
+def test_the_new_path_of_a_move_alone(agent: AttachedAgent, project: Path) -> None:
+    """Without it nothing would have the content any more."""
+    agent.prompt()
+    agent.run("mv b c")
+    plan = rewind(agent, Choice(Point(1), options=UndoOptions((b"c",))))
+    assert plan.undone.conflicts == {b"c": MOVED}
+    assert (project / "c").read_text() == "b\n"
+    rewind(agent, Choice(Point(1), options=UndoOptions((b"b", b"c"))))
+    assert sorted(path.name for path in project.iterdir()) == ["a", "b"]
+
+
+def test_a_part_of_a_repository(agent: AttachedAgent, project: Path) -> None:
+    make_repository(project)
+    agent.prompt()
+    agent.run("git config user.name agent")
+    for paths in ((b".git/config",), (b"a", b".git/config")):
+        with pytest.raises(Refused, match=r"^\.git/config: a repository goes back as a whole"):
+            rewind(agent, Choice(Point(1), options=UndoOptions(paths)))
+    with pytest.raises(Refused, match=r"give \.git$"):
+        rewind_files.plan_last(agent.store, project, agent.steps(), UndoOptions((b".git/config",)))
+    rewind(agent, Choice(Point(1), options=UndoOptions((b".git",))))
+    assert "agent" not in git(project, "config", "--list")

@@ -241,6 +241,21 @@ def test_what_would_be_lost_is_not_removed(cli: Cli, project: Path) -> None:
     assert cli("worktree", "rm", "try").out.decode() == "try removed; branch try stays\n"
 
 
+def test_what_git_has_taken_out_of_the_project_is_not_removed(cli: Cli, project: Path) -> None:
+    """The project had a change of its own that was not committed, so the file is not as before the
+    apply either."""
+    file = project / "src/b.py"
+    committed = file.read_text()
+    file.write_text(f"mine\n{committed}")
+    worktree = add(cli, "try")
+    (worktree / "src/b.py").write_text(f"mine\n{committed}agent\n")
+    cli("worktree", "apply", "try")
+    git(project, "checkout", "-q", ".")
+    assert file.read_text() == committed
+    assert "src/b.py; " in cli("worktree", "rm", "try", code=4).err
+    cli("worktree", "rm", "try", "--force")
+
+
 def test_one_in_use_is_not_removed(cli: Cli, project: Path) -> None:
     worktree = add(cli, "try")
     with subprocess.Popen(

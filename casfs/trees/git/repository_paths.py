@@ -66,11 +66,17 @@ class RepositoryPaths:
         is_named = path == GIT or path.endswith(b"/" + GIT)
         return is_named or any(self._has(root, path) for root in self._roots)
 
+    @property
+    def is_top(self) -> bool:
+        """Whether the directory itself is a git directory: a bare repository."""
+        return any(self._is_git_directory(root) for root in self._roots)
+
     def _has(self, root: TreeHash, path: bytes) -> bool:
         top = tree.find(self._store, root, path)
-        if not isinstance(top, Subdirectory):
-            return False
-        entries = tree.load(self._store, top.digest.hash)
+        return isinstance(top, Subdirectory) and self._is_git_directory(top.digest.hash)
+
+    def _is_git_directory(self, directory: TreeHash) -> bool:
+        entries = tree.load(self._store, directory)
         return self._is_head(entries.get(HEAD)) and (
             any(isinstance(entries.get(name), Subdirectory) for name in FOLDERS)
             or any(isinstance(entries.get(name), File) for name in FILES)

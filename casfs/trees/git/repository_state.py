@@ -30,6 +30,7 @@ HEAD = b"HEAD"
 INDEX = b"index"
 PACKED_REFS = b"packed-refs"
 STASH_LOG = b"logs/refs/stash"  # the stashes but the last are in the log of its ref alone
+LOGS = b"logs/"
 OBJECTS = b"objects"
 LFS = b"lfs"  # large files, which are kept as objects are, by their SHA-256
 OBJECT_FOLDERS = OBJECTS, LFS
@@ -126,6 +127,15 @@ def state_files(store: Store, root: TreeHash, path: bytes) -> dict[bytes, Entry]
 def is_object(path: bytes) -> bool:
     """Whether a path in a repository is of its objects."""
     return path.startswith(tuple(folder + b"/" for folder in OBJECT_FOLDERS))
+
+
+def is_lost(path: bytes, change: tree.Change) -> bool:
+    """Whether a change, of a path in a repository, has taken what is of no state, and which git
+    cannot make again: objects, or a log of a ref."""
+    if path.startswith(LOGS):
+        is_empty = isinstance(change.new, File) and not change.new.digest.size_bytes
+        return change.old is not None and (change.new is None or is_empty)
+    return change.old is not None and is_object(path)
 
 
 def is_state(path: bytes) -> bool:
@@ -244,6 +254,15 @@ def _held(store: Store, root: TreeHash, work_trees: Entry | None) -> frozenset[b
         if isinstance(head, File) and not _leads_into(store, root, folder.name, entries):
             heads.add(_read(store, head).strip().removeprefix(SYMBOLIC))
     return frozenset(heads)
+
+
+def heads_of_work_trees(store: Store, root: TreeHash, path: bytes) -> dict[bytes, bytes]:
+    """Returns what the HEAD of each linked work tree names, by the path of the file."""
+    heads = {}
+    for name, entry in tree.below(store, root, path + b"/" + OTHER_WORK_TREES):
+        if name.rpartition(b"/")[2] == HEAD and isinstance(entry, File):
+            heads[name] = _read(store, entry).strip().removeprefix(SYMBOLIC)
+    return heads
 
 
 def is_of_work_tree_elsewhere(
