@@ -170,8 +170,8 @@ def _is_without(
     texts = [unified_diff.text_lines(store, side) for side in (entry, before, after)]
     if any(isinstance(text, str) for text in texts):
         return False
-    now, old, new = map(set, texts)
-    return now.isdisjoint(new - old) if new - old else now >= old - new
+    present, old, new = map(set, texts)
+    return present.isdisjoint(new - old) if new - old else present >= old - new
 
 
 def _not_taken(
