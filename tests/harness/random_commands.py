@@ -70,6 +70,13 @@ class Commands:
             (1, f"{GIT} checkout -q -f -B branch-{number}"),
             (1, f"{GIT} branch -q -D branch-{number}"),
             (1, f"{GIT} tag -f tag-{number}"),
+            (1, f"{GIT} rebase -q branch-{number} || {GIT} rebase --abort"),
+            (1, f"{GIT} rebase -q branch-{number}"),  # may stop in the middle
+            (1, f"{GIT} merge -q branch-{number} -m {line} || {GIT} merge --abort"),
+            (1, f"{GIT} cherry-pick branch-{number}"),
+            (1, f"{GIT} worktree add -q -B tree-{number} tree-{number}"),
+            (1, f"{GIT} worktree remove --force tree-{number}"),
+            (1, f"{GIT} init -q inner && cd inner && {GIT} commit -q --allow-empty -m {line}"),
             (2, f"{GIT} status; {GIT} diff --stat"),
             (1, f"{GIT} gc -q"),
             (1, f"{GIT} pack-refs --all"),
@@ -80,6 +87,8 @@ class Commands:
                 (2, f"{GIT} clean -qfdx -e .env"),
                 (1, f"{GIT} checkout -q -- ."),
                 (1, "rm -rf node_modules *.txt"),
+                (1, f"{GIT} reflog expire --expire=now --all; {GIT} gc -q --prune=now"),
+                (1, f"rm -rf inner tree-{number}"),
                 (1, f"{GIT} commit -q --amend --allow-empty -m {line}"),
             ]
         weights = [weight for weight, _ in choices]

@@ -135,6 +135,7 @@ class Sequence:
             (10, self.call),
             (2, self.calls_at_once),
             (2, self.interrupted),
+            (1, self.background),
             (2, self.record),
             (3, self.restore),
             (2, self.apply),
@@ -187,6 +188,10 @@ class Sequence:
                 self._person(self.commands.any("P"))
 
         self.agents[number].call(act)
+
+    def background(self) -> None:
+        """What an agent's process does between calls is not known to be its, and stays."""
+        self._act(self.chance.randrange(2))
 
     def calls_at_once(self) -> None:
         number = self._agent()
