@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,25 +10,36 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class OutsideAgent:
-    """`user_file`: its settings, in the home directory; `project_file`: those in a project that no
-    team shares, None where it has none. `events`: those that are reported, by command hooks;
+    """`folder`: in which it keeps the settings and transcripts of a user, in the home directory;
+    `variable`: of the environment, names another directory, in which `named_folder` is that then.
+    `user_file`: its settings in there; `project_file`: those in a project that no team shares, None
+    where it has none. `events`: those that are reported, by command hooks;
     `timeout`: of a hook, in the unit of the agent. `plugin`: the name of a file beside this module
     that is written instead. `worktrees`: by the event by which it has a worktree made or removed,
     what `casfs worktree hook` is to do. `note`: what a person has to do after that."""
 
     name: str
+    folder: str
+    variable: str
     user_file: str
     project_file: str | None
     events: tuple[str, ...] = ()
     timeout: int = 10
+    named_folder: str = ""
     plugin: str | None = None
     worktrees: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
-    def settings(self, project: Path | None, home: Path) -> Path:
+    def home(self, env: Mapping[str, str]) -> Path:
+        """Returns where it keeps what is of a user."""
+        if named := env.get(self.variable):
+            return Path(os.path.abspath(named)) / self.named_folder
+        return Path.home() / self.folder
+
+    def settings(self, project: Path | None, env: Mapping[str, str]) -> Path:
         """Returns the settings file of a project, or of the user."""
         if project is None:
-            return home / self.user_file
+            return self.home(env) / self.user_file
         assert self.project_file is not None
         return project / self.project_file
 
@@ -36,7 +48,9 @@ class OutsideAgent:
 # make the whole file ineffective, so all are commands.
 CLAUDE = OutsideAgent(
     "claude",
-    user_file=".claude/settings.json",
+    folder=".claude",
+    variable="CLAUDE_CONFIG_DIR",
+    user_file="settings.json",
     project_file=".claude/settings.local.json",
     events=(
         "SessionStart",
@@ -54,7 +68,9 @@ CLAUDE = OutsideAgent(
 )
 CODEX = OutsideAgent(
     "codex",
-    user_file=".codex/hooks.json",
+    folder=".codex",
+    variable="CODEX_HOME",
+    user_file="hooks.json",
     project_file=None,
     events=(
         "SessionStart",
@@ -69,14 +85,19 @@ CODEX = OutsideAgent(
 )
 GEMINI = OutsideAgent(
     "gemini",
-    user_file=".gemini/settings.json",
+    folder=".gemini",
+    variable="GEMINI_CLI_HOME",
+    named_folder=".gemini",
+    user_file="settings.json",
     project_file=None,
     events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
     timeout=10_000,
 )
 QWEN = OutsideAgent(
     "qwen",
-    user_file=".qwen/settings.json",
+    folder=".qwen",
+    variable="QWEN_HOME",
+    user_file="settings.json",
     project_file=None,
     events=(
         "SessionStart",
@@ -90,7 +111,10 @@ QWEN = OutsideAgent(
 )
 OPENCODE = OutsideAgent(
     "opencode",
-    user_file=".config/opencode/plugin/casfs.js",
+    folder=".config/opencode",
+    variable="XDG_CONFIG_HOME",
+    named_folder="opencode",
+    user_file="plugin/casfs.js",
     project_file=None,
     plugin="opencode_plugin.js",
 )

@@ -68,7 +68,8 @@ class Attachments:
 
 @dataclass(frozen=True)
 class SettingsChange:
-    """A change of a settings file that is not written yet; `before`: None where there is none."""
+    """A change of a settings file that is not written yet; `before`: None where there is none;
+    `after`: the same where it has all hooks already."""
 
     attachment: Attachment
     before: str | None
@@ -92,23 +93,26 @@ def load(root: Path) -> Attachments:
 
 
 def plan(
-    root: Path, agent: OutsideAgent, project: Path | None, home: Path, *, worktrees: bool = False
+    root: Path,
+    agent: OutsideAgent,
+    project: Path | None,
+    env: Mapping[str, str],
+    *,
+    worktrees: bool = False,
 ) -> SettingsChange:
     """Returns what `attach` would write. `worktrees`: also the hooks by which the agent has its
-    worktrees made. Raises Conflict where the agent is attached there, Refused and Invalid for a
-    settings file that is not to be changed."""
+    worktrees made. Raises Refused and Invalid for a settings file that is not to be changed."""
     if project is not None and agent.project_file is None:
         raise Refused(f"{agent.name} has no settings of a project that are yours alone; use --user")
-    file = agent.settings(project, home)
-    created = _missing(file, home if project is None else project)
+    file = agent.settings(project, env)
+    created = _missing(file, _above(file) if project is None else project)
     before = _read(file)
-    program = root / spool.HOOKS / spool.PROGRAM
     try:
         if agent.plugin is None:
             hooks = _hooks(root, agent, worktrees=worktrees)
             after, emptied = _with_hooks(agent, file, marker(root), before or "", hooks)
         else:
-            after, emptied = _plugin(agent, file, program, before), {}
+            after, emptied = _plugin(root, agent, file, before), {}
     except Invalid as error:
         raise Invalid(f"{file} {error}; it stays as it is") from None
     directory = None if project is None else str(project)
@@ -118,9 +122,12 @@ def plan(
     )
     for earlier in load(root).attached:
         # Whose hooks are there still: what was there before them counts.
-        if earlier.file == attachment.file and marker(root) in (before or ""):
+        if earlier.file == attachment.file and settings.events(before or "", marker(root)):
             attachment = replace(
-                attachment, emptied={**emptied, **earlier.emptied}, created=earlier.created
+                attachment,
+                emptied={**emptied, **earlier.emptied},
+                created=earlier.created,
+                attached_ms=earlier.attached_ms,
             )
     return SettingsChange(attachment, before, after)
 
@@ -146,6 +153,11 @@ def _hooks(root: Path, agent: OutsideAgent, *, worktrees: bool) -> dict[str, dic
     return hooks
 
 
+def _above(file: Path) -> Path:
+    """Returns the innermost directory above a file that is there."""
+    return next(folder for folder in file.parents if folder.exists())
+
+
 def _missing(file: Path, above: Path) -> list[str]:
     """Returns the file and the folders below `above` that are not there, the innermost first."""
     paths = (file, *file.parents)
@@ -155,26 +167,29 @@ def _missing(file: Path, above: Path) -> list[str]:
 def _with_hooks(
     agent: OutsideAgent, file: Path, marker: str, before: str, hooks: Mapping[str, Any]
 ) -> tuple[str, dict[str, str]]:
-    """Returns the settings with those of our hooks that they lack. Raises Conflict where that is
-    none, Refused, Invalid."""
+    """Returns the settings with those of our hooks that they lack. Raises Refused, Invalid."""
     present = settings.events(before, marker)
     missing = {event: hook for event, hook in hooks.items() if event not in present}
-    if not missing:
-        raise Conflict(f"{agent.name} is attached in {file} already")
-    after, emptied = settings.with_hooks(before, missing)
+    after, emptied = settings.with_hooks(before, missing) if missing else (before, {})
     if json.loads(after).get("disableAllHooks") is True:
         raise Refused(f"{file} turns all hooks off (disableAllHooks)")
     return after, emptied
 
 
-def _plugin(agent: OutsideAgent, file: Path, program: Path, before: str | None) -> str:
-    """Returns the text of a plugin. Raises Conflict, Refused where there is a file."""
+def _is_our_plugin(root: Path, text: str) -> bool:
+    quoted = shlex.quote(str(root / spool.HOOKS / spool.PROGRAM))
+    return json.dumps(quoted)[1:-1] in text
+
+
+def _plugin(root: Path, agent: OutsideAgent, file: Path, before: str | None) -> str:
+    """Returns the text of a plugin. Raises Refused where there is another file."""
     if before is not None:
-        if str(program) in before:
-            raise Conflict(f"{agent.name} is attached in {file} already")
+        if _is_our_plugin(root, before):
+            return before
         raise Refused(f"{file} is there already, and is none of ours")
     assert agent.plugin is not None
     text = Path(__file__).with_name(agent.plugin).read_text("utf-8")
+    program = root / spool.HOOKS / spool.PROGRAM
     return text.replace('"@COMMAND@"', json.dumps(command(program, agent)))
 
 
@@ -203,7 +218,8 @@ def attach(root: Path, change: SettingsChange, env: Mapping[str, str]) -> None:
         # First the record: what is in a settings file can always be taken out again.
         remaining = [other for other in attachments.attached if other.file != attachment.file]
         _save(root, Attachments((*remaining, attachment), attachments.paused))
-        _write(file, change.after)
+        if change.after != change.before:
+            _write(file, change.after)
 
 
 def follow(root: Path, project: Path) -> list[Attachment]:
@@ -236,27 +252,35 @@ def gone(root: Path) -> list[Attachment]:
     ]
 
 
-def detach(root: Path, agent: str, directory: str | None) -> Attachment:
-    """Takes the hooks of an agent out of the settings of a project, or of the user. Raises
-    NotFound, Refused, Failed."""
+def detach(
+    root: Path, agent: str, directory: str | None, env: Mapping[str, str]
+) -> list[Attachment]:
+    """Takes the hooks of an agent out of the settings of a project, or out of all that are of the
+    user: an environment can name other ones. Raises NotFound, Refused, Failed."""
     if not (root / FILE).exists():
         raise NotFound(f"nothing is attached to the store at {root}")
     with _changing(root) as attachments:
-        for attachment in attachments.attached:
-            if (attachment.agent, attachment.directory) == (agent, directory):
-                break
-        else:
-            attachment = _unrecorded(root, agent, directory)
-        _take_out(root, attachment)
-        remaining = [other for other in attachments.attached if other is not attachment]
-        _save(root, Attachments(tuple(remaining), attachments.paused))
-    return attachment
+        attached = [
+            attachment
+            for attachment in attachments.attached
+            if (attachment.agent, attachment.directory) == (agent, directory)
+        ]
+        attached = attached or [_unrecorded(root, agent, directory, env)]
+        remaining = list(attachments.attached)
+        for attachment in attached:
+            _take_out(root, attachment)
+            if attachment in remaining:
+                remaining.remove(attachment)
+                _save(root, Attachments(tuple(remaining), attachments.paused))
+    return attached
 
 
-def _unrecorded(root: Path, agent: str, directory: str | None) -> Attachment:
+def _unrecorded(
+    root: Path, agent: str, directory: str | None, env: Mapping[str, str]
+) -> Attachment:
     """Returns what has our hooks though no record says so: a copy of a project. Raises NotFound."""
     project = None if directory is None else Path(directory)
-    file = AGENTS[agent].settings(project, Path.home())
+    file = AGENTS[agent].settings(project, env)
     attachment = Attachment(agent, directory, str(file))
     if not reported_events(root, attachment):
         where = "for all projects" if directory is None else f"in {directory}"
@@ -275,7 +299,7 @@ def _take_out(root: Path, attachment: Attachment) -> None:
         after = "{}"
         if not is_plugin:
             after = settings.without_hooks(before, program, attachment.emptied)
-        elif program not in before:
+        elif not _is_our_plugin(root, before):
             raise Refused(f"{file} is none of ours any more; it stays as it is")
     except Invalid as error:
         raise Invalid(f"{file} {error}; take out what runs {program} by hand") from None
@@ -306,7 +330,7 @@ def reported_events(root: Path, attachment: Attachment) -> set[str] | None:
     try:
         text = _read(Path(attachment.file)) or ""
         if agent.plugin is not None:
-            return set(agent.events) if marker(root) in text else None
+            return set(agent.events) if _is_our_plugin(root, text) else None
         return settings.events(text, marker(root))
     except (Invalid, Refused):
         return None

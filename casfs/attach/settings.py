@@ -9,6 +9,7 @@ are known by the path of the hook program in the command. Pure functions of text
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -65,8 +66,18 @@ def _own_hooks(text: str, program: str) -> Iterator[Path]:
         for index, group in enumerate(_list(groups)):
             hooks = group.get("hooks") if isinstance(group, dict) else None
             for number, hook in enumerate(_list(hooks)):
-                if isinstance(hook, dict) and program in str(hook.get("command")):
+                if isinstance(hook, dict) and runs(str(hook.get("command")), program):
                     yield HOOKS, event, index, "hooks", number
+
+
+def runs(command: str, program: str) -> bool:
+    """Whether a line of a shell has a word that begins with `program`: a comment may name it, and
+    a path with an apostrophe is written in pieces."""
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        return program in command
+    return any(word.startswith(program) for word in words)
 
 
 def _list(value: Any) -> list[Any]:

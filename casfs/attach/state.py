@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from casfs.threads import sessions
 MAX_SESSIONS = 1000  # that are searched for the last one of an attachment
 
 
-def listing(store: Store) -> dict[str, Any]:
+def listing(store: Store, env: Mapping[str, str]) -> dict[str, Any]:
     """Returns as JSON what is attached, when it last spoke (in ms), what is wrong with it, and what
-    the spool holds. Raises Invalid where the list of it is damaged."""
+    the spool holds. `env`: in which agents are started. Raises Invalid where the list of it is
+    damaged."""
     known = attachments.load(store.root)
     lost = spool.missed(store.root)
     return {
         "attached": [_state(store, attachment) for attachment in known.attached],
+        "elsewhere": list(_elsewhere(known.attached, env)),
         "paused": list(known.paused),
         "waiting": len(spool.names(store.root)),
         "setAside": spool.set_aside_count(store.root),
@@ -35,11 +37,24 @@ def warnings(value: Mapping[str, Any]) -> Iterator[str]:
     for attached in value["attached"]:
         if attached["fault"]:
             yield f"{attached['agent']} in {attached['file']}: {attached['fault']}"
+    yield from value["elsewhere"]
     if value["lostFirstAt"]:
         since, until = moment(value["lostFirstAt"]), moment(value["lostLastAt"])
         yield f"what agents reported from {since} to {until} is lost: the disk was full"
     if value["setAside"]:
         yield f"{value['setAside']} reports could not be read; they are in spool/aside of the store"
+
+
+def _elsewhere(attached: Sequence[Attachment], env: Mapping[str, str]) -> Iterator[str]:
+    """Yields a line for each agent that is attached for all projects, but reads other settings in
+    this environment."""
+    of_user = [attachment for attachment in attached if attachment.directory is None]
+    files = {attachment.file for attachment in of_user}
+    for name in dict.fromkeys(attachment.agent for attachment in of_user):
+        agent = agents.AGENTS[name]
+        file = str(agent.settings(None, env))
+        if file not in files:
+            yield f"{name} reads {file} here, which has no hooks: `casfs attach {name} --user`"
 
 
 def _state(store: Store, attachment: Attachment) -> dict[str, Any]:

@@ -107,12 +107,14 @@ def detach(agent: str, project: str | None, user: bool) -> None:
     """
     root = store_root()
     directory = _project(agents.AGENTS[agent], project, user)
-    done = attachments.detach(root, agent, None if directory is None else str(directory))
+    named = None if directory is None else str(directory)
+    done = attachments.detach(root, agent, named, os.environ)
     if agent == agents.CODEX.name:
         _forget_trust(root)
     if not attachments.load(root).attached:
         user_service.remove(root, os.environ)
-    echo_result(_value(done), f"{agent} detached: {done.file}")
+    files = ", ".join(attachment.file for attachment in done)
+    echo_result([_value(attachment) for attachment in done], f"{agent} detached: {files}")
 
 
 def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
@@ -124,10 +126,10 @@ def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
     directory = _project(agent, options.project, options.user)
     if directory is not None:
         refuse_home_or_root(directory, force=None)
-        _refuse_tracked(agent.settings(directory, Path.home()), directory)
+        _refuse_tracked(agent.settings(directory, os.environ), directory)
     root = store_root()
     has_service = options.service and user_service.is_available()
-    change = attachments.plan(root, agent, directory, Path.home(), worktrees=options.worktrees)
+    change = attachments.plan(root, agent, directory, os.environ, worktrees=options.worktrees)
     if not wants_json():
         for line in _diff(change) if dry_run else _summary(root, change, options):
             echo_line(line)
@@ -219,6 +221,9 @@ def _refuse_tracked(file: Path, directory: Path) -> None:
 
 def _summary(root: Path, change: SettingsChange, options: AttachOptions) -> Iterator[str]:
     agent = agents.AGENTS[change.attachment.agent]
+    if change.after == change.before:
+        yield f"{change.attachment.file} has all hooks already"
+        return
     what = f"a hook for {', '.join(agent.events)}" if agent.events else "a plugin"
     yield f"{change.attachment.file} gets {what}:"
     yield f"  {attachments.command(root / spool.HOOKS / spool.PROGRAM, agent)}"
@@ -246,7 +251,7 @@ def _pause(directory: str, *, is_paused: bool) -> None:
 
 def _list() -> None:
     with open_store() as store:
-        value = state.listing(store)
+        value = state.listing(store, os.environ)
     rows: list[tuple[Cell, ...]] = [
         (
             attached["agent"],

@@ -25,6 +25,7 @@ from casfs.version import VERSION
 ATTACHED = "attached.json"  # of a store (`casfs.attach.attachments`)
 NOTHING_ATTACHED: dict[str, Any] = {
     "attached": [],
+    "elsewhere": [],
     "paused": [],
     "waiting": 0,
     "setAside": 0,
@@ -126,7 +127,7 @@ def _attached(store: Store) -> dict[str, Any]:
         return NOTHING_ATTACHED
     from casfs.attach import state
 
-    return state.listing(store)
+    return state.listing(store, os.environ)
 
 
 def _warn_of_agents(agents: dict[str, Any]) -> None:

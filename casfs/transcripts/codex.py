@@ -49,8 +49,9 @@ def cut(transcript: Path, step: StepRecord, call: CallRecord | None) -> CutConve
     json_lines.refuse_empty(any(_item(value) for value in lines.values[:end]))
     old = str(lines.values[0]["payload"]["id"])
     id = str(uuid.uuid4())
-    copy = transcript.with_name(transcript.name.replace(old, id))
-    if copy == transcript:
+    name = transcript.name.removesuffix(json_lines.COMPRESSED)
+    copy = transcript.with_name(name.replace(old, id))
+    if old not in name:
         raise NotFound(f"{transcript} is not named by its session: of another version of codex")
     payload = {**lines.values[0]["payload"], "id": id, "session_id": id}
     meta = {**lines.values[0], "payload": payload}
@@ -90,12 +91,13 @@ def _call_line(lines: Lines, call: CallRecord) -> int:
 
 def subagents(transcript: Path) -> list[Path]:
     """Returns the rollouts of the subagents of a session, oldest first. Each names its parent."""
-    id = transcript.stem[-ID_CHARS:]
+    id = transcript.name.partition(".jsonl")[0][-ID_CHARS:]
     # `sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`: what began later has a later name.
     top = transcript.parents[3] if len(transcript.parts) > 4 else transcript
     if top.name != SESSIONS:  # who reports it may name any file
         return []
-    later = (path for path in top.glob("*/*/*/rollout-*.jsonl") if path.name > transcript.name)
+    rollouts = top.glob("*/*/*/rollout-*.jsonl*")
+    later = (path for path in rollouts if path.name > transcript.name)
     return [path for path in json_lines.oldest_first(later) if parent(path) == id]
 
 
@@ -191,6 +193,6 @@ def about(transcript: Path, lines: Lines) -> tuple[str, str]:
     """As `claude.about`."""
     first = lines.values[0] if lines.values else {}
     payload = first.get("payload")
-    if first.get("type") == META and isinstance(payload, dict) and "cwd" in payload:
+    if first.get("type") == META and isinstance(payload, dict) and {"id", "cwd"} <= payload.keys():
         return str(payload["id"]), str(payload["cwd"])
     raise NotFound(f"{transcript} does not say in which directory it was")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -10,12 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from casfs.errors import NotFound
+from casfs.errors import Corrupt, NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
+from casfs.system import zstd
 from casfs.system.files import os_errors, replacing
 from casfs.system.paths import FILE_FLAGS
 from casfs.system.surrogates import replace_in_json
 
+COMPRESSED = ".zst"  # behind the name of one that its agent has compressed
+MAX_DECOMPRESSED_BYTES = 1 << 30
 Value = dict[str, Any]
 
 
@@ -37,12 +41,12 @@ class Lines(NamedTuple):
 
 
 def read(transcript: Path) -> Lines:
-    """Raises NotFound, Failed."""
+    """Raises NotFound, Failed, Corrupt."""
     with os_errors(f"cannot read {transcript}"):
-        try:
-            return parsed(transcript.read_bytes())
-        except FileNotFoundError:
-            raise NotFound(f"the agent has deleted its transcript {transcript}") from None
+        for path in (transcript, transcript.with_name(transcript.name + COMPRESSED)):
+            with suppress(FileNotFoundError), zstd.opened(path) as file:
+                return parsed(file.read())
+    raise NotFound(f"the agent has deleted its transcript {transcript}")
 
 
 def oldest_first(paths: Iterable[Path]) -> list[Path]:
@@ -57,15 +61,15 @@ def oldest_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Returns the first bytes of a regular file; nothing where `opened` fails."""
-    with suppress(OSError), opened(path) as file:
+    """Returns the first bytes of a regular file, decompressed; nothing where it cannot be read."""
+    with suppress(OSError, Corrupt), opened(path) as file:
         return file.read(count)
     return b""
 
 
 def opened(path: Path | str) -> BinaryIO:
-    """Opens a regular file. Raises OSError for anything else: an agent may name any path, and a
-    fifo must not be waited for."""
+    """Opens a regular file, decompressed. Raises OSError for anything else: an agent may name any
+    path, and a fifo must not be waited for; Corrupt."""
     try:
         fd = os.open(path, FILE_FLAGS)
     except ValueError as error:  # a NUL in the path
@@ -74,6 +78,10 @@ def opened(path: Path | str) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         file.close()
         raise OSError(f"{path} is not a regular file")
+    if os.fspath(path).endswith(COMPRESSED):
+        file.close()
+        with zstd.opened(Path(path)) as whole:
+            return io.BytesIO(whole.read(MAX_DECOMPRESSED_BYTES))
     return file
 
 

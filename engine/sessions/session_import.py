@@ -22,11 +22,15 @@ from engine.sessions.events import Kind, SessionEvent, ToolResult
 from engine.sessions.hook_events import NAMES, tool_call
 from engine.sessions.recorder import SessionRecorder
 
-# Below the home directory.
-TRANSCRIPTS: Mapping[str, str] = {
-    "claude": ".claude/projects/*/*.jsonl",
-    "codex": ".codex/sessions/**/rollout-*.jsonl",
-    "gemini": ".gemini/tmp/*/chats/*.jsonl",
+# In the agent's own directory. Codex compresses what was not written to for a week.
+TRANSCRIPTS: Mapping[str, tuple[str, ...]] = {
+    "claude": ("projects/*/*.jsonl",),
+    "codex": tuple(
+        f"{folder}/rollout-*.jsonl{suffix}"
+        for folder in ("sessions/**", "archived_sessions")
+        for suffix in ("", json_lines.COMPRESSED)
+    ),
+    "gemini": ("tmp/*/chats/*.jsonl",),
 }
 About = Callable[[Path, Lines], tuple[str, str]]
 ABOUT: Mapping[str, About] = {
@@ -38,8 +42,10 @@ PROMPTS = {"claude": claude.prompts, "codex": codex.prompts, "gemini": gemini.pr
 
 
 def find(agent: str, home: Path) -> list[Path]:
-    """Returns the transcripts that an agent has left, oldest first."""
-    paths = json_lines.oldest_first(home.glob(TRANSCRIPTS[agent]))
+    """Returns the transcripts that an agent has left in its directory, oldest first."""
+    paths = json_lines.oldest_first(
+        path for pattern in TRANSCRIPTS[agent] for path in home.glob(pattern)
+    )
     # The rollout of a subagent comes with that of its parent.
     return [path for path in paths if agent != "codex" or codex.parent(path) is None]
 
@@ -75,6 +81,8 @@ def _steps(agent: str, lines: Lines) -> Iterator[bytes]:
     """Yields the lines of each prompt, up to the next one; what is before the first belongs to
     it."""
     begins = [number for number, _, _ in PROMPTS[agent](lines)]
+    if not begins:  # it was opened, and nothing was asked
+        return
     for begin, end in zip(begins, [*begins[1:], len(lines.raw)], strict=True):
         yield b"".join(lines.raw[0 if begin == begins[0] else begin : end])
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from casfs.digest import TreeHash
+from casfs.errors import Corrupt
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.transcripts import claude, codex, gemini, json_lines
@@ -101,11 +102,11 @@ def read_part(
     try:
         with json_lines.opened(transcript) as file:
             # It was written anew.
-            if os.fstat(file.fileno()).st_size < begin:
+            if file.seek(0, os.SEEK_END) < begin:
                 begin = 0
             file.seek(begin)
             data = file.read(MAX_PART_BYTES)
-    except OSError:  # the agent has not made it yet, or has deleted it
+    except (OSError, Corrupt):  # the agent has not made it yet, or has deleted it
         return None
     # A line may be half written; one that is longer than a part is taken in pieces.
     whole = data.rpartition(b"\n")
@@ -134,9 +135,9 @@ def answers(agent: str, transcript: str | None, since: int) -> dict[str, ResultM
         return {}
     try:
         with json_lines.opened(transcript) as file:
-            file.seek(max(since, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            file.seek(max(since, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = json_lines.parsed(file.read(TAIL_BYTES))
-    except OSError:
+    except (OSError, Corrupt):
         return {}
     messages = READERS[agent](lines)
     results = (message for message in messages if isinstance(message, ResultMessage))

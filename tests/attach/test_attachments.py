@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from casfs.attach import attachments, spool
-from casfs.attach.agents import CLAUDE
+from casfs.attach import agents, attachments, spool, state
+from casfs.attach.agents import CLAUDE, OutsideAgent
 from casfs.attach.attachments import Attachment
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.store.store import Store
+from tests.support.new_store import init_store
 
 
 @pytest.fixture
@@ -31,13 +32,13 @@ def root(disk_store: Store) -> Path:
 
 
 def attach(root: Path, project: Path | None) -> Attachment:
-    change = attachments.plan(root, CLAUDE, project, Path.home())
+    change = attachments.plan(root, CLAUDE, project, os.environ)
     attachments.attach(root, change, os.environ)
     return change.attachment
 
 
 def detach(root: Path, project: Path | None) -> None:
-    attachments.detach(root, "claude", None if project is None else str(project))
+    attachments.detach(root, "claude", None if project is None else str(project), os.environ)
 
 
 def test_a_project_without_settings(root: Path, project: Path) -> None:
@@ -62,8 +63,7 @@ def test_a_project_that_was_moved(root: Path, project: Path) -> None:
     assert attachments.follow(root, moved) == [gone]
     assert attachments.gone(root) == []
     assert attachments.follow(root, moved) == []
-    with pytest.raises(Conflict, match="already"):
-        attach(root, moved)
+    attach(root, moved)
     detach(root, moved)
     assert list(moved.iterdir()) == []
     assert attachments.load(root).attached == ()
@@ -94,6 +94,48 @@ def test_of_a_user(root: Path) -> None:
     detach(root, None)
     assert file.read_text() == text
     assert file.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("agent", agents.AGENTS.values(), ids=agents.AGENTS)
+def test_where_the_environment_says(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: OutsideAgent
+) -> None:
+    usual = attachments.plan(root, agent, None, os.environ)
+    attachments.attach(root, usual, os.environ)
+    assert Path(usual.attachment.file).is_relative_to(Path.home())
+    monkeypatch.setenv(agent.variable, str(tmp_path / "named"))
+    with Store.open(root) as store:
+        (elsewhere,) = state.listing(store, os.environ)["elsewhere"]
+    file = tmp_path / "named" / agent.named_folder / agent.user_file
+    assert elsewhere.startswith(f"{agent.name} reads {file} here, which has no hooks")
+    attachments.attach(root, attachments.plan(root, agent, None, os.environ), os.environ)
+    assert str(root) in file.read_text()
+    with Store.open(root) as store:
+        assert state.listing(store, os.environ)["elsewhere"] == []
+    done = attachments.detach(root, agent.name, None, {})
+    assert {attachment.file for attachment in done} == {usual.attachment.file, str(file)}
+    assert not any(Path(attachment.file).exists() for attachment in done)
+    assert not (tmp_path / "named").exists()
+
+
+def test_a_store_with_an_apostrophe(tmp_path: Path, project: Path) -> None:
+    with init_store(tmp_path / "it's mine") as store:
+        attach(store.root, project)
+        assert attach(store.root, project)
+        detach(store.root, project)
+    assert list(project.iterdir()) == []
+
+
+def test_a_comment_that_names_our_program(root: Path, project: Path) -> None:
+    file = project / ".claude/settings.local.json"
+    file.parent.mkdir()
+    hook = {"type": "command", "command": f"true # not {attachments.marker(root)}report.py"}
+    text = json.dumps({"hooks": {event: [{"hooks": [hook]}] for event in CLAUDE.events}})
+    file.write_text(text)
+    done = attach(root, project)
+    assert attachments.reported_events(root, done) == set(CLAUDE.events)
+    detach(root, project)
+    assert file.read_text() == text
 
 
 def test_what_others_put_into_our_folder_stays(root: Path, project: Path) -> None:
@@ -169,15 +211,19 @@ def test_files_that_stay_as_they_are(
 
 
 def test_attached_twice(root: Path, project: Path) -> None:
-    attach(root, project)
-    with pytest.raises(Conflict, match=r"attached in .* already"):
-        attach(root, project)
+    done = attach(root, project)
+    text = Path(done.file).read_text()
+    (root / attachments.FILE).unlink()  # what a copy of a project has, too
+    for _ in range(2):
+        assert attach(root, project).file == done.file
+        assert Path(done.file).read_text() == text
+        assert [known.file for known in attachments.load(root).attached] == [done.file]
     with pytest.raises(NotFound, match="not attached for all projects"):
         detach(root, None)
 
 
 def test_a_file_that_changes_between_plan_and_write(root: Path, project: Path) -> None:
-    change = attachments.plan(root, CLAUDE, project, Path.home())
+    change = attachments.plan(root, CLAUDE, project, os.environ)
     file = project / ".claude/settings.local.json"
     file.parent.mkdir()
     file.write_text("{}")
@@ -244,13 +290,13 @@ def test_hooks_for_worktrees(root: Path, project: Path) -> None:
     text = '{\n "hooks": {"Stop": [ ]},\n "model": "opus"\n}\n'
     file.write_text(text)
     attach(root, project)
-    change = attachments.plan(root, CLAUDE, project, Path.home(), worktrees=True)
+    change = attachments.plan(root, CLAUDE, project, os.environ, worktrees=True)
     attachments.attach(root, change, os.environ)
     hooks = json.loads(file.read_text())["hooks"]
     assert set(hooks) == {*CLAUDE.events, "WorktreeCreate", "WorktreeRemove"}
     assert hooks["WorktreeCreate"][0]["hooks"][0]["command"].endswith("hooks/worktree create")
     assert [len(groups) for groups in hooks.values()] == [1] * len(hooks)
-    with pytest.raises(Conflict, match=r"attached in .* already"):
-        attachments.plan(root, CLAUDE, project, Path.home(), worktrees=True)
+    again = attachments.plan(root, CLAUDE, project, os.environ, worktrees=True)
+    assert again.after == again.before
     detach(root, project)
     assert file.read_text() == text

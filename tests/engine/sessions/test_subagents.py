@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from casfs.errors import Corrupt, NotFound
 from casfs.history import blame
 from casfs.history.versions import find
 from casfs.maintenance import fsck
+from casfs.sessions import session_steps
 from casfs.store.store import Store
+from casfs.system import zstd
 from casfs.threads import prompts, sessions, threads
 from casfs.threads.state import state
 from casfs.threads.threads import Thread
+from casfs.transcripts import codex
 from casfs.trees.recorded_state import RecordedState
 from engine import content
 from engine.sessions import session_import
@@ -157,7 +161,59 @@ def test_an_import_has_them(store: Store, tmp_path: Path) -> None:
     assert fsck.check(store).faults == []
 
 
-def test_the_rollout_of_a_subagent_of_codex(store: Store, tmp_path: Path) -> None:
+def compressed(rollout: Path) -> Path:
+    """Does what codex does with one that was not written to for a week."""
+    path = rollout.with_name(rollout.name + ".zst")
+    with path.open("wb") as target, zstd.compressed(target) as out:
+        out.write(rollout.read_bytes())
+    rollout.unlink()
+    return path
+
+
+@pytest.mark.parametrize("folder", ["sessions/2026/11/27", "archived_sessions"])
+def test_compressed_and_archived_rollouts_of_codex(
+    store: Store, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    id = "019f5e1a-0000-7000-8000-000000000001"
+    path = tmp_path / folder / f"rollout-2026-11-27T10-00-01-{id}.jsonl"
+    asked = [
+        {"type": "message", "role": "user", "content": [{"text": text}]} for text in ("Ask", "More")
+    ]
+    append(
+        path,
+        {"type": "session_meta", "payload": {"id": id, "cwd": "/project"}},
+        *({"type": "response_item", "payload": message} for message in asked),
+    )
+    path = compressed(path)
+    assert session_import.find("codex", tmp_path) == [path]
+    thread = session_import.import_session(store, {}, "codex", path)
+    assert thread is not None
+    steps = session_steps.load(store, thread)
+    assert [step.prompt for step in steps] == ["Ask", "More"]
+    cut = codex.cut(path.with_name(path.name.removesuffix(".zst")), steps[1], None)
+    assert cut.transcript is not None
+    assert not cut.transcript.name.endswith(".zst")
+    other = path.with_name(path.name.replace(id, "another"))
+    other.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(Corrupt, match="truncated"):
+        session_import.import_session(store, {}, "codex", other)
+
+
+def test_a_session_in_which_nothing_was_asked(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    append(path, {"type": "summary", "cwd": "/project"})
+    assert session_import.import_session(store, {}, "claude", path) is None
+    rollout = tmp_path / "rollout-1.jsonl"
+    append(rollout, {"type": "session_meta", "payload": {"cwd": "/project"}})
+    with pytest.raises(NotFound, match="does not say"):
+        session_import.import_session(store, {}, "codex", rollout)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_the_rollout_of_a_subagent_of_codex(
+    store: Store, tmp_path: Path, is_compressed: bool
+) -> None:
     day = tmp_path / ".codex/sessions/2026/11/27"
     day.mkdir(parents=True)
     ids = ["019f5e1a-0000-7000-8000-00000000000" + digit for digit in "123"]
@@ -183,8 +239,12 @@ def test_the_rollout_of_a_subagent_of_codex(store: Store, tmp_path: Path) -> Non
     parent = rollout(0, "Ask")
     rollout(1, "Ask", "Sub", parent_thread_id=ids[0], thread_source="subagent")
     rollout(2, "Unrelated")
-    found = session_import.find("codex", tmp_path)
-    assert [path.name[-7:] for path in found] == ["1.jsonl", "3.jsonl"]
+    if is_compressed:
+        for path in day.iterdir():
+            compressed(path)
+        parent = parent.with_name(parent.name + ".zst")
+    found = session_import.find("codex", tmp_path / ".codex")
+    assert [path.name.partition(".")[0][-1] for path in found] == ["1", "3"]
     thread = session_import.import_session(store, {}, "codex", parent)
     assert thread is not None
     (child,) = threads.with_field(store, "parent", [thread.id])
