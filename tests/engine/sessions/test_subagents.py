@@ -240,7 +240,7 @@ def test_the_rollout_of_a_subagent_of_codex(
     rollout(1, "Ask", "Sub", parent_thread_id=ids[0], thread_source="subagent")
     rollout(2, "Unrelated")
     if is_compressed:
-        for path in day.iterdir():
+        for path in sorted(day.iterdir()):
             compressed(path)
         parent = parent.with_name(parent.name + ".zst")
     found = session_import.find("codex", tmp_path / ".codex")
