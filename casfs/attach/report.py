@@ -120,7 +120,11 @@ def tell(hooks: str, request: bytes) -> bool:
     try:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         connection.settimeout(WAIT_S)
-        connection.connect(posix.readlink(hooks + "/socket"))
+        path = posix.readlink(hooks + "/socket")
+        # Where no daemon has run yet, another user can have made a directory of this name in /tmp.
+        if posix.stat(path.rpartition("/")[0]).st_uid != posix.getuid():
+            return False
+        connection.connect(path)
     except OSError:
         return False
     try:

@@ -28,6 +28,7 @@ CONTENT_FOLDERS = ("objects", "packs")  # read as blobs
 FILE_KINDS = {
     "log": "log",
     "live": "live output",
+    "spool": "report of an agent",
     "quarantine": "damaged blob",
     "remotes": "copy of a remote",
     "images": "image",

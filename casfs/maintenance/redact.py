@@ -33,7 +33,8 @@ from casfs.system.clock import now_ms
 from casfs.threads import threads
 
 INDEXES = ("index.db", "edges.db", path_index.FILE)
-OVERWRITTEN = ("log", "live output")  # kinds of files whose writers may be running
+# Kinds of files whose writers may be running, or whose readers want the rest.
+OVERWRITTEN = ("log", "live output", "report of an agent")
 SUBSTITUTES_AT_ONCE = 1000
 MAX_ROUNDS = 10  # in which what running writers have added is purged as well
 

@@ -21,6 +21,7 @@ IN_PROGRESS = "in_progress"
 INTERRUPTED = "interrupted"
 NOT_KEPT = "its trees are not kept any more (attach.max_turn_trees)"
 UNSEEN = "the daemon was not there when the call began"
+MAX_POINT_CHARS = 20
 ANOTHER_CALL = "another call"  # of the same session, which ran at the same time
 AMBIGUOUS = "ambiguous"  # of a change: a call or a person may have made it
 
@@ -199,7 +200,8 @@ class Point:
     def parse(cls, text: str) -> Point:
         """Raises NotFound."""
         step, dot, call = text.partition(".")
-        if not step.isdecimal() or (dot and not call.isdecimal()):
+        is_point = step.isdecimal() and (call.isdecimal() or not dot)
+        if not is_point or len(text) > MAX_POINT_CHARS:
             raise NotFound(f"{text!r} is neither a prompt (3) nor a call (3.2)")
         return cls(int(step), int(call) if dot else None)
 

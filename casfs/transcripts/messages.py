@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from casfs.digest import hash_bytes
 
 CALL_ID_CHARS = 16
+MAX_TOKENS = 10**12  # of an answer; a node has no number over 2^53, and this is the sum of many
 # What agents say of a call that they did not make. claude 2.1 says the same of one that a person
 # has stopped while it ran.
 REFUSAL = re.compile(
@@ -88,7 +89,7 @@ def time_ms(text: Any) -> int:
 
 def count(value: Any) -> int:
     """Returns a number of tokens; 0 for what is none."""
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= MAX_TOKENS else 0
 
 
 def id_of_call(tool: str, arguments: Any) -> str:

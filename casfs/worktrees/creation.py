@@ -204,7 +204,9 @@ def _path(source: _Source, name: str, wanted: str | None) -> Path:
     """Returns where a worktree is to be. Raises Refused for a link, and for a directory inside of
     what it is made from, which would then hold itself."""
     if wanted is None:
-        return worktree.default_path(source.project, name)
+        if source.project.parent == Path("/"):  # of the system, beside which nothing is made
+            raise Refused(f"{source.project} is a directory of the system; give --path")
+        return worktree.default_folder(source.project) / name
     path = Path(os.path.abspath(wanted))
     real = path.parent.resolve() / path.name
     if path.is_symlink():

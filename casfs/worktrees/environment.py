@@ -40,6 +40,7 @@ PORT_VARIABLE = "CASFS_PORT_BASE"
 ENV = b".env"
 TEMPLATE = b".env.worktree"
 PRIVATE_MODE = 0o600
+MAX_OFFSET_DIGITS = 4
 PLACEHOLDER = re.compile(r"\{(port|name|branch)(?:\+(\d+))?\}")
 ASSIGNMENT = re.compile(r"""[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(["']?)""")
 LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
@@ -99,7 +100,7 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
         name, offset = match.groups()
         if offset is None:
             return values[name]
-        if name != "port" or int(offset) >= PORTS_EACH:
+        if name != "port" or len(offset) > MAX_OFFSET_DIGITS or int(offset) >= PORTS_EACH:
             raise Invalid(
                 f".env.worktree: {match[0]}: there are {{port}} to {{port+{PORTS_EACH - 1}}}"
             )

@@ -17,7 +17,7 @@ from casfs.trees.restore.target import listed
 from casfs.trees.scratch_store import ScratchStore
 from casfs.workspaces import lifecycle, registry
 from casfs.worktrees import applied, git_questions, git_worktree, nested
-from casfs.worktrees.worktree import Worktree, check_directory, default_path, listing, record
+from casfs.worktrees.worktree import Worktree, check_directory, default_folder, listing, record
 
 
 def remove(
@@ -40,7 +40,7 @@ def remove(
     if not worktree.workspace.strategy.layered and processes.are_in(worktree.path):
         raise Refused(f"{worktree.path} is busy: leave it and end the programs in it")
     lifecycle.close(store, worktree.workspace, force=True)
-    if worktree.path.parent == default_path(worktree.project, worktree.name).parent:
+    if worktree.path.parent == default_folder(worktree.project):
         with suppress(OSError):  # others are in it
             worktree.path.parent.rmdir()
     # Where this is interrupted, git has a locked work tree that the next `add` there forgets.

@@ -111,8 +111,8 @@ def at(store: Store, directory: Path) -> Worktree | None:
     return Worktree(workspace) if workspace and WORKTREE in workspace.record else None
 
 
-def default_path(project: Path, name: str) -> Path:
-    return project.parent / f"{project.name}.worktrees" / name
+def default_folder(project: Path) -> Path:
+    return project.parent / f"{project.name}.worktrees"
 
 
 def check_new(worktrees: Iterable[Worktree], project: Path, name: str) -> None:

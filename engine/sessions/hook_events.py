@@ -130,7 +130,7 @@ def read(names: HookNames, event: spool.Event, payload: Mapping[str, Any]) -> Se
         kind,
         event.agent,
         session_id(payload["session_id"]),
-        directory=str(payload["cwd"]),
+        directory=_path(payload["cwd"]),
         reported_ms=event.reported_ms,
         pid=event.pid,
         transcript=payload.get("transcript_path"),
@@ -140,6 +140,13 @@ def read(names: HookNames, event: spool.Event, payload: Mapping[str, Any]) -> Se
         result=result,
         asks=payload.get("permission_mode") != NEVER_ASKS,
     )
+
+
+def _path(value: Any) -> str:
+    """Raises ValueError for what is no absolute path."""
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise ValueError("cwd")
+    return value
 
 
 def _call(names: HookNames, payload: Mapping[str, Any]) -> ToolCall:

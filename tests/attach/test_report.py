@@ -139,6 +139,22 @@ def test_a_daemon_that_does_not_answer(program: Path, tmp_path: Path) -> None:
     assert len(spooled(program)) == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_is_told_nothing(program: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    spool.announce(program.parents[1], folder / "s")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "s"))
+        server.listen()
+        server.setblocking(False)
+        run(program)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert len(spooled(program)) == 1
+
+
 def test_without_a_store(program: Path, tmp_path: Path) -> None:
     copy = tmp_path / "hooks/report.py"
     copy.parent.mkdir()

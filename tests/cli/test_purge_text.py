@@ -60,6 +60,8 @@ def full(cli: Cli, opened: Store, tmp_path: Path) -> Store:
     gc.collect(opened)  # trains dictionaries
     with Index(opened) as index:
         assert list(index.search("hunter2"))
+    (cli.root / "spool/aside").mkdir(parents=True)
+    (cli.root / "spool/aside/report").write_bytes(b"casfs 1 claude " + RAW + b"\n")
     (cli.root / "live").mkdir(exist_ok=True)
     (cli.root / "live" / ("a" * 32)).write_bytes(b"running\n" + RAW + b"\nmore\n")
     to_file(cli.root / "log" / "daemon.jsonl")("ended", message=f"said {SECRET}")
@@ -75,7 +77,8 @@ def test_it_is_in_no_file_of_the_store(cli: Cli, full: Store, tmp_path: Path) ->
     found = lines(cli, "grep", SECRET)
     shown = "\n".join(found)
     for place in ("work@", ":.env, line 2", ":large", "@1, output", "@1, diff", "@1, detail",
-                  "@2, prompt", "live output", "log ", "damaged blob", "record"):  # fmt: skip
+                  "@2, prompt", "report of an agent", "live output", "log ", "damaged blob",
+                  "record"):  # fmt: skip
         assert place in shown, place
     assert cli("grep", "-", stdin=RAW).out.decode().splitlines() == found
     refused = cli("purge", "--text", stdin=RAW, code=4)

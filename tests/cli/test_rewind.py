@@ -186,7 +186,8 @@ def test_usage(cli: Cli, project: Path, agent: AttachedAgent) -> None:
     assert "give one of" in cli("rewind", "--last", "--list", code=2).err
     assert "--last and --only keep your own" in cli("rewind", "--last", "--exact", code=2).err
     assert "no prompt 7" in cli.refused("rewind", "--to", "7", code=3)
-    assert "is neither a prompt (3) nor a call" in cli.refused("rewind", "--to", "x", code=3)
+    for point in ("x", "1" * 5000, "1.x", "1."):
+        assert "is neither a prompt (3) nor a call" in cli.refused("rewind", "--to", point, code=3)
     assert "no call of this session has changed" in cli.refused("rewind", "--last", code=3)
 
 

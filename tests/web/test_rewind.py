@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import sessions
+from engine.sessions import session_fork
 from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.engine import daemon
@@ -102,3 +104,10 @@ def test_a_thread_that_casfs_has_run(web: Web, disk_store: Store) -> None:
     thread = make_thread(disk_store)
     assert "restore a step" in visible(web.get(f"/threads/{thread.id}/rewind", 409).text)
     assert web.get("/threads/NONE/rewind", 404).status == 404
+
+
+@pytest.mark.parametrize("point", ["1.1", "1.2"])
+def test_the_page_of_a_session_that_was_cut(web: Web, agent: AttachedAgent, point: str) -> None:
+    forked = session_fork.fork(agent.store, agent.thread, Point.parse(point), "two", None)
+    page = visible(web.get(f"/threads/{forked.id}").text)
+    assert f"forked from {agent.thread.id[-8:]} after step 0" in " ".join(page.split())

@@ -84,6 +84,8 @@ def test_a_bad_template(cli: Cli, project: Path) -> None:
     write(project, {".env.worktree": "PORT={port+20}\n"})
     listed = git(project, "worktree", "list")
     assert "there are {port} to {port+19}" in cli("worktree", "add", "try", code=4).err
+    write(project, {".env.worktree": f"PORT={{port+{'9' * 5000}}}\n"})
+    assert "there are {port} to {port+19}" in cli("worktree", "add", "try", code=4).err
     assert git(project, "worktree", "list") == listed
 
 

@@ -212,3 +212,21 @@ def test_a_call_without_a_result_has_its_place(disk_store: Store, tmp_path: Path
     assert refused.before is not None
     assert refused.before.is_equal(made.before)
     assert refused.foreign == {"a": "another call"}
+
+
+@pytest.mark.parametrize("number", [2**53, 2**70, -1, 1e400, True, "7", None])
+def test_a_number_of_tokens_that_no_node_holds(store: Store, tmp_path: Path, number: Any) -> None:
+    """The session is recorded all the same."""
+    path = tmp_path / "one.jsonl"
+    usage = {"usage": {"input_tokens": number, "output_tokens": 7}}
+    said = says("Done.")
+    append(
+        path,
+        {**prompt("one"), "cwd": "/project"},
+        {**said, "message": {**said["message"], **usage}},
+    )
+    thread = session_import.import_session(store, {}, "claude", path)
+    assert thread is not None
+    step = threads.step_at(store, thread, 1).payload
+    session = store.node(step["detail"], "react-session").payload
+    assert session["totalTokens"] == 7 + (number is True)
