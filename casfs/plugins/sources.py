@@ -31,7 +31,7 @@ from casfs.store.nodes.directory import Entry, File, Properties, Subdirectory, S
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.system import tarballs, zstd
-from casfs.system.git_program import NO_HOOKS, QUERY_TIMEOUT_S, git
+from casfs.system.git_program import QUERY_TIMEOUT_S, git
 from casfs.trees import tree
 from casfs.trees.snapshot import policy, walker, working_tree
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -44,7 +44,7 @@ REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 GIT_UMASK = 0o022  # a commit is the same tree on every machine
 GIT_FETCH_TIMEOUT_S = 1800.0
-SAFE_SETTINGS = (NO_HOOKS, "core.autocrlf=false", "advice.detachedHead=false")
+SAFE_SETTINGS = ("core.autocrlf=false", "advice.detachedHead=false")
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 OWN = b""  # no name: the properties of a directory itself
 Level = dict[bytes, "Entry | Level | Properties | None"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from casfs.errors import Failed, Refused
 from casfs.system import rmtree
 from casfs.system.files import os_errors, replacing
-from casfs.system.git_program import NO_HOOKS, git
+from casfs.system.git_program import git
 from casfs.trees.git import index_stats
 from casfs.trees.git.index import GIT, pointed_to
 from casfs.worktrees.git_link import (
@@ -85,7 +85,7 @@ def add(
     adding = ("worktree", "add", "--quiet", "--no-checkout", *locked, *how)
     try:
         # A newer git may write relative paths, which the record has not.
-        settings = (NO_HOOKS, SYNCED, "worktree.useRelativePaths=false")
+        settings = (SYNCED, "worktree.useRelativePaths=false")
         git(in_directory(source.top, *adding, str(path), source.commit), env, settings=settings)
         admin = pointed_to(path / GIT)
         link = GitLink(admin, branch, source.commit, made_branch=not is_there)
