@@ -192,7 +192,7 @@ def identify(store: Store, request: Request) -> Action:
             return Action(batch.put_node("action", payload).hash, payload)
     report = SnapshotReport()
     ignore = _input_rules(store, request, report)
-    options = SnapshotOptions(times=False, scanner=policy.load(store).scanner())
+    options = SnapshotOptions(times=False, scanner=policy.load(store).scanner(), must_be_whole=True)
     cache = stat_cache.load(store, request.root, rules=ignore, variant=f"action,{options.variant}")
     with store.batch() as batch:
         full = walker.snapshot(

@@ -92,7 +92,7 @@ def record(store: Store, batch: Batch, root: Path, paths: Collection[str]) -> Re
     settings = policy.load(store)
     report = SnapshotReport()
     scanner = settings.scanner()
-    options = SnapshotOptions(scanner=scanner)
+    options = SnapshotOptions(scanner=scanner, must_be_whole=True)
     full = walker.snapshot(batch, root, rules=OnlyPaths(paths), report=report, options=options)
     # All of it is new, and what a program has git track is no more work for that.
     nothing = RecordedState(batch.put_directory(directory.encode([])).hash)

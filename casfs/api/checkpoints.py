@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from casfs.api.trees import HostPath, Warn, pass_on
+from casfs.api.trees import HostPath, Warn, pass_on_report
 from casfs.api.values import Checkpoint, from_ms
 from casfs.checkpoints import checkpoint, create
 from casfs.store.store import Store
@@ -39,8 +39,7 @@ class Checkpoints:
         `default_excludes`, `exclude` and `warn` are as for `Trees.build`; `preserve` may hold
         "mtime" and "mode"; more than `max_bytes` of files are refused; `skip_if_unchanged` returns
         the previous checkpoint where it has the same tree. Raises Invalid (the name, a pattern),
-        NotFound (the directory), Failed (a file that cannot be read), Refused; then nothing is
-        recorded.
+        NotFound (the directory), Failed, Refused; then nothing is recorded.
         """
         created = create.create(
             self._store,
@@ -54,7 +53,7 @@ class Checkpoints:
             directory=Path(source),
             message=message,
         )
-        pass_on(created.report.warnings, warn)
+        pass_on_report(created.report, warn)
         return _public(created.checkpoint)
 
     def list(self, name: str | None = None) -> list[Checkpoint]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
@@ -15,6 +16,7 @@ from casfs.errors import NotFound
 from casfs.sessions import caller
 from casfs.store.nodes import directory
 from casfs.store.store import Store
+from casfs.system.paths import printable
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState
@@ -113,8 +115,8 @@ class Trees:
 
         Left out are what `.casfsignore` and the patterns of `exclude` name, in gitignore's syntax,
         and with `default_excludes` directories that are derived by evidence, and `.git`. `warn` is
-        called with one line for each entry that a tree cannot hold. Raises NotFound, Invalid (a
-        pattern), Failed (a file that cannot be read), Refused.
+        called with one line for each entry that a tree cannot hold, or that cannot be read; without
+        it the latter are Python's warnings. Raises NotFound, Invalid (a pattern), Failed, Refused.
         """
         where = Path(source)
         report = SnapshotReport()
@@ -126,7 +128,7 @@ class Trees:
             state = working_tree.snapshot(
                 self._store, batch, directory=where, rules=ignore, report=report, options=options
             )
-        pass_on(report.warnings, warn)
+        pass_on_report(report, warn)
         return Digest(state.tree, self._store.blobs.info([state.tree])[state.tree].size)
 
     def restore(
@@ -204,9 +206,20 @@ class Trees:
         return _checked(self.stat(tree, path), "file")
 
 
-def pass_on(warnings: Iterable[str], warn: Warn | None) -> None:
+def pass_on(lines: Iterable[str], warn: Warn | None) -> None:
     if warn is not None:
-        for line in warnings:
+        for line in lines:
+            warn(line)
+
+
+def pass_on_report(report: SnapshotReport, warn: Warn | None) -> None:
+    """Passes on what was not recorded. What could not be read is never left out in silence."""
+    pass_on(report.warnings, warn)
+    for path, reason in report.unreadable.items():
+        line = f"cannot read {printable(path)}: {reason}; it is left out"
+        if warn is None:
+            warnings.warn(line, stacklevel=3)
+        else:
             warn(line)
 
 

@@ -83,8 +83,8 @@ def create(
     options: CreateOptions = DEFAULTS,
 ) -> Created:
     """Record what is in `directory`. Raises Invalid (the name, a pattern), NotFound (the
-    directory), Failed (an unreadable file), Refused (over the limit, or the store itself); then
-    nothing is visible."""
+    directory), Failed, Refused (over the limit, or the store itself); then nothing is visible. A
+    file that cannot be read is left out, and in the report."""
     checkpoint.check_name(name)
     snapshot_options = options.snapshot or SnapshotOptions()
     report = SnapshotReport()

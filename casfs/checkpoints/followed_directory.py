@@ -337,9 +337,7 @@ class FollowedDirectory:
         self._tracked = TrackedFiles(self._directory, above=True)  # it may be a repository by now
         # One unreadable file must not keep the rest from being recorded.
         scanner = policy.load(self._store).scanner()
-        self._options = SnapshotOptions(
-            scanner=scanner, leaves_out_unreadable=True, limit=self._extent.max_bytes
-        )
+        self._options = SnapshotOptions(scanner=scanner, limit=self._extent.max_bytes)
         self.seen = SnapshotReport()
         # Loaded again: other rules have other rows, and a failed look leaves them half changed.
         variant = self._options.variant

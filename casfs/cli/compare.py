@@ -141,7 +141,7 @@ def _record(
 
     report = SnapshotReport()
     with progress("comparing", "files") as update:
-        options = SnapshotOptions(limit=MAX_BYTES, progress=update, leaves_out_unreadable=True)
+        options = SnapshotOptions(limit=MAX_BYTES, progress=update)
         tree = None if base is None else base.tree
         state = directories.record(
             store, directory, known=known, base=tree, report=report, options=options

@@ -48,12 +48,12 @@ def build(
     refuse_home_or_root(path, force)
     with open_store() as store:
         if dry_run:
-            options = SnapshotOptions(leaves_out_unreadable=True)
+            options = SnapshotOptions()
             print_dry_run(store, path, defaults=defaults, patterns=patterns, options=options)
             return
         rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=patterns)
         scanner = policy.load(store).scanner()
-        options = SnapshotOptions(scanner=scanner, leaves_out_unreadable=True)
+        options = SnapshotOptions(scanner=scanner)
         with store.batch() as batch:
             root = working_tree.snapshot(
                 store, batch, directory=path, rules=rules, report=report, options=options

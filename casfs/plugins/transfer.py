@@ -112,7 +112,7 @@ def _store(
 ) -> Synced:
     synced_at = now_ms()
     report = SnapshotReport()
-    options = SnapshotOptions(progress=progress, times=False)
+    options = SnapshotOptions(progress=progress, times=False, must_be_whole=True)
     with store.batch() as batch:
         root = sources.store_source(store, batch, source=path, options=options, report=report)
         key = head_name(name, version)

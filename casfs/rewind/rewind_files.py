@@ -211,7 +211,7 @@ def _current(store: Store, directory: Path, steps: list[StepRecord]) -> Recorded
 def _look(store: Store, directory: Path, base: RecordedState | None) -> RecordedState:
     report = SnapshotReport()
     rules = exclusions.ignore_rules(store, directory, report, keeps_derived=True)
-    options = SnapshotOptions(scanner=policy.load(store).scanner(), leaves_out_unreadable=True)
+    options = SnapshotOptions(scanner=policy.load(store).scanner())
     with store.batch() as batch:
         return working_tree.snapshot(
             store,

@@ -88,7 +88,7 @@ def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool)
     sides = [side.tree for _, before, after in written for side in (before, after)]
     if set(sides) - scratch.blobs.info(sides).keys():
         raise NotFound(f"operation {operation.number}: what it wrote is not in this store any more")
-    options = SnapshotOptions(leaves_out_unreadable=True)
+    options = SnapshotOptions()
     whole: set[bytes] = set()
     for _, before, after in written:
         whole |= _looked_at_whole(scratch, before=before.tree, after=after.tree)

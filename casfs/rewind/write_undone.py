@@ -45,7 +45,7 @@ def write(
         there = [path for path, entry in old.items() if entry is not None]
         there += [path for path in old_modes if path != tree.TOP]
         sides = [wanted.hash, edit.of_names(local, batch, there).hash]
-    look = SnapshotOptions(leaves_out_unreadable=True)
+    look = SnapshotOptions()
     # So that the log has what git says of them before and after.
     repositories = {top for path in old if (top := undone.git.of(path)) is not None}
     report = SnapshotReport()

@@ -45,7 +45,7 @@ def look(store: Store, project: Path) -> ProjectLook:
     report = SnapshotReport()
     rules = exclusions.ignore_rules(store, project, report, keeps_derived=True)
     rules.excluded = {**rules.excluded, **WITHOUT_REPOSITORY}
-    options = SnapshotOptions(scanner=policy.load(store).scanner(), leaves_out_unreadable=True)
+    options = SnapshotOptions(scanner=policy.load(store).scanner())
     with store.batch() as batch:
         state = working_tree.snapshot(store, batch, project, rules, report=report, options=options)
     return ProjectLook(state, [*report.git_files], report.unreadable, batch.new_bytes)

@@ -101,9 +101,7 @@ class Workspace:
         return state
 
     def _record(self, report: SnapshotReport) -> RecordedState:
-        options = SnapshotOptions(
-            limit=self.max_bytes, scanner=self._scanner(), leaves_out_unreadable=True
-        )
+        options = SnapshotOptions(limit=self.max_bytes, scanner=self._scanner())
         rules = self._rules()
         with self._store.batch() as batch:
             full = walker.snapshot(

@@ -204,26 +204,29 @@ def test_what_cannot_be_recorded_leaves_no_head(store: Store, tmp_path: Path) ->
 
 
 CHILD = """
-import os, sys
+import os, sys, warnings
 from pathlib import Path
+from casfs.api.checkpoints import Checkpoints
 from casfs.checkpoints import create
-from casfs.errors import Failed
 from casfs.store.store import Store
+from casfs.trees import tree
 Store.memory().close()  # the imports: another user may not read the program
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 store = Store.memory()
-try:
-    create.create(store, "demo", Path(sys.argv[1]))
-except Failed as error:
-    print(error)
-print(len(list(store.heads.list("checkpoints/"))))
+created = create.create(store, "demo", Path(sys.argv[1]))
+print(created.report.unreadable)
+print([name for name, _ in tree.walk(store, created.checkpoint.root)])
+with warnings.catch_warnings(record=True) as caught:
+    Checkpoints(store).create("again", sys.argv[1])
+    print(caught[0].message)
+Checkpoints(store).create("again", sys.argv[1], warn=print)
 """
 
 
-def test_an_unreadable_file_leaves_no_head(runtime_dir: Path) -> None:
+def test_an_unreadable_file_is_left_out_and_named(runtime_dir: Path) -> None:
     runtime_dir.chmod(0o755)
     work = write_tree(runtime_dir / "w", {"a": b"1", "secret": b"2", "z": b"3"})
     (work / "secret").chmod(0)
@@ -231,7 +234,8 @@ def test_an_unreadable_file_leaves_no_head(runtime_dir: Path) -> None:
     command = [sys.executable, "-c", CHILD, work]
     env = {**os.environ, "XDG_CONFIG_HOME": str(runtime_dir / "none")}  # readable by another user
     done = subprocess.run(command, capture_output=True, text=True, cwd=project, env=env, check=True)
-    assert done.stdout == f"cannot read {work}/secret: Permission denied\n0\n"
+    named = "cannot read secret: Permission denied; it is left out\n"
+    assert done.stdout == ("{b'secret': 'Permission denied'}\n[b'a', b'z']\n" + named + named)
 
 
 # -- names and finding --------------------------------------------------------------------

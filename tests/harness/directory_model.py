@@ -12,6 +12,7 @@ from tests.support.repositories import seen_by_git
 Entry = tuple[str, bytes]  # the kind with the x bit, and the content or target
 Files = Mapping[str, Entry]
 EMPTY = ("directory", b"")  # a directory without entries
+REPOSITORY = ("repository", b"")  # a nested one, of which only that it is there counts
 MODE_BITS = 0o755  # that count; of a directory they are by its path with a slash behind it
 
 
@@ -26,8 +27,11 @@ class Seen:
 def look(directory: Path) -> Seen:
     files: dict[str, Entry] = {}
     for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if name != ".git"]
         top = Path(folder)
+        if ".git" in folders:
+            folders.remove(".git")
+            if top != directory:  # so it is not empty
+                files[str(top.relative_to(directory) / ".git")] = REPOSITORY
         for name in [*names, *(name for name in folders if (top / name).is_symlink())]:
             path = top / name
             where = str(path.relative_to(directory))
@@ -38,7 +42,7 @@ def look(directory: Path) -> Seen:
         mode = top.stat().st_mode & MODE_BITS
         if mode != MODE_BITS:
             files[f"{top.relative_to(directory)}/"] = (f"directory {mode:o}", b"")
-        if not names and not folders and top != directory:
+        if not names and not folders and not (top / ".git").exists() and top != directory:
             files[str(top.relative_to(directory))] = EMPTY
     is_repository = (directory / ".git/HEAD").exists()
     return Seen(files, seen_by_git(directory) if is_repository else None)

@@ -23,9 +23,7 @@ from casfs.trees.snapshot.report import SnapshotOptions
 def record_here(path: Path, name: str, message: str, options: RecordOptions) -> Recorded | None:
     """Records a directory, or prints what would be recorded and returns None."""
     with open_store() as store, progress("recording", "files", _expected(store, name)) as update:
-        reading = SnapshotOptions(
-            _properties(options.preserve), options.max_size, update, leaves_out_unreadable=True
-        )
+        reading = SnapshotOptions(_properties(options.preserve), options.max_size, update)
         if options.dry_run:
             checkpoints.check_name(name)
             print_dry_run(

@@ -242,7 +242,7 @@ def record_workspace(
             return {"workspace": state.tree, "recorded": state.fields}
         refuse_home_or_root(directory, force=None)
         report = SnapshotReport()
-        options = SnapshotOptions(leaves_out_unreadable=True)
+        options = SnapshotOptions()
         if not allow_secret:
             options.scanner = policy.load(store).scanner()
         rules = exclusions.ignore_rules(

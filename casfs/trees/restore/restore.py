@@ -196,7 +196,7 @@ class _Restore:
     def _snapshot_options(self, preserve: Sequence[str] = ()) -> SnapshotOptions:
         return SnapshotOptions(
             preserve,
-            leaves_out_unreadable=self._options.leaves_out_failed,
+            must_be_whole=not self._options.leaves_out_failed,
             verify=self._options.verify,
         )
 

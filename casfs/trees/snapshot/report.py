@@ -127,7 +127,7 @@ class SnapshotReport:
     ) -> None:
         """Notes an entry that cannot be read. Raises Failed where the options do not allow that it
         is left out."""
-        if not options.leaves_out_unreadable:
+        if options.must_be_whole:
             raise Failed(f"cannot read {printable(root + b'/' + path)}: {reason}")
         self.unreadable[path] = reason
 
@@ -144,7 +144,7 @@ class SnapshotReport:
 class SnapshotOptions:
     """`preserve`: "mtime", "mode"; `limit`: largest sum of file sizes, in bytes; `scanner`: looks
     for secrets in the files that are read; None: nothing does; `times`: they are recorded, too;
-    `leaves_out_unreadable`: what cannot be read is in the report, else it fails the snapshot;
+    `must_be_whole`: what cannot be read fails the snapshot; else it is left out, and in the report;
     `verify`: every file is read."""
 
     preserve: Collection[str] = ()
@@ -152,7 +152,7 @@ class SnapshotOptions:
     progress: Progress = lambda files, bytes: None
     scanner: Scanner | None = None
     times: bool = True
-    leaves_out_unreadable: bool = False
+    must_be_whole: bool = False
     verify: bool = False
 
     @property

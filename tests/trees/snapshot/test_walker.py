@@ -14,7 +14,7 @@ from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from tests.support.helpers import (
     LARGE,
@@ -137,9 +137,15 @@ def test_directories_may_be_nested_up_to_a_bound(store: Store, tmp_path: Path) -
         os.close(at)
         return path
 
-    take(store, nested(MAX_DEPTH))
-    with pytest.raises(Failed, match="directories deep"):
-        take(store, nested(MAX_DEPTH + 1))
+    report = SnapshotReport()
+    options = SnapshotOptions(must_be_whole=True)
+    with store.batch() as batch:
+        walker.snapshot(batch, nested(MAX_DEPTH), IgnoreRules(), options=options)
+        deeper = nested(MAX_DEPTH + 1)
+        walker.snapshot(batch, deeper, IgnoreRules(), report=report)
+        assert len(report.unreadable) == 1
+        with pytest.raises(Failed, match="directories deep"):
+            walker.snapshot(batch, deeper, IgnoreRules(), options=options)
 
 
 # -- files that cannot be read ------------------------------------------------------------
@@ -149,6 +155,7 @@ import os, sys
 from pathlib import Path
 from casfs.errors import Failed
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions
 from casfs.trees.snapshot.walker import snapshot
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
@@ -159,9 +166,10 @@ if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 store = Store.memory()
+options = SnapshotOptions(must_be_whole=True)
 try:
     with store.batch() as batch:
-        snapshot(batch, Path(sys.argv[1]), IgnoreRules())
+        snapshot(batch, Path(sys.argv[1]), IgnoreRules(), options=options)
 except Failed as error:
     sys.exit(f"failed: {error}")
 """
@@ -193,11 +201,12 @@ def test_a_read_error_is_told_of_the_file_that_was_read(
         def reason(self, path: bytes, name: bytes, **_: object) -> str | None:
             return None if path == b"mem" else "not mem"
 
+    options = SnapshotOptions(must_be_whole=True)
     with (
         pytest.raises(Failed, match=r"^cannot read /proc/self/mem: Input/output error$"),
         disk_store.batch() as batch,
     ):
-        walker.snapshot(batch, Path("/proc/self"), OnlyMem())
+        walker.snapshot(batch, Path("/proc/self"), OnlyMem(), options=options)
 
 
 def test_a_failed_snapshot_leaves_no_private_files(disk_store: Store, tmp_path: Path) -> None:
