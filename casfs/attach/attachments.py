@@ -16,7 +16,7 @@ from typing import Any
 from casfs.attach import settings, spool
 from casfs.attach.agents import AGENTS, OutsideAgent
 from casfs.directories.identity import Identity
-from casfs.errors import Conflict, Invalid, NotFound, Refused
+from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.system import locks
 from casfs.system.clock import now_ms
 from casfs.system.files import os_errors, replacing
@@ -122,7 +122,7 @@ def plan(
     )
     for earlier in load(root).attached:
         # Whose hooks are there still: what was there before them counts.
-        if earlier.file == attachment.file and settings.events(before or "", marker(root)):
+        if earlier.file == attachment.file and _events(root, agent, before or ""):
             attachment = replace(
                 attachment,
                 emptied={**emptied, **earlier.emptied},
@@ -267,11 +267,18 @@ def detach(
         ]
         attached = attached or [_unrecorded(root, agent, directory, env)]
         remaining = list(attachments.attached)
+        faults: list[CasfsError] = []
         for attachment in attached:
-            _take_out(root, attachment)
+            try:
+                _take_out(root, attachment)
+            except CasfsError as error:  # the others are taken out all the same
+                faults.append(error)
+                continue
             if attachment in remaining:
                 remaining.remove(attachment)
                 _save(root, Attachments(tuple(remaining), attachments.paused))
+    if faults:
+        raise faults[0]
     return attached
 
 
@@ -329,11 +336,16 @@ def reported_events(root: Path, attachment: Attachment) -> set[str] | None:
     agent = AGENTS[attachment.agent]
     try:
         text = _read(Path(attachment.file)) or ""
-        if agent.plugin is not None:
-            return set(agent.events) if _is_our_plugin(root, text) else None
-        return settings.events(text, marker(root))
+        if agent.plugin is not None and not _is_our_plugin(root, text):
+            return None
+        return _events(root, agent, text)
     except (Invalid, Refused):
         return None
+
+
+def _events(root: Path, agent: OutsideAgent, text: str) -> set[str]:
+    """Returns the events for which settings have our hooks; a plugin has none. Raises Invalid."""
+    return set() if agent.plugin is not None else settings.events(text, marker(root))
 
 
 @contextmanager

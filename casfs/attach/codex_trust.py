@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from casfs.attach import settings
 from casfs.errors import Failed, NotFound
 from casfs.version import VERSION
 
@@ -120,6 +121,6 @@ def _hooks(server: _Server, program: Path) -> list[dict[str, Any]]:
     listed = server.call("hooks/list", {"cwds": [str(Path.cwd())]})
     try:
         hooks = [hook for entry in listed["data"] for hook in entry["hooks"]]
-        return [hook for hook in hooks if str(program) in (hook.get("command") or "")]
+        return [hook for hook in hooks if settings.runs(str(hook.get("command")), str(program))]
     except (KeyError, TypeError) as error:
         raise Failed(f"codex lists its hooks in an unknown form: {error!r}") from None

@@ -9,6 +9,7 @@ are known by the path of the hook program in the command. Pure functions of text
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from casfs.system import json_edit
 from casfs.system.json_edit import Container, Member
 
 HOOKS = "hooks"
+COMMENT = re.compile(r"(?:^|\s)#.*")
 
 
 def with_hooks(text: str, hooks: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
@@ -71,13 +73,13 @@ def _own_hooks(text: str, program: str) -> Iterator[Path]:
 
 
 def runs(command: str, program: str) -> bool:
-    """Whether a line of a shell has a word that begins with `program`: a comment may name it, and
-    a path with an apostrophe is written in pieces."""
+    """Whether a line of a shell has a word with `program`: a comment may name it, and a path with
+    an apostrophe is written in pieces."""
     try:
-        words = shlex.split(command, comments=True)
+        words = shlex.split(COMMENT.sub("", command))
     except ValueError:
         return program in command
-    return any(word.startswith(program) for word in words)
+    return any(program in word for word in words)
 
 
 def _list(value: Any) -> list[Any]:

@@ -153,11 +153,11 @@ class Operation:
     @property
     def stays(self) -> int:
         """How many paths were changed since, so that they stay though it is taken back."""
-        return self.left_by_undo if self.is_taken_back else 0
+        return self.left_by_reversal if self.is_taken_back else 0
 
     @property
-    def left_by_undo(self) -> int:
-        """The same of the last undo, also where it was done once more since."""
+    def left_by_reversal(self) -> int:
+        """The same of the last undo or redo of it."""
         return int(self._record.get("stays", 0))
 
     @property
@@ -191,19 +191,17 @@ class Log:
             operation = self.numbered(operation.target)
         return operation, is_again
 
-    def to_take_back(self, operation: Operation, *, is_again: bool) -> list[Operation]:
-        """Returns the operations, newest first, that are taken back so that an operation is undone,
-        or with `is_again` done once more: what has taken it back, by what that has overwritten."""
-        wanted = Verb.REDO if is_again else Verb.UNDO
-        overwriting = []
-        for entry in self.operations:
-            if entry.target != operation.number:
-                continue
-            if entry.verb is not wanted:
-                overwriting.append(entry)
-            elif entry.is_done and not entry.left and (is_again or not operation.left_by_undo):
-                return overwriting
-        return overwriting if is_again else [*overwriting, operation]
+    def to_take_back(self, operation: Operation, *, is_again: bool) -> Operation:
+        """Returns the undo of an operation that is to be done once more, or the redo of one that is
+        to be undone, if that alone has done all of it: what it has overwritten is in its trees
+        alone. Else the operation itself."""
+        opposite = Verb.UNDO if is_again else Verb.REDO
+        reversals = [entry for entry in self.operations if entry.target == operation.number]
+        verbs = [entry.verb for entry in reversals[:2]]
+        if verbs[:1] != [opposite] or verbs == [opposite, opposite]:
+            return operation
+        is_whole = operation.is_done and reversals[0].is_done and not reversals[0].left
+        return reversals[0] if is_whole and not operation.left_by_reversal else operation
 
     def to_undo(self, actor: str) -> Operation | None:
         """Returns the newest operation of an actor that is not taken back."""

@@ -101,6 +101,9 @@ class UndoneRepository:
         assert call.before is not None
         assert call.after is not None
         files: Edits = {}
+        goal = self._state_in(call.before.full)
+        if self._is_needed(goal):
+            return
         for change in tree.changes(self._store, call.before.full, call.after.full):
             if self._git.of(change.path) == self.path != change.path:
                 present = tree.find(self._store, self._current, change.path)
@@ -111,7 +114,7 @@ class UndoneRepository:
                 if sides[0] is not None or not is_object:
                     files[change.path] = sides[0]
         self._files = files
-        self._goal = self._state_in(call.before.full)
+        self._goal = goal
         self.has_gone_on = False
 
     def is_changed_by(self, call: CallRecord) -> bool:
@@ -289,11 +292,11 @@ class UndoneRepository:
     def _lost_objects(self) -> Edits:
         """Returns the files that have objects which are in no file there any more: of the trees
         that are known to have such, and of the goal, where an object that it names is lost."""
-        sources = set(self._with_lost)
+        sources = list(dict.fromkeys(self._with_lost))
         if self._source is not None and self._goal is not None and self._present is not None:
             named = repository_state.ids(self._goal) - repository_state.ids(self._present)
             if named - self._present_ids():
-                sources.add(self._source)
+                sources.append(self._source)
         lost: Edits = {}
         for source in sources:
             files = repository_state.object_files(self._store, source, self.path)
@@ -396,7 +399,8 @@ def _without_packed(data: bytes, gone: set[bytes]) -> bytes:
     lines = []
     is_gone = False
     for line in data.splitlines(keepends=True):
-        if not PACKED_LINE.match(line):
+        if not PACKED_LINE.match(line.rstrip(b"\n") + b"\n"):
+            is_gone = True  # with what follows it
             continue
         if line.startswith(b"^"):  # what the tag before it leads to
             if not is_gone:

@@ -22,7 +22,6 @@ from casfs.store.nodes.directory import Subdirectory
 from casfs.store.store import Store
 from casfs.system.files import os_errors
 from casfs.trees import tree
-from casfs.trees.dated import DatedTree
 from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.options import RestoreOptions, RestoreResult
@@ -30,21 +29,19 @@ from casfs.trees.restore.target import Target
 from casfs.trees.restore.write import Progress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked
-from casfs.trees.snapshot.report import SnapshotOptions
 
 
 @dataclass(frozen=True)
 class Reversal:
     """What taking back `operation` would do, or, with `is_again`, doing it once more. `store`: in
-    which its trees are, a view of the store until it is done; `written`: what is overwritten, the
-    newest first."""
+    which its trees are, a view of the store until it is done; `written`: what is overwritten."""
 
     store: Store
     directory: Path
     operation: Operation
     is_again: bool
     undone: Undone
-    written: list[Operation]
+    written: Operation
 
 
 def do(
@@ -65,7 +62,7 @@ def do(
         return None  # it can be taken back once these files are out of the way
     if done is not None and done.failed:
         return done  # the next undo, or redo, does the rest
-    stays = operation.left_by_undo if planned.is_again else len(planned.undone.conflicts)
+    stays = len(planned.undone.conflicts)
     operations.mark(store, operation, is_taken_back=not planned.is_again, stays=stays)
     target = Target(store, planned.directory)
     if operation.bases:
@@ -80,38 +77,29 @@ def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool)
     """Returns what would be done, and stores nothing. Raises NotFound where gc has deleted what the
     operation is to give back; Failed, Refused."""
     scratch = ScratchStore(store)
-    log = operations.log_of(store, directory)
-    overwriting = log.to_take_back(operation, is_again=is_again)
-    written = [(entry, entry.before, entry.after) for entry in overwriting]
-    if is_again and not operation.is_done:  # what no undo of it has overwritten is still to be done
-        written = [(operation, operation.after, operation.before)]
-    sides = [side.tree for _, before, after in written for side in (before, after)]
+    written = operations.log_of(store, directory).to_take_back(operation, is_again=is_again)
+    before, after = (RecordedState.of_tree(side) for side in (written.before, written.after))
+    if is_again and written == operation:
+        before, after = after, before
+    sides = [before.tree, after.tree]
     if set(sides) - scratch.blobs.info(sides).keys():
         raise NotFound(f"operation {operation.number}: what it wrote is not in this store any more")
-    options = SnapshotOptions()
-    whole: set[bytes] = set()
-    for _, before, after in written:
-        whole |= _looked_at_whole(scratch, before=before.tree, after=after.tree)
-    seen = tracked.snapshot_tracked(scratch, directory, sides, options, whole=whole)
-    undone = undo_calls(scratch, seen.tree, [_as_call(*entry) for entry in written])
-    return Reversal(
-        scratch, directory, operation, is_again, undone, [entry for entry, *_ in written]
-    )
-
-
-def _as_call(operation: Operation, before: DatedTree, after: DatedTree) -> CallRecord:
-    """Returns what an operation has written, between two trees, as if an agent's call had."""
-    return CallRecord(
+    whole = _looked_at_whole(scratch, before=before.tree, after=after.tree)
+    seen = tracked.snapshot_tracked(scratch, directory, sides, whole=whole)
+    overwriting = CallRecord(
         step=0,
         number=0,
         id="",
-        tool=operation.verb.value,
+        tool=written.verb.value,
         arguments="",
-        status="completed" if operation.is_done else INTERRUPTED,
+        status="completed" if written.is_done else INTERRUPTED,
         reported_ms=0,
-        before=RecordedState.of_tree(before),
-        after=RecordedState.of_tree(after),
+        before=before,
+        after=after,
     )
+    undone = undo_calls(scratch, seen.tree, [overwriting])
+    undone.conflicts |= undone.kept  # all of it is the operation's
+    return Reversal(scratch, directory, operation, is_again, undone, written)
 
 
 def _looked_at_whole(store: Store, before: TreeHash, after: TreeHash) -> set[bytes]:

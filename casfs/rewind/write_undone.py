@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from casfs.digest import TreeDigest, TreeHash
+from casfs.directories import operations
 from casfs.errors import Conflict
 from casfs.rewind.repositories import with_refs
 from casfs.rewind.undo_calls import Undone
@@ -73,6 +74,8 @@ def write(
     state = RecordedState.of_tree(_completed(local, wanted, seen, new, undone))
     done = restore(store, state, directory, options.of_changes(dated_seen, undone.like))
     done.failed |= done.outcome.not_written([*old, *old_modes]) | left_out
+    if done.operation is not None:  # with all that is left, so that the next undo goes on
+        done.operation = operations.conclude(store, done.operation, left=len(done.failed))
     return done
 
 

@@ -275,7 +275,7 @@ def state_at(steps: list[StepRecord], point: Point) -> RecordedState:
     if point.call is not None:
         earliest = calls_from(steps, point)[-1]
         state = earliest.before
-        if earliest.fault is not None and step.before is not None:
+        if state is None and earliest.fault is not None and step.before is not None:
             raise NotFound(
                 f"the directory before {point} is not known: {earliest.fault}; that before prompt"
                 f" {point.step} is"

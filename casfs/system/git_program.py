@@ -18,6 +18,7 @@ NO_PROGRAMS = "core.hooksPath=/dev/null", "core.fsmonitor=false"
 SETTINGS = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",  # which runs programs that a remote of the repository names
     "GIT_PAGER": "cat",
     "GIT_EDITOR": ":",
     "LC_ALL": "C",

@@ -96,9 +96,10 @@ def subagents(transcript: Path) -> list[Path]:
     top = transcript.parents[3] if len(transcript.parts) > 4 else transcript
     if top.name != SESSIONS:  # who reports it may name any file
         return []
-    rollouts = top.glob("*/*/*/rollout-*.jsonl*")
-    later = (path for path in rollouts if path.name > transcript.name)
-    return [path for path in json_lines.oldest_first(later) if parent(path) == id]
+    rollouts = {path for path in top.glob("*/*/*/rollout-*.jsonl*") if path.name > transcript.name}
+    # While codex goes on with one that it has compressed, both are there.
+    once = [path for path in rollouts if path.with_suffix("") not in rollouts]
+    return [path for path in json_lines.oldest_first(once) if parent(path) == id]
 
 
 def parent(rollout: Path) -> str | None:

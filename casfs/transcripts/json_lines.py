@@ -43,9 +43,9 @@ class Lines(NamedTuple):
 def read(transcript: Path) -> Lines:
     """Raises NotFound, Failed, Corrupt."""
     with os_errors(f"cannot read {transcript}"):
-        for path in (transcript, transcript.with_name(transcript.name + COMPRESSED)):
+        for path in (transcript, Path(f"{transcript}{COMPRESSED}")):
             with suppress(FileNotFoundError), zstd.opened(path) as file:
-                return parsed(file.read())
+                return parsed(file.read(MAX_DECOMPRESSED_BYTES))
     raise NotFound(f"the agent has deleted its transcript {transcript}")
 
 
@@ -62,14 +62,31 @@ def oldest_first(paths: Iterable[Path]) -> list[Path]:
 
 def read_head(path: Path, count: int) -> bytes:
     """Returns the first bytes of a regular file, decompressed; nothing where it cannot be read."""
-    with suppress(OSError, Corrupt), opened(path) as file:
-        return file.read(count)
+    with suppress(OSError, Corrupt):
+        _regular(path).close()
+        with zstd.opened(path) as file:
+            return file.read(count)
     return b""
+
+
+def stem(path: Path) -> str:
+    """Returns the name of a transcript without suffixes, the same once its agent has compressed
+    it."""
+    return Path(path.name.removesuffix(COMPRESSED)).stem
 
 
 def opened(path: Path | str) -> BinaryIO:
     """Opens a regular file, decompressed. Raises OSError for anything else: an agent may name any
     path, and a fifo must not be waited for; Corrupt."""
+    file = _regular(path)
+    if not os.fspath(path).endswith(COMPRESSED):
+        return file
+    file.close()
+    with zstd.opened(Path(path)) as whole:
+        return io.BytesIO(whole.read(MAX_DECOMPRESSED_BYTES))
+
+
+def _regular(path: Path | str) -> BinaryIO:
     try:
         fd = os.open(path, FILE_FLAGS)
     except ValueError as error:  # a NUL in the path
@@ -78,10 +95,6 @@ def opened(path: Path | str) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         file.close()
         raise OSError(f"{path} is not a regular file")
-    if os.fspath(path).endswith(COMPRESSED):
-        file.close()
-        with zstd.opened(Path(path)) as whole:
-            return io.BytesIO(whole.read(MAX_DECOMPRESSED_BYTES))
     return file
 
 

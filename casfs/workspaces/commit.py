@@ -99,7 +99,7 @@ def snapshot(
     store: Store, batch: Batch, workspace: Workspace, report: SnapshotReport
 ) -> RecordedState:
     """Store what the workspace holds now; the batch is committed, but for the heads that it moves.
-    Raises Invalid for a pattern in its `.casfsignore`."""
+    Raises Invalid for a pattern in its `.casfsignore`, Failed for what cannot be read."""
     base = workspace.record["base"]
     strategy = workspace.strategy
     path = workspace.path
@@ -138,7 +138,10 @@ def snapshot(
             view=path if workspace.state == "open" else None,
         )
     else:
-        options = SnapshotOptions(preserved_names(store, base), scanner=settings.scanner())
+        # Else what is left out would count as deleted, and the only copy of it would go by `rm`.
+        options = SnapshotOptions(
+            preserved_names(store, base), scanner=settings.scanner(), must_be_whole=True
+        )
         full = walker.snapshot(
             batch, path, rules=rules(read_patterns(path)), report=report, options=options
         ).dated

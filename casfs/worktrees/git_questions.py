@@ -11,6 +11,8 @@ from casfs.system.git_program import git
 from casfs.trees.git.index import GIT
 from casfs.worktrees.git_link import GitLink, in_directory, of_link
 
+# Else git looks into submodules, by what their own configuration says.
+OF_COMMITS = "--ignore-submodules=dirty"
 ORDINARY_TAG = "H"  # of `git ls-files -v`: in the index, and compared with its file
 
 
@@ -58,7 +60,7 @@ def committed(link: GitLink, path: Path, env: Mapping[str, str]) -> set[bytes]:
     tagged = _lines(git(of_link(link, path, "ls-files", "-v", "-z"), env))
     # Others are not compared with their files, as one told git to ignore its changes.
     compared = {line[2:] for line in tagged if line.startswith(ORDINARY_TAG.encode())}
-    listed = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")
+    listed = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", OF_COMMITS)
     changed = {line[3:] for line in _lines(git(of_link(link, path, *listed), env))}
     return compared - changed
 
@@ -88,9 +90,9 @@ def _ignored(
 def staged_alone(link: GitLink, path: Path, project: Path, env: Mapping[str, str]) -> set[bytes]:
     """Returns the paths in the index of a work tree that are as in no file, in no commit, and not
     in the index of the project. Raises Failed."""
-    raw = ("--raw", "--no-renames", "--abbrev=64", "-z")
+    raw = ("--raw", "--no-renames", "--abbrev=64", "-z", OF_COMMITS)
     staged = _object_ids(_lines(git(of_link(link, path, "diff", "--cached", *raw), env)))
-    differing = _lines(git(of_link(link, path, "diff", "--name-only", "-z"), env))
+    differing = _lines(git(of_link(link, path, "diff", "--name-only", "-z", OF_COMMITS), env))
     alone = {name: staged[name] for name in differing if name in staged}
     if not alone:
         return set()

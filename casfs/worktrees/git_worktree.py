@@ -168,7 +168,8 @@ def fill(link: GitLink, source: GitSource, path: Path, env: Mapping[str, str]) -
     check_top(path, env)
     if not link.made_branch:
         try:
-            git(in_directory(path, "switch", "--quiet", "--no-guess", link.branch), env)
+            switch = ("switch", "--quiet", "--no-guess", "--no-recurse-submodules")
+            git(in_directory(path, *switch, link.branch), env)
         except Failed as error:
             reason = str(error).removeprefix("git: ").removesuffix(":")
             raise Refused(f"branch {link.branch} cannot be checked out: {reason}") from None

@@ -22,7 +22,7 @@ from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.threads import threads
 from casfs.threads.threads import ENDED, Thread
-from casfs.transcripts import claude, codex
+from casfs.transcripts import claude, codex, json_lines
 from casfs.transcripts.messages import ModelMessage, PromptMessage
 from casfs.trees import recorded_state
 from engine import content
@@ -50,7 +50,7 @@ class SubagentPart:
 
     @property
     def id(self) -> str:
-        return self.transcript.stem
+        return json_lines.stem(self.transcript)
 
 
 def gained(
@@ -65,12 +65,13 @@ def gained(
     read_bytes: Mapping[str, int] = thread.record["session"].get("subagents", {})
     parts = []
     for path in FINDERS[agent](Path(transcript)) if agent in FINDERS else ():
-        is_named = path.stem.isascii() and path.stem.isprintable()
+        stem = json_lines.stem(path)
+        is_named = stem.isascii() and stem.isprintable()
         if not is_named or (callers is not None and claude.calling_id(path) not in callers):
             continue
         # Its transcript is the agent's: what is in it must not keep its parent from being recorded.
         with suppress(CasfsError, ValueError, TypeError, KeyError, AttributeError):
-            begin = read_bytes.get(path.stem, 0)
+            begin = read_bytes.get(stem, 0)
             part = transcript_reader.read_part(store, agent, str(path), begin, of_subagent=True)
             if part is not None and part.messages:
                 parts.append(_subagent_part(store, path, part))

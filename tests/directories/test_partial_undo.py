@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from casfs.errors import Failed
 from casfs.maintenance.purge import purge
 from casfs.rewind import take_back
 from casfs.rewind.undo_calls import PURGED
+from casfs.rewind.write_undone import UNRECORDED
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.trees import tree
@@ -129,3 +131,27 @@ def test_the_number_of_an_undo_is_its_redo(disk_store: Store, place: Path) -> No
     assert (operation.number, is_again) == (restore.number, False)
     take_back_last(disk_store, place)
     assert read_tree(place) == named(OLD)
+
+
+def test_an_undo_and_a_redo_that_had_nothing_to_do(disk_store: Store, place: Path) -> None:
+    take_back_last(disk_store, place)
+    for name, data in NEW.items():
+        (place / name).write_bytes(data)
+    (place / "b").unlink(missing_ok=True)
+    do_again(disk_store, place)
+    assert not newest(disk_store, place).is_taken_back
+    take_back_last(disk_store, place)
+    assert read_tree(place) == named(OLD)
+
+
+def test_what_was_in_the_way_of_an_undo(disk_store: Store, place: Path) -> None:
+    restored(disk_store, {"a": b"a\n"}, place)
+    os.mkfifo(place / "b")
+    done = take_back_last(disk_store, place)
+    assert done is not None
+    assert done.failed == {b"b": UNRECORDED}
+    assert not newest(disk_store, place).is_taken_back
+    (place / "b").unlink()
+    take_back_last(disk_store, place)
+    assert newest(disk_store, place).is_taken_back
+    assert read_tree(place) == named(NEW)

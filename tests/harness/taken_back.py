@@ -371,11 +371,11 @@ class Sequence:
 
     def _overwritten(self, plan: Reversal) -> tuple[Seen, Seen] | None:
         """Returns the directory before and after the operation that is overwritten; None where it
-        was killed, or where they are several."""
-        if len(plan.written) != 1 or plan.written[0].number not in self.done.seen:
+        was killed."""
+        if plan.written.number not in self.done.seen:
             return None
-        before, after = self.done.seen[plan.written[0].number]
-        is_finished = plan.is_again and plan.written[0] == plan.operation
+        before, after = self.done.seen[plan.written.number]
+        is_finished = plan.is_again and plan.written == plan.operation
         return (after, before) if is_finished else (before, after)
 
     def killed(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engine import Cli
-from tests.worktrees.conftest import git, write
+from tests.worktrees.conftest import git, make_project, write
 from tests.worktrees.test_worktree import add
 
 HOOKS = (
@@ -86,9 +86,34 @@ def test_none_runs(
     cli("diff", "work", ".")
     cli("checkpoint", "restore", "work", ".", "--force")
     cli("attach", "--list")
+    git(project, "config", "extensions.partialClone", "origin")
+    git(project, "config", "remote.origin.promisor", "true")
+    git(project, "config", "remote.origin.url", str(tmp_path))
+    git(project, "config", "remote.origin.uploadpack", str(program))
+    (project / ".git/refs/heads/absent").write_text("1" * 40 + "\n")
+    cli("worktree", "add", "absent", "--branch", "absent", code=4)
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
     git(project, "status")  # they would
     assert (tmp_path / "ran").exists()
+
+
+def test_filters_of_a_submodule_do_not_run(
+    cli: Cli, project: Path, tmp_path: Path, program: Path
+) -> None:
+    inner = make_project(tmp_path / "inner")
+    local = ("-c", "protocol.file.allow=always", "submodule", "--quiet")
+    git(project, *local, "add", str(inner), "sub")
+    git(project, "commit", "-qm", "a submodule")
+    worktree = add(cli, "try")
+    git(worktree, *local, "update", "--init")
+    modules = Path(git(worktree / "sub", "rev-parse", "--absolute-git-dir"))
+    git(worktree / "sub", "config", "filter.planted.clean", str(program))
+    (modules / "info").mkdir(exist_ok=True)
+    (modules / "info/attributes").write_text("* filter=planted\n")
+    for path in (worktree / "sub").rglob("*.*"):
+        path.touch()
+    cli("worktree", "rm", "try")
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
 
 
 def test_filters_of_a_person_run(cli: Cli, project: Path, tmp_path: Path, program: Path) -> None:

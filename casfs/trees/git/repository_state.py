@@ -260,7 +260,8 @@ def heads_of_work_trees(store: Store, root: TreeHash, path: bytes) -> dict[bytes
     """Returns what the HEAD of each linked work tree names, by the path of the file."""
     heads = {}
     for name, entry in tree.below(store, root, path + b"/" + OTHER_WORK_TREES):
-        if name.rpartition(b"/")[2] == HEAD and isinstance(entry, File):
+        is_head = name[len(path) :].count(b"/") == 3 and name.endswith(b"/" + HEAD)
+        if is_head and isinstance(entry, File):
             heads[name] = _read(store, entry).strip().removeprefix(SYMBOLIC)
     return heads
 

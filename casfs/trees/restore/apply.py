@@ -39,7 +39,7 @@ from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 PURGED_HERE = "its content here was purged, and could not be recorded; it is as it was"
 
@@ -140,7 +140,8 @@ def _merge(
     # Where a file takes the place of a directory, all that is in that counts.
     above = {parent for path in theirs.old for parent in tree.parents(path)}
     whole = theirs.new.keys() & above
-    ours = tracked.snapshot_tracked(store, target.path, sides, report=report, whole=whole)
+    options = SnapshotOptions(must_be_whole=True)  # what is not seen would be taken for deleted
+    ours = tracked.snapshot_tracked(store, target.path, sides, options, report=report, whole=whole)
     theirs, refused = _without_purged(theirs, report.purged)
     merged = merge.merge(store, theirs, ours=ours.tree, like=new, label=label)
     merged.conflicts = sorted([*merged.conflicts, *refused])

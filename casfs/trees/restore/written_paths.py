@@ -23,6 +23,7 @@ from casfs.trees.git import repository_state
 from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot import tracked
+from casfs.trees.snapshot.report import SnapshotOptions
 
 Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
 Modes = dict[bytes, int]  # of directories, by path
@@ -124,7 +125,8 @@ def _state_files(scratch: ScratchStore, opened: OpenedAt, top: bytes) -> Leaves:
         names += [folder + b"/" + name for name in state]
     with scratch.batch() as batch:
         root = edit.of_names(scratch, batch, names).hash
-    seen = tracked.snapshot_tracked(scratch, opened.path, [root]).tree
+    options = SnapshotOptions(must_be_whole=True)
+    seen = tracked.snapshot_tracked(scratch, opened.path, [root], options).tree
     return repository_state.state_files(scratch, seen, top)
 
 

@@ -41,7 +41,7 @@ def record(
     options: SnapshotOptions | None = None,
 ) -> RecordedState:
     """Stores what `directory` holds now, with every path of the states `known`, whose properties
-    are preserved. Raises NotFound (the directory), Failed (an unreadable file), Refused."""
+    are preserved. Raises NotFound (the directory), Failed, Refused."""
     report = report or SnapshotReport()
     options = options or SnapshotOptions()
     # With the scanner of a checkpoint, so that the rows of its stat cache serve here, too.
