@@ -122,7 +122,7 @@ def plan(
     )
     for earlier in load(root).attached:
         # Whose hooks are there still: what was there before them counts.
-        if earlier.file == attachment.file and _events(root, agent, before or ""):
+        if earlier.file == attachment.file and (after == before or _events(root, agent, before)):
             attachment = replace(
                 attachment,
                 emptied={**emptied, **earlier.emptied},
@@ -343,9 +343,9 @@ def reported_events(root: Path, attachment: Attachment) -> set[str] | None:
         return None
 
 
-def _events(root: Path, agent: OutsideAgent, text: str) -> set[str]:
+def _events(root: Path, agent: OutsideAgent, text: str | None) -> set[str]:
     """Returns the events for which settings have our hooks; a plugin has none. Raises Invalid."""
-    return set() if agent.plugin is not None else settings.events(text, marker(root))
+    return set() if agent.plugin is not None else settings.events(text or "", marker(root))
 
 
 @contextmanager

@@ -137,7 +137,6 @@ def test_an_undo_and_a_redo_that_had_nothing_to_do(disk_store: Store, place: Pat
     take_back_last(disk_store, place)
     for name, data in NEW.items():
         (place / name).write_bytes(data)
-    (place / "b").unlink(missing_ok=True)
     do_again(disk_store, place)
     assert not newest(disk_store, place).is_taken_back
     take_back_last(disk_store, place)
