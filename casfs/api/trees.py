@@ -16,7 +16,6 @@ from casfs.errors import NotFound
 from casfs.sessions import caller
 from casfs.store.nodes import directory
 from casfs.store.store import Store
-from casfs.system.paths import printable
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
 from casfs.trees.recorded_state import RecordedState
@@ -215,8 +214,7 @@ def pass_on(lines: Iterable[str], warn: Warn | None) -> None:
 def pass_on_report(report: SnapshotReport, warn: Warn | None) -> None:
     """Passes on what was not recorded. What could not be read is never left out in silence."""
     pass_on(report.warnings, warn)
-    for path, reason in report.unreadable.items():
-        line = f"cannot read {printable(path)}: {reason}; it is left out"
+    for line in report.unreadable_lines():
         if warn is None:
             warnings.warn(line, stacklevel=3)
         else:

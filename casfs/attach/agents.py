@@ -10,8 +10,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class OutsideAgent:
-    """`folder`: in which it keeps the settings and transcripts of a user, in the home directory;
-    `variable`: of the environment, names another directory, in which `named_folder` is that then.
+    """`folder`: its configuration directory, relative to the home directory; `variable`: of the
+    environment, sets another one, which is `named_folder` in that directory.
     `user_file`: its settings in there; `project_file`: those in a project that no team shares, None
     where it has none. `events`: those that are reported, by command hooks;
     `timeout`: of a hook, in the unit of the agent. `plugin`: the name of a file beside this module
@@ -31,7 +31,7 @@ class OutsideAgent:
     note: str = ""
 
     def home(self, env: Mapping[str, str]) -> Path:
-        """Returns where it keeps what is of a user."""
+        """Returns the user's configuration directory of the agent."""
         if named := env.get(self.variable):
             return Path(os.path.abspath(named)) / self.named_folder
         return Path.home() / self.folder

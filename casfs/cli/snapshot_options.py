@@ -136,8 +136,8 @@ def print_notes(report: SnapshotReport) -> None:
 
 def print_unreadable(report: SnapshotReport) -> None:
     """Names what could not be read and was left out; the command's exit code is 1 then."""
-    for path, reason in report.unreadable.items():
-        say_incomplete(f"cannot read {printable(path)}: {reason}; it is left out")
+    for line in report.unreadable_lines():
+        say_incomplete(line)
 
 
 def _lines(report: SnapshotReport) -> Iterator[str]:

@@ -100,7 +100,7 @@ def plan(store: Store, directory: Path, steps: list[StepRecord], choice: Choice)
     calls = session_steps.calls_from(steps, choice.point, is_only=choice.is_only)
     begun = session_steps.find_step(steps, choice.point.step).before
     states = [begun, *(side for call in calls for side in (call.before, call.after))]
-    _refuse_others(scratch, directory, current, states, choice.options.paths)
+    _check_request(scratch, directory, current, states=states, paths=choice.options.paths)
     if choice.point.call is not None:  # from before a group, where it is of one
         choice = replace(choice, point=Point(calls[-1].step, calls[-1].number))
     if choice.is_exact:
@@ -120,7 +120,7 @@ def plan_last(
     current = _current(scratch, directory, steps)
     calls = session_steps.grouped([call for step in steps for call in step.calls][::-1])
     states = [side for call in calls for side in (call.before, call.after)]
-    _refuse_others(scratch, directory, current, states, options.paths)
+    _check_request(scratch, directory, current, states=states, paths=options.paths)
     kept: dict[bytes, str] = {}  # of the calls after it
     ambiguous = ""
     for number, call in enumerate(calls, 1):
@@ -137,10 +137,11 @@ def plan_last(
     )
 
 
-def _refuse_others(
+def _check_request(
     store: Store,
     directory: Path,
     current: RecordedState,
+    *,
     states: Sequence[RecordedState | None],
     paths: Sequence[bytes],
 ) -> None:

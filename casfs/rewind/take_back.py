@@ -99,7 +99,9 @@ def plan(store: Store, directory: Path, operation: Operation, *, is_again: bool)
     )
     undone = undo_calls(scratch, seen.tree, [overwriting])
     undone.conflicts |= undone.kept  # all of it is the operation's
-    return Reversal(scratch, directory, operation, is_again, undone, written)
+    return Reversal(
+        scratch, directory, operation, is_again=is_again, undone=undone, written=written
+    )
 
 
 def _looked_at_whole(store: Store, before: TreeHash, after: TreeHash) -> set[bytes]:

@@ -55,7 +55,7 @@ def write(
     )
     seen = dated_seen.tree
     seen_paths = tree.PathFinder(local, seen)
-    left_out = _left_out(directory, seen_paths, report, undone.git, old)
+    left_out = _left_out(directory, seen_paths, report=report, git=undone.git, paths=old)
     for path in left_out:
         del old[path], new[path]
     for path, entry in old.items():
@@ -74,7 +74,8 @@ def write(
     state = RecordedState.of_tree(_completed(local, wanted, seen, new, undone))
     done = restore(store, state, directory, options.of_changes(dated_seen, undone.like))
     done.failed |= done.outcome.not_written([*old, *old_modes]) | left_out
-    if done.operation is not None:  # with all that is left, so that the next undo goes on
+    # The restore knew less of what is left, and by that the next undo goes on.
+    if done.operation is not None and done.operation.left != len(done.failed):
         done.operation = operations.conclude(store, done.operation, left=len(done.failed))
     return done
 
@@ -82,6 +83,7 @@ def write(
 def _left_out(
     directory: Path,
     seen: tree.PathFinder,
+    *,
     report: SnapshotReport,
     git: RepositoryPaths,
     paths: Collection[bytes],

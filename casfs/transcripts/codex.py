@@ -91,7 +91,7 @@ def _call_line(lines: Lines, call: CallRecord) -> int:
 
 def subagents(transcript: Path) -> list[Path]:
     """Returns the rollouts of the subagents of a session, oldest first. Each names its parent."""
-    id = transcript.name.partition(".jsonl")[0][-ID_CHARS:]
+    id = json_lines.stem(transcript)[-ID_CHARS:]
     # `sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`: what began later has a later name.
     top = transcript.parents[3] if len(transcript.parts) > 4 else transcript
     if top.name != SESSIONS:  # who reports it may name any file

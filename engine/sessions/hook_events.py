@@ -143,7 +143,7 @@ def read(names: HookNames, event: spool.Event, payload: Mapping[str, Any]) -> Se
 
 
 def _path(value: Any) -> str:
-    """Raises ValueError for what is no absolute path."""
+    """Returns an absolute path. Raises ValueError for any other value."""
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise ValueError("cwd")
     return value

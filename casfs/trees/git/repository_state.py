@@ -52,7 +52,7 @@ TRACES = re.compile(
 )
 MODE = struct.Struct(">I")
 MODE_AT = 24  # of an entry of an index: behind two times, a device and an inode
-# Of an entry's flags, and the extended ones: its stage, and what `git update-index` was told of it.
+# The flags of an index entry that are state: the others are its length, and git's own notes.
 COMPARED_FLAGS = 0x8000 | 0x3000  # assume-unchanged, stage
 COMPARED_EXTENDED = 0x4000 | 0x2000  # skip-worktree, intent-to-add
 SHORT_ID_CHARS = 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -121,6 +121,11 @@ class SnapshotReport:
         """Notes that an entry was left out; returns True."""
         self.excluded.append(Excluded(path, reason))
         return True
+
+    def unreadable_lines(self) -> Iterator[str]:
+        """Yields a line for each entry that was left out as it cannot be read."""
+        for path, reason in self.unreadable.items():
+            yield f"cannot read {printable(path)}: {reason}; it is left out"
 
     def leave_out_unreadable(
         self, root: HostPath, path: RelativePath, reason: str, options: SnapshotOptions
