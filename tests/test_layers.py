@@ -37,7 +37,7 @@ BRANCHES = {
     "engine": """
         engine engine.blocking engine.processes engine.content engine.yaml_values engine.output
         engine.moderator engine.secrets engine.workflow engine.llm
-        engine.acp engine.agents engine.threads engine.sessions engine.runtime
+        engine.acp engine.agents engine.threads engine.followers engine.sessions engine.runtime
     """.split(),
     "web": ["casfs.web"],
     "mcp": ["casfs.mcp"],

@@ -9,8 +9,8 @@ The way of a change: `drain` reads events, `_note` adds what changed to `_change
 `_changes` and stores the directory as a state. What goes wrong anywhere marks everything as
 changed, so the next look starts over.
 
-A directory's path is b"" for the followed one, else begins with a slash, as in the stat cache;
-paths in a report have none.
+A directory's path is as in `casfs.checkpoints.followed_paths` and in the stat cache; paths in a
+report have no slash before them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,31 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from threading import Lock
 from typing import NamedTuple
 
-from casfs.errors import CasfsError, Failed, NotFound
+from casfs.checkpoints.extent import (
+    BY_LISTING,
+    CHECKPOINT,
+    Extent,
+    left_out,
+    report_without,
+    without,
+)
+from casfs.checkpoints.followed_paths import ABOVE, FollowedPaths
+from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.store.store import Store
-from casfs.system import directory_events, mounts
+from casfs.store.write_batch import Batch
+from casfs.system import mounts
 from casfs.system.clock import now_ms
-from casfs.system.directory_events import Event, EventSource, Key
+from casfs.system.directory_events import Event
 from casfs.system.files import closing_fd
-from casfs.system.paths import open_directory, open_top, printable
+from casfs.system.paths import open_top
+from casfs.trees.dated import DatedTree
 from casfs.trees.git import repository_state
 from casfs.trees.git.index import TrackedFiles
 from casfs.trees.recorded_state import RecordedState
@@ -44,9 +55,7 @@ from casfs.trees.snapshot.walker import StaleCache
 
 EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
 RULES = b".gitignore", b".git"  # by which directories are derived
-ABOVE = b".."  # the path of the directory that holds the followed one
-# What a snapshot reports by path of the directories that it lists, and of no others.
-CARRIED = ("private", "derived", "findings", "purged", "unreadable", "git_files")
+LOOK_AT_ALL_S = 3600.0
 MAX_NOTED = 100_000  # changed names between two looks
 MAX_TORN_LOOKS = 5  # at a repository in which git writes meanwhile
 TORN_WAIT_S = 0.02  # before the second look; a multiple of it before each further one
@@ -54,21 +63,10 @@ WRITE_CACHE_S = 5.0  # between two times that the rows of looks are written
 Observer = Callable[[bytes, Event], None]
 
 
-class Extent(NamedTuple):
-    """What is recorded of a directory. `keeps_derived`: as of a thread; `excluded`: paths that are
-    left out, with the reason; `max_bytes`: a look at more is Refused."""
-
-    keeps_derived: bool = False
-    excluded: Mapping[bytes, str] = MappingProxyType({})
-    max_bytes: int | None = None
-
-
-ORDINARY = Extent()
-
-
 class Look(NamedTuple):
-    """What a look saw. `new_bytes`: stored by it; `began_ms`: what changed later it may have
-    missed; `is_torn`: a git repository in it never stood still while it was read."""
+    """What a look saw. `report`: counts what it read, and names what is left out, private or
+    unreadable in all of the directory; `new_bytes`: stored by it; `began_ms`: what changed later it
+    may have missed; `is_torn`: a git repository in it never stood still while it was read."""
 
     state: RecordedState
     report: SnapshotReport
@@ -80,25 +78,17 @@ class Look(NamedTuple):
 class FollowedDirectory:
     """`fd` is readable when the kernel has reported something. `pending`: something may have
     changed since the holder last set it to False, even if it was looked at; the times are of the
-    first and the last change since then. `observe` is called with the path of each change and its
-    event.
-    Every method may block; the holder serialises them."""
+    first and the last change since then. `observe`: if set, called with the path of each change and
+    its event. `lock`: held by who calls a method; all may block. Several may record a directory,
+    each with an extent of its own."""
 
-    def __init__(
-        self,
-        store: Store,
-        directory: Path,
-        *,
-        fanotify: bool = True,
-        extent: Extent = ORDINARY,
-        observe: Observer | None = None,
-    ) -> None:
+    def __init__(self, store: Store, directory: Path, *, fanotify: bool = True) -> None:
+        self.path = directory
+        self.lock = Lock()
+        self.observe: Observer | None = None
         self._store = store
-        self._extent = extent
-        self._observe = observe
-        self._directory = directory
+        self._extents = {CHECKPOINT.width: CHECKPOINT}
         self._name = os.fsencode(directory.name)
-        self._fanotify = fanotify
         # One descriptor for the holder to wait for, while the source of events is replaced.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.epoll()
@@ -107,33 +97,36 @@ class FollowedDirectory:
         self.pending = True
         self.first_change = self.last_change = 0.0
         self.looked_at_all = 0.0
-        # What a look at everything sets up. Without a source there was none yet.
-        self._source: EventSource | None = None
+        # What a look at everything sets up.
+        self._paths = FollowedPaths(fanotify=fanotify)
         self._identity: tuple[int, ...] = ()  # inode and device of the directory
         self._rules = IgnoreRules()
         self._options: SnapshotOptions
         self._cache = stat_cache.StatCache()
         self._cache_written = 0.0
         self._uses_cache = True
-        self.excluded: list[Excluded] = []
+        self._excluded: list[Excluded] = []
         # What is compared at each look, since no event tells of it.
         self._mounts = list[Path]()
         self._tracked = TrackedFiles(directory, above=True)
         self._purged = store.purged.replaced()
-        # The last look. `seen`: what it and those before reported of directories as they are.
-        self._state: RecordedState
-        self.seen = SnapshotReport()
+        # The last look. `_seen`: what it and those before reported of directories as they are.
+        self._full: DatedTree
+        self._seen = SnapshotReport()
+        # What each extent has of it, with the report.
+        self._states: dict[int, tuple[RecordedState, SnapshotReport]] = {}  # by width
         self._listed: set[bytes] = set()
         self._is_full = False
         self._was_torn = False
         self._is_last_try = False
-        self._forget_directories()
+        self._links: dict[bytes, bytes] = {}  # files with several names: an event names one
+        self._inodes: set[int] = set()
         self.mark_everything()
 
     @property
     def method(self) -> str | None:
         """How the kernel reports changes; None before the first look."""
-        return None if self._source is None else self._source.method
+        return None if self._paths.source is None else self._paths.source.method
 
     @property
     def has_changes(self) -> bool:
@@ -147,7 +140,7 @@ class FollowedDirectory:
     def close(self) -> None:
         with suppress(CasfsError):  # the store may be gone
             self._write_cache()
-        self._close_source()
+        self._paths.close()
         self._poll.close()
         os.close(self._wake)
 
@@ -155,25 +148,21 @@ class FollowedDirectory:
         """Notes all that the kernel has reported. Raises NotFound after `close`."""
         # A request may have waited for the lock while the watch was ended.
         if self._poll.closed:
-            raise NotFound(f"{self._directory} is not watched any more")
+            raise NotFound(f"{self.path} is not watched any more")
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         # A mount hides or shows a whole directory and has no event in it.
-        if (below := mounts.mounted_below(self._directory)) != self._mounts:
+        if (below := mounts.mounted_below(self.path)) != self._mounts:
             self._mounts = below
             self.mark_everything()
-        for event in self._source.read() if self._source else ():
-            self._note(event)
+        for directory, event in self._paths.read():
+            self._note(directory, event)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, directory: bytes | None, event: Event) -> None:
         """Adds to `_changes` what an event is of, unless it is left out."""
         # Events were lost, or a file system was unmounted: anything may have changed.
-        if event.key is None:
-            self.mark_everything()
-            return
-        # fanotify reports a whole file system, most of which is not followed.
-        directory = self._paths.get(event.key)
         if directory is None:
+            self.mark_everything()
             return
         name = event.name
         # The followed directory was moved or replaced. Of the one above nothing else counts.
@@ -188,8 +177,8 @@ class FollowedDirectory:
         if self._is_left_out(directory, event):
             return
         path = directory + b"/" + name
-        if self._observe is not None:
-            self._observe(path[1:], event)
+        if self.observe is not None:
+            self.observe(path[1:], event)
         self._changes.names[directory].add(name)
         self._noted += 1
         if self._noted > MAX_NOTED:  # bounds the memory of a directory without looks
@@ -210,7 +199,7 @@ class FollowedDirectory:
 
     def _is_left_out(self, directory: bytes, event: Event) -> bool:
         # A directory that is left out is followed for its evidence only, which may go.
-        if directory in self._left_out and event.name not in EVIDENCE:
+        if self._paths.is_left_out(directory) and event.name not in EVIDENCE:
             return True
         # Of a directory its listing decides, by what is in it.
         if event.is_directory:
@@ -230,34 +219,45 @@ class FollowedDirectory:
         self.first_change = self.last_change = time.monotonic()
         self.pending = True
 
+    def mark_everything_if_old(self) -> None:
+        """Has everything looked at now and then: a file that is mapped for writing has no events
+        until it is unmapped."""
+        if time.monotonic() - self.looked_at_all > LOOK_AT_ALL_S:
+            self.mark_everything()
+
     # -- looking --------------------------------------------------------------------------
 
-    def look(self, base: RecordedState | None, all_read: Callable[[], None] = lambda: None) -> Look:
-        """Stores the state as it is now. `base`: the state recorded before; `all_read`: called when
-        the directory may change again, and again where it had to be read once more. Raises
-        CasfsError, OSError."""
+    def look(
+        self,
+        base: RecordedState | None,
+        extent: Extent = CHECKPOINT,
+        all_read: Callable[[], None] = lambda: None,
+    ) -> Look:
+        """Stores the state as it is now. `base`: the state recorded before; `extent`: what is
+        recorded from now on, until `release`; `all_read`: called when the directory may change
+        again, and again where it had to be read once more. Raises CasfsError, OSError."""
+        self._extents[extent.width] = extent
         was_stale = False
         tries_left = MAX_TORN_LOOKS
         while True:
-            began_ms = now_ms()
+            self._is_last_try = tries_left == 0
             # Read each time: settings, `.casfsignore`, stores and mounts below may be others.
             rules = self._read_rules()
-            fd = open_top(self._directory)
-            report = SnapshotReport()
-            new_bytes = 0
+            fd = open_top(self.path)
             try:
-                self._mark_what_has_no_event(fd, rules)
-                if not self._changes and not self._is_stored():
-                    self.mark_everything()
-                if b"" in self._changes.below:
-                    self._start_over(fd)
-                self._is_last_try = tries_left == 0
-                if self._changes:
-                    new_bytes = self._look_at_changes(fd, report, base, all_read)
+                look = self._look_once(fd, rules, base, extent=extent, all_read=all_read)
+            except Refused:
+                self.mark_everything()
+                if extent == self._widest:
+                    raise
+                # What is too much for another is no reason to record nothing.
+                self._extents = {
+                    width: kept for width, kept in self._extents.items() if width <= extent.width
+                }
             except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
                 self.mark_everything()
                 if was_stale:
-                    raise Failed(f"gc deletes what was recorded of {self._directory}") from None
+                    raise Failed(f"gc deletes what was recorded of {self.path}") from None
                 self._uses_cache = False
                 was_stale = True
             except BaseException:
@@ -269,43 +269,77 @@ class FollowedDirectory:
             # The look itself may have seen that the events do not suffice (`_note_link`).
             if b"" in self._changes.below:
                 continue
-            if not self._was_torn or tries_left == 0:
-                return Look(self._state, report, new_bytes, began_ms, is_torn=self._was_torn)
+            if not look.is_torn or tries_left == 0:
+                return look
             # A commit takes a moment: half of it would be a repository that git calls damaged.
             tries_left -= 1
             time.sleep((MAX_TORN_LOOKS - tries_left) * TORN_WAIT_S)
             self.drain()
 
+    def _look_once(
+        self,
+        fd: int,
+        rules: IgnoreRules,
+        base: RecordedState | None,
+        extent: Extent,
+        all_read: Callable[[], None],
+    ) -> Look:
+        began_ms = now_ms()
+        report = SnapshotReport()
+        self._mark_what_has_no_event(fd, rules)
+        if not self._changes and not self._is_stored():
+            self.mark_everything()
+        if b"" in self._changes.below:
+            self._start_over(fd)
+        has_changes = bool(self._changes)
+        with self._store.batch() as batch:
+            gone = self._look_at_changes(fd, batch, report, all_read) if has_changes else ()
+            state, seen = self._part(batch, extent, base)
+        if has_changes:
+            self._conclude(fd, report, gone)
+        report = replace(seen, read=report.read, read_bytes=report.read_bytes)
+        return Look(state, report, batch.new_bytes, began_ms, is_torn=self._was_torn)
+
+    def release(self, extent: Extent) -> None:
+        """Nothing needs what this extent alone has of the directory any more."""
+        if extent.width != CHECKPOINT.width:
+            self._extents.pop(extent.width, None)
+
+    @property
+    def _widest(self) -> Extent:
+        return self._extents[max(self._extents)]
+
     def _is_stored(self) -> bool:
         """Returns whether the state of the last look is stored still: perhaps no head has kept it,
         and gc has deleted it since."""
-        state = self._state
-        needed = {hash for hash in (state.tree, *state.fields.values()) if hash is not None}
+        needed = {*filter(None, self._full)}
+        for state, _ in self._states.values():
+            needed |= {state.tree, *state.fields.values()}
         return len(self._store.blobs.info(needed)) == len(needed)
 
     def _read_rules(self) -> IgnoreRules:
         rules = exclusions.ignore_rules(
             self._store,
-            self._directory,
+            self.path,
             SnapshotReport(),
-            keeps_derived=self._extent.keeps_derived,
+            keeps_derived=self._widest.keeps_derived,
         )
-        rules.excluded = {**rules.excluded, **self._extent.excluded}
+        rules.keeps_top_git = self._widest.keeps_top_git
         return rules
 
     def _mark_what_has_no_event(self, fd: int, rules: IgnoreRules) -> None:
         self._mark_changed_links()
         # By git's index what is private becomes work, and it may be outside of the directory.
         if self._tracked.has_changed():
-            self._tracked = TrackedFiles(self._directory, above=True)
+            self._tracked = TrackedFiles(self.path, above=True)
             self._list_again(b"")
-        for path in self.seen.unreadable:
+        for path in self._seen.unreadable:
             directory, _, name = (b"/" + path).rpartition(b"/")
             self._changes.names[directory].add(name)
         # Where a directory further up is moved, the path leads to another one without an event.
         is_other = os.fstat(fd)[1:3] != self._identity
         are_other_rules = rules.fingerprint != self._rules.fingerprint
-        if self._source is None or is_other or are_other_rules:
+        if self._paths.source is None or is_other or are_other_rules:
             self.mark_everything()
         purged = self._store.purged.replaced()
         if purged is not self._purged:  # what is purged is left out, also where nothing changed
@@ -316,7 +350,7 @@ class FollowedDirectory:
         """An event of a file with several names tells of one: the others are compared."""
         for path, before in list(self._links.items()):
             with suppress(OSError):
-                status = os.lstat(os.fsencode(self._directory) + path)
+                status = os.lstat(os.fsencode(self.path) + path)
                 if stat_cache.pack_stat(status) == before:
                     continue
             # It may have one name now; the look notes it again where it has several.
@@ -326,22 +360,21 @@ class FollowedDirectory:
 
     def _start_over(self, fd: int) -> None:
         """Prepares a look at everything, which follows again each directory that it lists."""
-        self._close_source()
-        self._forget_directories()
-        self._source = directory_events.open_source(fd if self._fanotify else None)
-        self._poll.register(self._source.fd, select.EPOLLIN)
-        self._follow(b"", fd)  # before the rules are read: a later change of them has an event
+        self._links.clear()
+        self._inodes.clear()
+        # Before the rules are read: a later change of them has an event.
+        self._poll.register(self._paths.open(fd), select.EPOLLIN)
         rules = self._read_rules()
         self._rules = rules
         self._identity = os.fstat(fd)[1:3]
-        self._tracked = TrackedFiles(self._directory, above=True)  # it may be a repository by now
+        self._tracked = TrackedFiles(self.path, above=True)  # it may be a repository by now
         # One unreadable file must not keep the rest from being recorded.
         scanner = policy.load(self._store).scanner()
-        self._options = SnapshotOptions(scanner=scanner, limit=self._extent.max_bytes)
-        self.seen = SnapshotReport()
+        self._options = SnapshotOptions(scanner=scanner, limit=self._widest.max_bytes)
+        self._seen = SnapshotReport()
         # Loaded again: other rules have other rows, and a failed look leaves them half changed.
         variant = self._options.variant
-        self._cache = stat_cache.load(self._store, self._directory, rules, variant)
+        self._cache = stat_cache.load(self._store, self.path, rules, variant)
         if not self._uses_cache:
             self._cache.rows = {}
         self._uses_cache = True
@@ -349,19 +382,13 @@ class FollowedDirectory:
         # That this directory itself is renamed or replaced is an event of the one above. Where
         # that cannot be followed, the next look tells by the identity.
         unreadable = suppress(CasfsError, OSError)
-        with unreadable, closing_fd(open_top(self._directory.parent)) as above:
-            key = self._source.add(above)
-            # "/" is above itself, and its own events count.
-            self._paths.setdefault(key, ABOVE)
+        with unreadable, closing_fd(open_top(self.path.parent)) as above:
+            self._paths.add_above(above)
 
     def _look_at_changes(
-        self,
-        fd: int,
-        report: SnapshotReport,
-        base: RecordedState | None,
-        all_read: Callable[[], None],
-    ) -> int:
-        """Stores what changed and sets `_state`; returns how many bytes were new."""
+        self, fd: int, batch: Batch, report: SnapshotReport, all_read: Callable[[], None]
+    ) -> Collection[bytes]:
+        """Stores what changed and sets `_full`; returns the directories that are gone."""
         # Taken before anything is read: a change that comes meanwhile is in the next ones.
         changes = self._changes
         self._changes = Changes()
@@ -375,54 +402,67 @@ class FollowedDirectory:
             # Else all of it is read once more (`_note_link`), or what git has written meanwhile.
             if b"" not in self._changes.below and (not self._was_torn or self._is_last_try):
                 # Git's index, too: an agent that goes on may have it track what is private.
-                for candidates in (report, self.seen):
+                for candidates in (report, self._seen):
                     for path in (*candidates.private, *candidates.findings):
                         self._tracked.has(path)
                 all_read()
 
         self._is_full = b"" in changes.below
         self._listed = set()
-        with self._store.batch() as batch:
-            snapshot = IncrementalSnapshot(
-                batch,
-                self._directory,
-                rules=self._rules,
-                report=report,
-                options=self._options,
-                cache=self._cache,
-                root_fd=fd,
-            )
-            full = snapshot.take_changes(
-                changes,
-                self.seen,
-                listed=self._note_listed,
-                linked=self._note_link,
-                all_read=notify_read,
-            ).dated
-            # Before the division, which decides by the report what is private in all of the tree.
-            self._carry(report, snapshot.gone)
-            known = Target(self._store, self._directory).restored_state()
-            earlier = working_tree.Earlier(base, known, tracked=self._tracked)
-            findings = dict(report.findings)
-            state = working_tree.divide(
-                self._store, batch, full, self._directory, report=report, earlier=earlier
-            )
-            # The division drops findings that a setting allows, which may be taken back.
-            self.seen = replace(report, findings=findings)
+        snapshot = IncrementalSnapshot(
+            batch,
+            self.path,
+            rules=self._rules,
+            report=report,
+            options=self._options,
+            cache=self._cache,
+            root_fd=fd,
+        )
+        self._full = snapshot.take_changes(
+            changes,
+            self._seen,
+            listed=self._note_listed,
+            linked=self._note_link,
+            all_read=notify_read,
+        ).dated
+        self._states.clear()
+        self._carry(report, snapshot.gone)
         if self._is_full:
-            self.excluded = report.excluded
+            self._excluded = report.excluded
+        return snapshot.gone
+
+    def _part(
+        self, batch: Batch, extent: Extent, base: RecordedState | None
+    ) -> tuple[RecordedState, SnapshotReport]:
+        """Returns the state that the extent has of the last look, and the report of it."""
+        if extent.width in self._states:
+            return self._states[extent.width]
+        full = self._full
+        # A copy: the division drops findings that a setting allows, which may be taken back.
+        seen = replace(self._seen, excluded=self._excluded, findings=dict(self._seen.findings))
+        if paths := left_out(seen, extent):
+            seen = report_without(seen, paths)
+            full = without(self._store, batch, full, paths)
+        known = Target(self._store, self.path).restored_state()
+        earlier = working_tree.Earlier(base, known, tracked=self._tracked)
+        state = working_tree.divide(
+            self._store, batch, full, self.path, report=seen, earlier=earlier
+        )
+        self._states[extent.width] = state, seen
+        return state, seen
+
+    def _conclude(self, fd: int, report: SnapshotReport, gone: Collection[bytes]) -> None:
+        """Takes what a look has found, once its batch is committed, as known."""
         # Only now: a row must not name a node that the batch has not committed.
         self._cache.advance()  # the next look compares with these rows
         # An agent waits for a look; what is not written is read again after a crash.
         if self._is_full or time.monotonic() - self._cache_written > WRITE_CACHE_S:
             self._write_cache()
-        for path in snapshot.gone:
-            self._unfollow(path)
+        for path in gone:
+            self._paths.remove(path)
         for path, reason in report.excluded:
-            if reason in derived.EVIDENCE_INSIDE:
-                self._follow_left_out(path, fd)
-        self._state = state
-        return batch.new_bytes
+            if reason in derived.EVIDENCE_INSIDE and self._paths.add_left_out(b"/" + path, fd):
+                self._list_again((b"/" + path).rpartition(b"/")[0])
 
     def _write_cache(self) -> None:
         # A purge has deleted rows since; those in memory may name what it took.
@@ -432,7 +472,7 @@ class FollowedDirectory:
 
     def _note_listed(self, path: bytes, fd: int) -> None:
         self._listed.add(path)
-        self._follow(path, fd)
+        self._paths.add(path, fd)
 
     def _note_link(self, path: bytes, status: os.stat_result) -> None:
         if not self._is_full and status.st_ino not in self._inodes:
@@ -443,53 +483,12 @@ class FollowedDirectory:
     def _carry(self, report: SnapshotReport, gone: Collection[bytes]) -> None:
         """Adds to the report what former looks reported of directories that this one did not list.
         `gone`: directories that are not there any more."""
-        for kind in CARRIED:
+        for kind in BY_LISTING:
             entries = getattr(report, kind)
-            for path, value in getattr(self.seen, kind).items():
+            for path, value in getattr(self._seen, kind).items():
                 directory = (b"/" + path).rpartition(b"/")[0]
                 if value == derived.CACHE_TAG.decode():  # its own listing reports that
                     directory = b"/" + path
                 if directory not in self._listed and directory not in gone:
                     entries.setdefault(path, value)
-        self.seen = report
-
-    # -- directories that are followed ----------------------------------------------------
-
-    def _forget_directories(self) -> None:
-        self._paths: dict[Key, bytes] = {}
-        self._keys: dict[bytes, Key] = {}
-        self._left_out: set[bytes] = set()
-        self._links: dict[bytes, bytes] = {}  # files with several names: an event names one
-        self._inodes: set[int] = set()
-
-    def _follow(self, path: bytes, fd: int) -> None:
-        assert self._source is not None
-        try:
-            key = self._source.add(fd)
-        except OSError as error:
-            self._fanotify = False  # a file system below has none: the next look does without
-            raise Failed(f"cannot watch {printable(path)}: {error.strerror}") from None
-        if self._keys.get(path) != key:
-            self._unfollow(path)
-        self._paths[key] = path
-        self._keys[path] = key
-        self._left_out.discard(path)
-
-    def _follow_left_out(self, path: bytes, top: int) -> None:
-        """Follows a directory that is left out for what is inside: that may be deleted."""
-        names = path.split(b"/")
-        with suppress(OSError), closing_fd(open_directory(top, names)) as fd:
-            self._follow(b"/" + path, fd)
-            self._left_out.add(b"/" + path)
-
-    def _unfollow(self, path: bytes) -> None:
-        key = self._keys.pop(path, None)
-        # A directory that was moved keeps its key, and is followed by its new path already.
-        if key is not None and self._source is not None and self._paths.get(key) == path:
-            del self._paths[key]
-            self._source.remove(key)
-
-    def _close_source(self) -> None:
-        if self._source is not None:
-            os.close(self._source.fd)  # which also ends its registration in `_poll`
-            self._source = None
+        self._seen = report

@@ -8,35 +8,29 @@ something changed is repeated: what is recorded was at rest, unless it never res
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 
 from casfs.checkpoints import checkpoint, create, forget
 from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.followed_directory import FollowedDirectory, Look
+from casfs.checkpoints.followed_directory import LOOK_AT_ALL_S, FollowedDirectory, Look
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.store.store import Store
 from casfs.trees.restore import applied_steps
 from casfs.trees.restore.target import record_state
 
 MAX_SETTLE_S = 60.0  # then a directory that changes all the time is recorded as it is
-LOOK_AT_ALL_S = 3600.0
 RETRY_S = 5.0
 MAX_RETRY_S = 600.0
 
 
 class Watch:
-    """`fd` is readable when there is something to `step`. Every method may block."""
+    """There is something to `step` when `due_in` says so. Every other method may block."""
 
-    def __init__(self, store: Store, spec: WatchSpec, *, fanotify: bool = True) -> None:
+    def __init__(self, store: Store, spec: WatchSpec, directory: FollowedDirectory) -> None:
         self.spec = spec
         self._store = store
         self._path = Path(spec.directory)
-        self._directory = FollowedDirectory(store, self._path, fanotify=fanotify)
-        self.fd = self._directory.fd
-        # The daemon runs steps and requests in different threads.
-        self._lock = Lock()
+        self._directory = directory
         self._failures = 0
         self._failed_at = 0.0
 
@@ -57,7 +51,7 @@ class Watch:
         """Reads events; looks and records when that is due. Returns whether `spec` has changed."""
         created = None
         error = self.spec.error
-        with self._lock:
+        with self._directory.lock:
             try:
                 self._directory.drain()
                 if self.due_in() > 0:
@@ -95,7 +89,7 @@ class Watch:
     def record(self, name: str, message: str, *, skip: bool) -> create.Created:
         """Records the directory as it is now, as `create.create` does, and raises the same, or
         OSError."""
-        with self._lock:
+        with self._directory.lock:
             self._directory.drain()
             look = self._look()
             # `pending` stays: `name` may be another than that of the watch.
@@ -104,23 +98,18 @@ class Watch:
                 self._conclude(look, created)
             # The daemon waits for events that have just been read: it asks `due_in` again.
             self._directory.wake()
-            # The look reports only what it listed; a person is told of the whole directory. Under
-            # the lock, since the next look replaces these, and a copy, since it reads the report.
-            names = ("local", "exposed", "purged", "unreadable")
-            whole = {name: getattr(self._directory.seen, name) for name in names}
-            report = replace(look.report, excluded=self._directory.excluded, **whole)
         latest = created or checkpoint.find(self._store, name)
         stats = dict(self._store.node(latest.hash, "checkpoint").payload["stats"])
         if created is None:
             stats |= dict.fromkeys(create.COUNTERS.values(), 0)
         return create.Created(
-            latest, report, stats=stats, new_bytes=look.new_bytes, skipped=created is None
+            latest, look.report, stats=stats, new_bytes=look.new_bytes, skipped=created is None
         )
 
     def mark(self, message: str) -> bool:
         """Gives the next checkpoint a message, behind those that it has been given. Returns False
         where nothing has changed since the last one."""
-        with self._lock:
+        with self._directory.lock:
             # The change that the message is about may still be an unread event of the kernel.
             self._directory.drain()
             if self._directory.pending:
@@ -128,10 +117,6 @@ class Watch:
                 self.spec.message = "; ".join(filter(None, messages))
             self._directory.wake()  # as in `record`
             return self._directory.pending
-
-    def close(self) -> None:
-        with self._lock:
-            self._directory.close()
 
     def _look(self) -> Look:
         """Stores the directory as it is now. Raises CasfsError, OSError."""

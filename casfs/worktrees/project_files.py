@@ -51,15 +51,6 @@ def look(store: Store, project: Path) -> ProjectLook:
     return ProjectLook(state, [*report.git_files], report.unreadable, batch.new_bytes)
 
 
-def of_session(store: Store, state: RecordedState, seen: SnapshotReport) -> ProjectLook:
-    """Returns the project as it was looked at for a session, which has its `.git`, too. `seen`:
-    what looks have reported of all of it."""
-    inside = GIT_NAME + b"/"
-    unreadable = {path: why for path, why in seen.unreadable.items() if not path.startswith(inside)}
-    git_files = [path for path in seen.git_files if path != GIT_NAME]
-    return ProjectLook(without_git(store, state), git_files, unreadable, new_bytes=0)
-
-
 def with_own_repositories(
     store: Store, project: Path, seen: ProjectLook
 ) -> tuple[RecordedState, list[str]]:

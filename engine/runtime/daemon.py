@@ -29,6 +29,7 @@ from casfs.system.files import closing_fd
 from casfs.system.log import Log, silent
 from casfs.threads import live_output
 from engine.agents.worker_processes import WORKERS
+from engine.followers import Followers
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.processes import containment
 from engine.runtime import overlay_workspace
@@ -84,9 +85,10 @@ class Daemon:
             extractor=extractor,
         )
         self._supervisor = Supervisor(services, settings.env, settings.limit)
-        self._watches = Watches(store, settings.log)
-        self._sessions = SessionService(store, settings.env, settings.log)
-        self._projects = ProjectStates(store, settings.log, self._sessions.followed)
+        self._followers = Followers(store, settings.log)
+        self._watches = Watches(store, self._followers, settings.log)
+        self._sessions = SessionService(store, settings.env, self._followers, settings.log)
+        self._projects = ProjectStates(store, self._followers)
         self._operations = {
             **self._watches.operations,
             **self._sessions.operations,
@@ -109,8 +111,9 @@ class Daemon:
                     nursery.start_soon(leases.run, self._supervisor)
                 if not self._settings.hold:
                     await self._supervisor.launch_all()
+                self._followers.start(nursery)
                 self._watches.start_all(nursery)
-                self._projects.start(nursery)
+                nursery.start_soon(self._projects.let_go_unused)
                 nursery.start_soon(self._sessions.run)
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._settings.maintenance is not None:

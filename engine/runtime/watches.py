@@ -22,8 +22,10 @@ from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.system.paths import printable
 from engine.blocking import blocking
+from engine.followers import Followers
 
 Answer = dict[str, Any]
+USER = "watch"
 BURST_S = 0.5  # events come in bursts: they are read together
 
 
@@ -34,8 +36,9 @@ def _redacted(message: str) -> str:
 
 
 class Watches:
-    def __init__(self, store: Store, log: Log) -> None:
+    def __init__(self, store: Store, followers: Followers, log: Log) -> None:
         self._store = store
+        self._followers = followers
         self._log = log
         self._specs = watch_list.load(store)
         self._running: dict[str, tuple[Watch, trio.CancelScope]] = {}
@@ -52,24 +55,24 @@ class Watches:
             self._start(spec)
 
     def _start(self, spec: WatchSpec) -> None:
-        watch = Watch(self._store, spec)
+        burst_s = min(BURST_S, spec.settle / 2)
+        directory = self._followers.hold(Path(spec.directory), USER, lambda: burst_s)
+        watch = Watch(self._store, spec, directory)
         scope = trio.CancelScope()
         self._running[spec.directory] = watch, scope
         self._nursery.start_soon(self._follow, watch, scope)
 
     async def _follow(self, watch: Watch, scope: trio.CancelScope) -> None:
-        try:
-            with scope:
-                while True:
-                    with trio.move_on_after(max(0.0, watch.due_in())):
-                        await trio.lowlevel.wait_readable(watch.fd)
-                        await trio.sleep(min(BURST_S, watch.spec.settle / 2))
-                    if await blocking(watch.step):
-                        self._log("watch", directory=watch.spec.directory, error=watch.spec.error)
-                        with suppress(Failed):  # no space: the log has the error
-                            await self._save()
-        finally:
-            watch.close()
+        path = Path(watch.spec.directory)
+        with scope:
+            while True:
+                if (due_in := watch.due_in()) > 0:
+                    with trio.move_on_after(due_in):
+                        await self._followers.wait_read(path)
+                elif await blocking(watch.step):
+                    self._log("watch", directory=watch.spec.directory, error=watch.spec.error)
+                    with suppress(Failed):  # no space: the log has the error
+                        await self._save()
 
     async def _save(self) -> None:
         await blocking(lambda: watch_list.save(self._store, self._specs))
@@ -86,6 +89,7 @@ class Watches:
     async def _unwatch(self, directory: str) -> Answer:
         watch, scope = self._find(directory)
         scope.cancel()
+        self._followers.release(Path(directory), USER)
         del self._running[directory], self._specs[directory]
         await self._save()
         return asdict(watch.spec)

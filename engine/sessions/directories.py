@@ -16,24 +16,26 @@ from casfs.system.log import Log
 from casfs.system.sizes import readable
 from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
+from engine.followers import Followers
 from engine.sessions.boundary import Boundary
 from engine.sessions.events import SessionEvent
 from engine.sessions.session_directory import SessionDirectory
 
 MAX_FOLLOWED = 8  # directories; of those at rest the one that was used first is let go
+USER = "sessions"
 BURST_S = 0.2  # events come in bursts: they are read together, but while a call is open
 REFUSED_S = 600.0  # until a directory that was too large is looked at again
 
 
 class Directories:
     def __init__(
-        self, store: Store, env: Mapping[str, str], nursery: trio.Nursery, log: Log
+        self, store: Store, env: Mapping[str, str], followers: Followers, log: Log
     ) -> None:
         self._store = store
         self._env = env
-        self._nursery = nursery
+        self._followers = followers
         self._log = log
-        self._followed: dict[Path, tuple[SessionDirectory, trio.CancelScope]] = {}
+        self._followed: dict[Path, SessionDirectory] = {}
         self._faults: dict[Path, tuple[float, str]] = {}
 
     async def boundary(
@@ -58,50 +60,33 @@ class Directories:
             self._let_go(path)
             return Boundary(fault=fault)
 
-    def followed(self, path: Path) -> SessionDirectory | None:
-        entry = self._followed.get(path)
-        return None if entry is None else entry[0]
-
     async def state(self, path: Path) -> RecordedState | None:
         """Returns a directory as it is now, None where it is not followed. Raises CasfsError,
         OSError."""
-        directory = self.followed(path)
+        directory = self._followed.get(path)
         return None if directory is None else await blocking(directory.state)
 
     def _directory(self, path: Path) -> SessionDirectory:
-        if path in self._followed:
-            entry = self._followed.pop(path)
-        else:
+        directory = self._followed.pop(path, None)
+        if directory is None:
             if path in (Path.home(), *Path.home().parents):
                 raise Refused("it is the home directory, or above it; begin in a project")
-            for other, (directory, _) in list(self._followed.items()):
-                if len(self._followed) >= MAX_FOLLOWED and directory.is_idle():
+            for other, idle in list(self._followed.items()):
+                if len(self._followed) >= MAX_FOLLOWED and idle.is_idle():
                     self._let_go(other)
-            directory = SessionDirectory(self._store, path, self._max_bytes())
-            entry = directory, trio.CancelScope()
-            self._nursery.start_soon(self._follow, *entry)
-        self._followed[path] = entry  # the last: the first is let go
-        return entry[0]
+            held = self._followers.hold(path, USER, partial(self._burst_s, path))
+            directory = SessionDirectory(self._store, held, self._max_bytes())
+        self._followed[path] = directory  # the last: the first is let go
+        return directory
 
-    async def _follow(self, directory: SessionDirectory, scope: trio.CancelScope) -> None:
-        """Reads events as they come: who has made a change can be seen only as long as it lives."""
-        try:
-            with scope:
-                while True:
-                    await trio.lowlevel.wait_readable(directory.fd)
-                    if directory.is_idle():
-                        await trio.sleep(BURST_S)
-                    await blocking(directory.drain)
-        except Exception as error:  # the next event of a session there follows it anew
-            self._log("directory not followed", error=str(error) or repr(error))
-        finally:
-            # It waits for a look that another session is taking.
-            with trio.CancelScope(shield=True):
-                await blocking(directory.close)
+    def _burst_s(self, path: Path) -> float:
+        directory = self._followed.get(path)
+        # Who has made a change can be seen only as long as it lives.
+        return BURST_S if directory is None or directory.is_idle() else 0.0
 
     def _let_go(self, path: Path) -> None:
-        if (entry := self._followed.pop(path, None)) is not None:
-            entry[1].cancel()
+        if (directory := self._followed.pop(path, None)) is not None:
+            self._followers.release(path, USER, directory.release)
 
     def _max_bytes(self) -> int | None:
         limit: int = config.values(self._store.root, self._env)["attach.max_size"]

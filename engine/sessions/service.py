@@ -27,12 +27,12 @@ from casfs.system.log import Log
 from casfs.system.processes import start_time
 from casfs.threads import sessions
 from engine.blocking import blocking
+from engine.followers import Followers
 from engine.sessions import events, session_rewind
 from engine.sessions.directories import Directories
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.hook_events import READERS
 from engine.sessions.recorder import SessionRecorder
-from engine.sessions.session_directory import SessionDirectory
 from engine.sessions.session_thread import session_end
 
 Answer = dict[str, Any]
@@ -44,8 +44,11 @@ MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spo
 class SessionService:
     """`env`: as of the agents that the daemon runs."""
 
-    def __init__(self, store: Store, env: Mapping[str, str], log: Log) -> None:
+    def __init__(
+        self, store: Store, env: Mapping[str, str], followers: Followers, log: Log
+    ) -> None:
         self._store = store
+        self._directories = Directories(store, env, followers, log)
         self._env = env
         self._log = log
         self._taken: set[str] = set()  # files of the spool that are being recorded
@@ -67,17 +70,12 @@ class SessionService:
             self._log("session events lost", first=lost[0], last=lost[1])
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self._directories = Directories(self._store, self._env, nursery, self._log)
             nursery.start_soon(self._end_lost)
             while True:
                 self._wake = trio.Event()
                 await self._take_all()
                 with trio.move_on_after(RETRY_S):
                     await self._wake.wait()
-
-    def followed(self, directory: Path) -> SessionDirectory | None:
-        """Returns what follows a directory of sessions, if it is in use."""
-        return self._directories.followed(directory)
 
     async def _end_lost(self) -> None:
         """Ends the pending step of a session whose agent was killed: nobody reports that."""

@@ -20,14 +20,12 @@ that ends while the state before the command is stored, some hundredths of a sec
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from threading import Lock
 
-from casfs.checkpoints.followed_directory import Extent, FollowedDirectory
+from casfs.checkpoints import extent
+from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.sessions.session_steps import AMBIGUOUS, ANOTHER_CALL
 from casfs.store.store import Store
 from casfs.system import processes
@@ -38,15 +36,12 @@ from casfs.transcripts.messages import ResultMessage
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.tree import Change
-from casfs.worktrees import project_files
-from casfs.worktrees.project_files import ProjectLook
 from engine.sessions import transcript_reader
 from engine.sessions.boundary import Boundary, InterruptedCall
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.transcript_reader import has_reader
 
 LATE_MS = 300  # after which a hook lets its agent go on
-LOOK_AT_ALL_S = 3600.0
 MAX_ANCESTORS = 64
 PERSON = "a person"
 OTHER_SESSION = "another session"
@@ -85,15 +80,14 @@ class OpenCall:
 
 
 class SessionDirectory:
-    """Every method may block. `fd` is readable when there is something to `drain`."""
+    """Every method may block."""
 
-    def __init__(self, store: Store, path: Path, max_bytes: int | None) -> None:
+    def __init__(self, store: Store, directory: FollowedDirectory, max_bytes: int | None) -> None:
         self._store = store
-        self._path = path
-        self._lock = Lock()
-        extent = Extent(keeps_derived=True, max_bytes=max_bytes)
-        self._followed = FollowedDirectory(store, path, extent=extent, observe=self._note_writer)
-        self.fd = self._followed.fd
+        self._path = directory.path
+        self._extent = extent.of_session(max_bytes)
+        self._followed = directory
+        self._followed.observe = self._note_writer
         self._state: RecordedState | None = None
         self._is_torn = False
         self._open: list[OpenCall] = []
@@ -103,36 +97,21 @@ class SessionDirectory:
         self._owners: dict[int, str | None] = {}  # of processes that wrote since the last look
         self._renamed: set[bytes] = set()  # what was moved since then
 
-    def drain(self) -> None:
-        """Reads what the kernel has reported, while those who wrote still live. Raises
-        CasfsError."""
-        with self._lock:
-            self._followed.drain()
-
     def state(self) -> RecordedState | None:
         """Returns the directory as it is now. Raises CasfsError, OSError."""
-        with self._lock:
+        with self._followed.lock:
             self._look(now_ms(), lambda: None)
             return self._state
-
-    def project(self) -> ProjectLook:
-        """Returns what a worktree of the directory begins with. Raises CasfsError, OSError."""
-        with self._lock:
-            self._look(now_ms(), lambda: None)
-            assert self._state is not None
-            return project_files.of_session(self._store, self._state, self._followed.seen)
 
     def boundary(self, event: SessionEvent, let_go: Callable[[], None]) -> Boundary:
         """Returns the directory as it is at an event. `let_go`: called as soon as all of it is
         read, when the agent may go on while it is stored. Raises CasfsError, OSError."""
         session = f"{event.agent} {event.session}"
-        with self._lock:
+        with self._followed.lock:
             self._agents[event.pid] = processes.start_time(event.pid), session
             over = self._over(event, session)
-            # A file that is mapped for writing has no events until it is unmapped.
-            looked_ago = time.monotonic() - self._followed.looked_at_all
-            if event.kind is Kind.BEGIN and looked_ago > LOOK_AT_ALL_S:
-                self._followed.mark_everything()
+            if event.kind is Kind.BEGIN:
+                self._followed.mark_everything_if_old()
             # Before the agent goes on: what it writes then is behind the beginning of its call.
             transcript_bytes = transcript_reader.size(event.transcript)
             is_late = self._look(event.reported_ms, let_go)
@@ -156,11 +135,13 @@ class SessionDirectory:
 
     def is_idle(self) -> bool:
         # While it is looked at a call may begin, whose first changes count.
-        return not self._open and not self._lock.locked()
+        return not self._open and not self._followed.lock.locked()
 
-    def close(self) -> None:
-        with self._lock:
-            self._followed.close()
+    def release(self) -> None:
+        """Ends the use of the directory, which others may follow still."""
+        with self._followed.lock:
+            self._followed.observe = None
+            self._followed.release(self._extent)
 
     # -- calls ----------------------------------------------------------------------------
 
@@ -226,7 +207,7 @@ class SessionDirectory:
 
         self._followed.drain()
         before = self._state
-        look = self._followed.look(before, note_read)
+        look = self._followed.look(before, self._extent, note_read)
         self._state = look.state
         self._is_torn = look.is_torn
         if not read_ms:

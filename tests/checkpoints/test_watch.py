@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from casfs.checkpoints import checkpoint, revisions
-from casfs.checkpoints.watch import Watch
+from casfs.checkpoints.extent import CHECKPOINT, PROJECT, Extent, of_session
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.digest import TreeHash
 from casfs.errors import Failed
@@ -30,11 +30,13 @@ from casfs.system.directory_events import Event, EventSource, Fanotify
 from casfs.trees import tree
 from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.report import SnapshotReport
+from tests.support.following import OwnWatch
 from tests.support.lasting import ROOT_ONLY
 from tests.support.new_store import init_store
 
 NAMES = st.sampled_from(["a", "b", "c", "d.log", "build", ".venv"])
 TRIES = 200
+SESSION = of_session(None)
 
 
 def works(method: str, at: Path) -> bool:
@@ -56,14 +58,18 @@ METHODS = [
 ]
 
 
-def full(store: Store, directory: Path) -> TreeHash:
+def full(store: Store, directory: Path, extent: Extent = CHECKPOINT) -> TreeHash:
     """The tree of a snapshot that reads every file."""
-    rules = exclusions.ignore_rules(store, directory, SnapshotReport())
+    rules = exclusions.ignore_rules(
+        store, directory, SnapshotReport(), keeps_derived=extent.keeps_derived
+    )
+    if not extent.keeps_top_git:
+        rules.excluded = {**rules.excluded, b".git": "as of a worktree"}
     with store.batch() as batch:
         return walker.snapshot(batch, directory, rules).node.hash
 
 
-def settle(watch: Watch) -> None:
+def settle(watch: OwnWatch) -> None:
     for _ in range(TRIES):
         watch.step()
         if watch.due_in() > 1 or watch.spec.error is not None:
@@ -72,7 +78,7 @@ def settle(watch: Watch) -> None:
     assert watch.due_in() > 1
 
 
-def check(store: Store, watch: Watch) -> None:
+def check(store: Store, watch: OwnWatch) -> None:
     settle(watch)
     latest, wanted = checkpoint.latest(store, "work"), full(store, Path(watch.spec.directory))
     assert latest is not None
@@ -134,6 +140,14 @@ class Operations:
     def make_environment(self, above: Path, _: Path, __: Path, name: str) -> None:
         (above / ".venv").mkdir(exist_ok=True)
         (above / ".venv/pyvenv.cfg").touch()
+
+    def make_repository(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / ".git/objects").mkdir(parents=True)
+        (above / ".git/refs").mkdir()
+        (above / ".git/HEAD").write_text(name)
+
+    def spoil_repository(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / ".git/HEAD").unlink()
 
     def move_environment_in(self, above: Path, _: Path, file: Path, name: str) -> None:
         (above / ".venv").mkdir(exist_ok=True)
@@ -211,7 +225,7 @@ class WatchMachine(RuleBasedStateMachine):
 
     def _start(self) -> None:
         spec = WatchSpec(str(self.folder / "work"), "work", 0.0)
-        self.watch = Watch(self.store, spec, fanotify=self.fanotify)
+        self.watch = OwnWatch(self.store, spec, fanotify=self.fanotify)
 
     @rule(kind=st.sampled_from(KINDS), name=NAMES, data=st.data())
     def operate(self, kind: str, name: str, data: st.DataObject) -> None:
@@ -233,9 +247,23 @@ class WatchMachine(RuleBasedStateMachine):
     def compare(self) -> None:
         self.operations.unmap()
         check(self.store, self.watch)
-        source = self.watch._directory._source
+        source = self.watch._directory._paths.source
         assert source is not None
         assert (source.method == "fanotify") is self.fanotify
+
+    @precondition(lambda self: self.operations.top.exists())
+    @rule(extent=st.sampled_from([PROJECT, SESSION]))
+    def look_as_another(self, extent: Extent) -> None:
+        """As worktrees of the directory, or sessions in it: from then on more of it is read."""
+        self.operations.unmap()
+        directory = self.watch._directory
+        directory.drain()
+        state = directory.look(None, extent).state
+        assert state.full == full(self.store, self.operations.top, extent)
+
+    @rule(extent=st.sampled_from([PROJECT, SESSION]))
+    def release(self, extent: Extent) -> None:
+        self.watch._directory.release(extent)
 
     @rule()
     def restart(self) -> None:
@@ -244,9 +272,9 @@ class WatchMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_events(self) -> None:
-        for _ in self.watch._directory._source.read() if self.watch._directory._source else ():
+        for _ in self.watch._directory._paths.read():
             pass
-        self.watch._directory._note(Event(None, b"", False, False))
+        self.watch._directory._note(None, Event(None, b"", False, False))
 
     def teardown(self) -> None:
         self.operations.unmap()
@@ -283,7 +311,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Store, Path]]:
 @pytest.mark.parametrize("method", METHODS)
 def test_changes_at_full_speed_while_it_looks(method: str, place: tuple[Store, Path]) -> None:
     store, top = place
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=method == "fanotify")
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=method == "fanotify")
     operations, numbers, done = Operations(top), random.Random(method), threading.Event()
 
     def work() -> None:
@@ -312,7 +340,7 @@ def test_only_what_changed_is_looked_at(method: str, place: tuple[Store, Path]) 
     for number in range(30):
         (top / f"d{number}").mkdir()
         (top / f"d{number}/f").write_text("x")
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=method == "fanotify")
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=method == "fanotify")
     settle(watch)
     (top / "d7/f").write_text("y")
     made = watch.record("other", "by hand", skip=False)
@@ -329,7 +357,7 @@ def test_a_queue_that_overflows(place: tuple[Store, Path]) -> None:
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if limit > 50_000:
         pytest.skip("the queue is too long")
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
     settle(watch)
     for number in range(limit + 20):  # an event each, none equal to the one before
         os.close(os.open(top / f"src/{number % 9}", os.O_CREAT | os.O_WRONLY))
@@ -342,7 +370,7 @@ def test_a_queue_that_overflows(place: tuple[Store, Path]) -> None:
 
 def test_messages_and_retention(place: tuple[Store, Path]) -> None:
     store, top = place
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0, {"last": 2}))
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0, {"last": 2}))
     settle(watch)
     assert not watch.mark("nothing was done")
     for number in range(3):
@@ -360,7 +388,7 @@ def test_a_message_goes_to_one_checkpoint_even_if_what_follows_fails(
     place: tuple[Store, Path],
 ) -> None:
     store, top = place
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0))
     settle(watch)
     states = store.root / "restored"
     states.rename(store.root / "away")
@@ -381,17 +409,18 @@ def test_a_message_goes_to_one_checkpoint_even_if_what_follows_fails(
 
 
 def test_the_root_directory_is_not_taken_for_the_one_above(place: tuple[Store, Path]) -> None:
-    watch = Watch(place[0], WatchSpec("/", "work", 0.0))
+    watch = OwnWatch(place[0], WatchSpec("/", "work", 0.0))
     fd = os.open("/", os.O_RDONLY)
     watch._directory._start_over(fd)  # only its beginning: a look would read all files
     os.close(fd)
-    assert watch._directory._paths[watch._directory._keys[b""]] == b""
+    paths = watch._directory._paths
+    assert paths._paths[paths._keys[b""]] == b""
     watch.close()
 
 
 def test_an_error_is_kept_and_the_watch_goes_on(place: tuple[Store, Path]) -> None:
     store, top = place
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0))
     settle(watch)
     top.rename(top.parent / "away")
     watch.step()
@@ -412,7 +441,7 @@ def test_the_limit_of_inotify_is_named(place: tuple[Store, Path]) -> None:
         with suppress(Failed):
             for _ in range(int(limit.read_text()) + 1):
                 held.append(EventSource())
-        watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+        watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
         watch.step()
         assert watch.spec.error is not None
         assert "fs.inotify.max_user_instances is reached; raise it by sysctl" in watch.spec.error
@@ -428,14 +457,14 @@ def test_ignored_paths_wake_nothing(place: tuple[Store, Path]) -> None:
     store, top = place
     (top / ".casfsignore").write_text("*.log\n/out/\n")
     (top / "out").mkdir()
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
     settle(watch)
     (top / "src/x.log").write_text("noise")
     (top / "out/deep").mkdir()
     (top / "out/deep/file").write_text("noise")
     watch.step()
     assert not watch._directory._changes
-    assert b"/out" not in watch._directory._keys
+    assert b"/out" not in watch._directory._paths._keys
     assert watch.due_in() > 1
     watch.close()
 
@@ -445,7 +474,7 @@ def test_gc_of_what_the_watch_knows(place: tuple[Store, Path]) -> None:
     from casfs.maintenance import gc
 
     store, top = place
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0))
     settle(watch)
     forget.remove(store, checkpoint.listing(store, "work"))
     gc.collect(store, grace=0)
@@ -458,9 +487,9 @@ def test_fanotify_drops_what_happens_elsewhere(place: tuple[Store, Path]) -> Non
     store, top = place
     if not works("fanotify", top):
         pytest.skip("no fanotify here")
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0))
     settle(watch)
-    assert isinstance(watch._directory._source, Fanotify)
+    assert isinstance(watch._directory._paths.source, Fanotify)
     (top.parent / "beside").mkdir()
     (top.parent / "beside/.gitignore").write_text("*")
     watch.step()
@@ -476,7 +505,7 @@ def test_a_full_disk_and_a_file_system_below(tmp_path: Path) -> None:
     mounts.mount("small", tmp_path / "small", "tmpfs", 0, b"size=8m")
     try:
         with init_store(tmp_path / "small/store") as store:
-            watch = Watch(store, WatchSpec(str(tmp_path / "work"), "work", 0.0))
+            watch = OwnWatch(store, WatchSpec(str(tmp_path / "work"), "work", 0.0))
             settle(watch)
             data = os.urandom(12 << 20)
             (tmp_path / "work/large").write_bytes(data)
@@ -509,7 +538,7 @@ def test_a_look_that_succeeds_ends_the_retries(
 ) -> None:
     """Also where a change came during it: the next look waits until that rests."""
     store, top = place
-    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0))
     try:
         watch.step()
         watch._failures = 3

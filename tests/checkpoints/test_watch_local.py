@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints import checkpoint, create
-from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from tests.checkpoints.test_watch import METHODS, settle
 from tests.support import planted
+from tests.support.following import OwnWatch
 from tests.support.helpers import write_tree
 
 SECRET = planted.settings_file()
@@ -30,22 +30,24 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=METHODS)
-def watch(request: pytest.FixtureRequest, disk_store: Store, place: Path) -> Iterator[Watch]:
+def watch(request: pytest.FixtureRequest, disk_store: Store, place: Path) -> Iterator[OwnWatch]:
     """A watch that has looked at everything once."""
-    found = Watch(disk_store, WatchSpec(str(place), "work", 0.0), fanotify=request.param[0] == "f")
+    found = OwnWatch(
+        disk_store, WatchSpec(str(place), "work", 0.0), fanotify=request.param[0] == "f"
+    )
     settle(found)
     yield found
     found.close()
 
 
-def state(store: Store, watch: Watch) -> RecordedState:
+def state(store: Store, watch: OwnWatch) -> RecordedState:
     settle(watch)
     found = checkpoint.latest(store, "work")
     assert found is not None
     return checkpoint.recorded(store, found)
 
 
-def local(store: Store, watch: Watch) -> set[str]:
+def local(store: Store, watch: OwnWatch) -> set[str]:
     """The files that are no work."""
     found = state(store, watch)
     work, full = (
@@ -58,7 +60,9 @@ def local(store: Store, watch: Watch) -> set[str]:
     return full - work
 
 
-def test_a_directory_that_is_not_listed_again(disk_store: Store, watch: Watch, place: Path) -> None:
+def test_a_directory_that_is_not_listed_again(
+    disk_store: Store, watch: OwnWatch, place: Path
+) -> None:
     private = {"d/.env", "d/conf"}
     assert local(disk_store, watch) == private
     for count in range(2):
@@ -74,7 +78,9 @@ def test_a_directory_that_is_not_listed_again(disk_store: Store, watch: Watch, p
     assert set(made.report.local) == {b"d/.env", b"d/conf", b"e/.netrc"}
 
 
-def test_a_private_file_that_changes_or_goes(disk_store: Store, watch: Watch, place: Path) -> None:
+def test_a_private_file_that_changes_or_goes(
+    disk_store: Store, watch: OwnWatch, place: Path
+) -> None:
     before = state(disk_store, watch)
     (place / "d/.env").write_text("K=2\n")
     changed = state(disk_store, watch)
@@ -96,16 +102,16 @@ def test_a_private_file_that_changes_or_goes(disk_store: Store, watch: Watch, pl
     assert state(disk_store, watch).local is None
 
 
-def test_what_git_begins_to_track_is_work(disk_store: Store, watch: Watch, place: Path) -> None:
+def test_what_git_begins_to_track_is_work(disk_store: Store, watch: OwnWatch, place: Path) -> None:
     assert local(disk_store, watch) == {"d/.env", "d/conf"}
     subprocess.run(["git", "-C", place, "add", "-f", "d/conf"], check=True)
     (place / "a").write_text("more")
     assert local(disk_store, watch) == {"d/.env"}
-    assert set(watch._directory.seen.exposed) == {b"d/conf"}
+    assert set(watch._directory.look(None).report.exposed) == {b"d/conf"}
     assert not watch._directory._is_full
     subprocess.run(["git", "-C", place, "rm", "-q", "--cached", "-f", "d/conf"], check=True)
     (place / "a").write_text("still more")
     found = state(disk_store, watch)
     entry = tree.find(disk_store, found.tree, b"d/conf")
     assert entry is not None, "it was work, and was not deleted"
-    assert set(watch._directory.seen.local) == {b"d/.env", b"d/conf"}
+    assert set(watch._directory.look(None).report.local) == {b"d/.env", b"d/conf"}

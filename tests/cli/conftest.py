@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from casfs.store.store import Store
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import (
     Cli,
 )
+from tests.support.following import OwnSessionDirectory
 from tests.support.new_store import init_store
 
 
@@ -57,6 +57,6 @@ def project(tmp_path: Path) -> Path:
 def agent(cli: Cli, project: Path) -> Iterator[AttachedAgent]:
     """An agent that is attached in the module's `project`."""
     with Store.open(cli.root) as store:
-        followed = SessionDirectory(store, project, None)
+        followed = OwnSessionDirectory(store, project, None)
         yield AttachedAgent(store, project, followed)
         followed.close()

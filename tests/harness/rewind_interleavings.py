@@ -28,8 +28,8 @@ from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.system.paths import printable
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent, contents
+from tests.support.following import OwnSessionDirectory
 from tests.support.new_store import init_store
 from tests.support.restores import take_back_last
 
@@ -193,7 +193,7 @@ def _interleaving(
     (project / "d").mkdir(parents=True)
     for name in ("a", "b", "d/e"):
         (project / name).write_text("".join(f"{number}\n" for number in range(12)))
-    followed = SessionDirectory(store, project, None)
+    followed = OwnSessionDirectory(store, project, None)
     try:
         pid = agents_editor.process.pid
         agent = AttachedAgent(store, project, followed, folder / "copies", pid=pid)

@@ -46,7 +46,6 @@ from casfs.trees.restore.apply import apply
 from casfs.trees.restore.incremental import IncrementalRestore
 from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore
-from engine.sessions.session_directory import SessionDirectory
 from tests.harness.directory_model import (
     EMPTY,
     Seen,
@@ -60,6 +59,7 @@ from tests.harness.directory_model import (
 )
 from tests.harness.random_commands import GIT, NAMES, Commands, Shell
 from tests.support.attached_agent import AttachedAgent
+from tests.support.following import OwnSessionDirectory
 from tests.support.new_store import init_store
 from tests.support.repositories import git
 
@@ -96,7 +96,7 @@ class Sequence:
     @contextmanager
     def played(self) -> Iterator[None]:
         self._make_project()
-        followed = SessionDirectory(self.store, self.directory, None)
+        followed = OwnSessionDirectory(self.store, self.directory, None)
         self.shells = [Shell(self.directory) for _ in range(2)]
         self.agents = [
             AttachedAgent(

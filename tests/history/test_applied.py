@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from casfs.checkpoints import checkpoint, create
-from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.digest import BlobHash, NodeHash
 from casfs.history.blame import removal
@@ -20,6 +19,7 @@ from casfs.trees.restore import applied_steps
 from casfs.trees.restore.apply import apply
 from tests.history.oracle import start
 from tests.history.test_blame import CHILD, OTHER, PARENT, by, step
+from tests.support.following import OwnWatch
 from tests.support.helpers import put_tree, write_tree
 from tests.support.maintenance import age
 from tests.support.thread_example import Example
@@ -117,7 +117,7 @@ def test_an_apply_during_a_look_is_carried_again(
 def test_a_watched_directory(disk_store: Store, place: Path) -> None:
     first = made(disk_store, place)
     applied(disk_store, place, PARENT, BASE, BASE + b"six\n")
-    watch = Watch(disk_store, WatchSpec(str(place), "site", settle=0.0), fanotify=False)
+    watch = OwnWatch(disk_store, WatchSpec(str(place), "site", settle=0.0), fanotify=False)
     try:
         watch.record("site", "", skip=True)
     finally:

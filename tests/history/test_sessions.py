@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from casfs.store.store import Store
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import Cli
+from tests.support.following import OwnSessionDirectory
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def agents(cli: Cli, project: Path) -> Iterator[list[AttachedAgent]]:
     """Two sessions, of which the second begins after the first."""
     with Store.open(cli.root) as store:
-        followed = SessionDirectory(store, project, None)
+        followed = OwnSessionDirectory(store, project, None)
         yield [AttachedAgent(store, project, followed, session=name) for name in ("one", "two")]
         followed.close()
 

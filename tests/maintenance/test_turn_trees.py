@@ -25,9 +25,9 @@ from casfs.store.store import Store
 from casfs.system.clock import now_ms
 from casfs.threads import threads
 from casfs.threads.threads import StepNode
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.engine import Cli
+from tests.support.following import OwnSessionDirectory
 from tests.support.fuse import names, read, target
 from tests.support.helpers import blobs
 from tests.support.maintenance import age, reopened
@@ -51,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def agent(cli: Cli, project: Path, tmp_path: Path) -> Iterator[AttachedAgent]:
     """One that has written `big` anew in each of four calls of two prompts, and goes on."""
     with Store.open(cli.root) as store:
-        followed = SessionDirectory(store, project, None)
+        followed = OwnSessionDirectory(store, project, None)
         agent = AttachedAgent(store, project, followed, tmp_path / "copies")
         noise = random.Random(1)
         for _ in range(2):

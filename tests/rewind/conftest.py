@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from casfs.store.store import Store
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
+from tests.support.following import OwnSessionDirectory
 
 
 @pytest.fixture
@@ -23,6 +23,6 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agent(disk_store: Store, project: Path, tmp_path: Path) -> Iterator[AttachedAgent]:
-    followed = SessionDirectory(disk_store, project, None)
+    followed = OwnSessionDirectory(disk_store, project, None)
     yield AttachedAgent(disk_store, project, followed, tmp_path / "copies")
     followed.close()

@@ -12,9 +12,9 @@ from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import Choice
 from casfs.sessions.session_steps import UNSEEN, Point
 from casfs.store.store import Store
-from engine.sessions.session_directory import SessionDirectory
 from tests.rewind.test_repositories import rewind
 from tests.support.attached_agent import AttachedAgent
+from tests.support.following import OwnSessionDirectory
 
 MAX_BYTES = 100_000
 
@@ -22,7 +22,7 @@ MAX_BYTES = 100_000
 @pytest.fixture
 def agent(disk_store: Store, project: Path) -> Iterator[AttachedAgent]:
     """In a directory that is recorded up to MAX_BYTES."""
-    followed = SessionDirectory(disk_store, project, MAX_BYTES)
+    followed = OwnSessionDirectory(disk_store, project, MAX_BYTES)
     yield AttachedAgent(disk_store, project, followed)
     followed.close()
 

@@ -14,8 +14,8 @@ from casfs.rewind.write_undone import UNRECORDED
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.trees.restore.options import RestoreResult
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
+from tests.support.following import OwnSessionDirectory
 from tests.support.new_store import init_store
 from tests.support.repositories import make_repository
 from tests.support.restores import take_back_last
@@ -34,7 +34,7 @@ def agent(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attach
     (project / "d/b").write_text("b\n")
     init_store(runtime_dir / "store").close()
     with unprivileged(runtime_dir), Store.open(runtime_dir / "store") as store:
-        followed = SessionDirectory(store, project, None)
+        followed = OwnSessionDirectory(store, project, None)
         yield AttachedAgent(store, project, followed)
         followed.close()
 

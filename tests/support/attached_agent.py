@@ -20,7 +20,7 @@ from casfs.threads import sessions
 from casfs.threads.threads import Thread
 from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
-from engine.sessions.session_directory import SessionDirectory
+from tests.support.following import OwnSessionDirectory
 from tests.support.sessions import ClaudeEvents, name
 
 
@@ -31,7 +31,7 @@ class AttachedAgent:
         self,
         store: Store,
         directory: Path,
-        followed: SessionDirectory,
+        followed: OwnSessionDirectory,
         copies: Path | None = None,
         session: str = "one",
         pid: int | None = None,
@@ -94,7 +94,7 @@ class AttachedAgent:
     @contextmanager
     def another_daemon(self) -> Iterator[AttachedAgent]:
         """The same session, recorded by a daemon that has seen nothing of it."""
-        followed = SessionDirectory(self.store, self.directory, None)
+        followed = OwnSessionDirectory(self.store, self.directory, None)
         try:
             agent = AttachedAgent(
                 self.store, self.directory, followed, session=self._events.session

@@ -25,7 +25,6 @@ from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
-from engine.sessions.session_directory import SessionDirectory
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -33,6 +32,7 @@ from engine.workflow import registry as workflows
 from tests.support import model_server
 from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import ONE, STATUS, carry_on, role, rule, shell, workflow
+from tests.support.following import OwnSessionDirectory
 from tests.support.helpers import put_tree, set_head, write_tree
 from tests.support.new_store import init_store
 
@@ -124,7 +124,7 @@ def _session(store: Store, folder: Path) -> Thread:
     """A session of an attached agent: what it was asked, and the files that it wrote."""
     project = folder / f"project {NAMES[1]}"
     project.mkdir()
-    followed = SessionDirectory(store, project, None)
+    followed = OwnSessionDirectory(store, project, None)
     try:
         agent = AttachedAgent(store, project, followed)
         for payload in PAYLOADS:

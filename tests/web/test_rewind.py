@@ -12,9 +12,9 @@ from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import sessions
 from engine.sessions import session_fork
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.engine import daemon
+from tests.support.following import OwnSessionDirectory
 from tests.support.thread_example import make_thread
 from tests.support.web import Web, visible
 
@@ -26,7 +26,7 @@ def agent(disk_store: Store, tmp_path: Path) -> Iterator[AttachedAgent]:
     project.mkdir()
     (project / "a").write_text("".join(f"{number}\n" for number in range(9)))
     (project / ".env").write_text("TOKEN=hunter2hunter2\n")
-    followed = SessionDirectory(disk_store, project, None)
+    followed = OwnSessionDirectory(disk_store, project, None)
     agent = AttachedAgent(disk_store, project, followed, tmp_path / "copies")
     agent.prompt("Change it")
     agent.run("sed -i s/1/one/ a; rm .env")

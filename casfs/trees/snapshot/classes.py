@@ -46,7 +46,7 @@ def settle(
             reasons[path] = reason
     by_content = set()
     for path, findings in report.findings.items():
-        if path in reasons or _is_below(path, reasons):
+        if path in reasons or is_below(path, reasons):
             continue
         is_work = rules.is_work(path, path.rpartition(b"/")[2])
         if not is_work and path not in private_before:
@@ -62,6 +62,7 @@ def settle(
     return LocalPaths(reasons, frozenset(by_content))
 
 
-def _is_below(path: bytes, directories: Mapping[bytes, str]) -> bool:
+def is_below(path: bytes, directories: Collection[bytes]) -> bool:
+    """Returns whether a path is in one of these directories, at any depth."""
     parts = path.split(b"/")
     return any(b"/".join(parts[:length]) in directories for length in range(1, len(parts)))

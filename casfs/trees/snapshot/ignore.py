@@ -43,9 +43,11 @@ class Verdict(NamedTuple):
 
 class IgnoreRules:
     """`IgnoreRules()` leaves out nothing. `excluded`: paths that are left out whatever the patterns
-    are, with the reason."""
+    are, with the reason; `keeps_top_git`: with `keeps_git`, the repository that the directory
+    itself is, and not only those below it."""
 
     excluded: Mapping[bytes, str] = {}
+    keeps_top_git = True
 
     def __init__(
         self,
@@ -103,7 +105,8 @@ class IgnoreRules:
     def fingerprint(self) -> str:
         """Equal for rules that leave out the same paths."""
         excluded = hash_bytes(b"\0".join(sorted(self.excluded)))[:16]
-        return f"{self._fingerprint}/{excluded}"
+        top = "" if self.keeps_top_git else "/below"
+        return f"{self._fingerprint}/{excluded}{top}"
 
     @property
     def considers_files(self) -> bool:
@@ -132,7 +135,8 @@ class IgnoreRules:
         if not directory or self._derived is None or surroundings is None:
             return None
         reason = self._derived.reason(path, name, surroundings)
-        if reason is None or (reason == GIT and self._keeps_git):
+        keeps_git = self._keeps_git and (self.keeps_top_git or path != name)
+        if reason is None or (reason == GIT and keeps_git):
             return None
         return Verdict(reason, is_local=self._keeps_derived and reason != GIT)
 

@@ -16,8 +16,8 @@ from casfs.store.nodes.registry import compile_schema
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from engine.output import blocks
-from engine.sessions.session_directory import SessionDirectory
 from tests.support.attached_agent import AttachedAgent
+from tests.support.following import OwnSessionDirectory
 
 # Names, kinds and enumerations of our own types, and of what agents report.
 WORDS = sorted(
@@ -100,7 +100,7 @@ def letters(number: int) -> str:
 
 
 def test_a_session_is_recorded_whatever_words_are_private(disk_store: Store, project: Path) -> None:
-    followed = SessionDirectory(disk_store, project, None)
+    followed = OwnSessionDirectory(disk_store, project, None)
     try:
         store = redacting_store(disk_store, Secrets({}, WORDS))
         agent = AttachedAgent(store, project, followed)

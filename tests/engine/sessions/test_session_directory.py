@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from casfs.checkpoints.extent import PROJECT
+from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.trees import tree
@@ -21,6 +23,7 @@ from casfs.worktrees import project_files
 from engine.sessions.boundary import Boundary
 from engine.sessions.events import SessionEvent
 from engine.sessions.session_directory import SessionDirectory
+from tests.support.following import OwnSessionDirectory
 from tests.support.helpers import write_tree
 from tests.support.repositories import git, make_repository
 from tests.support.sessions import ClaudeEvents
@@ -62,8 +65,8 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def directory(disk_store: Store, project: Path) -> Iterator[SessionDirectory]:
-    followed = SessionDirectory(disk_store, project, None)
+def directory(disk_store: Store, project: Path) -> Iterator[OwnSessionDirectory]:
+    followed = OwnSessionDirectory(disk_store, project, None)
     yield followed
     followed.close()
 
@@ -86,7 +89,9 @@ def sessions(project: Path, writers: list[Writer]) -> list[ClaudeEvents]:
     ]
 
 
-def at(directory: SessionDirectory, session: ClaudeEvents, payload: dict[str, object]) -> Boundary:
+def at(
+    directory: OwnSessionDirectory, session: ClaudeEvents, payload: dict[str, object]
+) -> Boundary:
     return directory.boundary(session.event(payload), lambda: None)
 
 
@@ -105,7 +110,7 @@ def write_all(folder: Path, *names: str, text: str) -> None:
 def test_the_directory_before_and_after(
     disk_store: Store,
     project: Path,
-    directory: SessionDirectory,
+    directory: OwnSessionDirectory,
     sessions: list[ClaudeEvents],
     writers: list[Writer],
 ) -> None:
@@ -121,7 +126,7 @@ def test_the_directory_before_and_after(
 
 
 def test_what_changes_once_the_agent_may_go_on(
-    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+    disk_store: Store, project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     """It goes on as soon as all is read: what it does then is not of the call that has ended."""
     session = sessions[0]
@@ -137,7 +142,7 @@ def test_what_changes_once_the_agent_may_go_on(
 
 
 def test_new_files_below_derived_directories_stay_here(
-    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+    disk_store: Store, project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     """Also where the directories above, which say what is derived, are not listed again."""
     session = sessions[0]
@@ -161,7 +166,7 @@ def test_new_files_below_derived_directories_stay_here(
 
 
 def test_a_directory_with_a_tag_stays_derived(
-    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+    disk_store: Store, project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     """Its own listing says that it is; also where it is only on the way to a change."""
     session = sessions[0]
@@ -181,7 +186,7 @@ def test_a_directory_with_a_tag_stays_derived(
 
 
 def test_what_git_tracks_once_the_agent_may_go_on(
-    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+    disk_store: Store, project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     session = sessions[0]
     git = ["git", "-C", str(project)]
@@ -201,7 +206,7 @@ def test_what_git_tracks_once_the_agent_may_go_on(
 
 
 def test_a_call_that_is_refused_as_soon_as_it_is_reported(
-    project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents], tmp_path: Path
+    project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents], tmp_path: Path
 ) -> None:
     session = sessions[0]
     transcript = tmp_path / "one.jsonl"
@@ -227,7 +232,7 @@ def test_a_call_that_is_refused_as_soon_as_it_is_reported(
 @needs_pids
 def test_a_person_writes_while_a_command_runs(
     project: Path,
-    directory: SessionDirectory,
+    directory: OwnSessionDirectory,
     sessions: list[ClaudeEvents],
     writers: list[Writer],
 ) -> None:
@@ -251,7 +256,7 @@ def test_a_person_writes_while_a_command_runs(
 @needs_pids
 def test_two_agents_at_once(
     project: Path,
-    directory: SessionDirectory,
+    directory: OwnSessionDirectory,
     sessions: list[ClaudeEvents],
     writers: list[Writer],
 ) -> None:
@@ -271,7 +276,7 @@ def test_two_agents_at_once(
 
 
 def test_a_short_process_is_of_the_only_command(
-    project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+    project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     session = sessions[0]
     at(directory, session, session.prompt("go"))
@@ -283,7 +288,7 @@ def test_a_short_process_is_of_the_only_command(
 
 def test_an_edit_tool_accounts_for_its_file_alone(
     project: Path,
-    directory: SessionDirectory,
+    directory: OwnSessionDirectory,
     sessions: list[ClaudeEvents],
     writers: list[Writer],
 ) -> None:
@@ -300,7 +305,7 @@ def test_an_edit_tool_accounts_for_its_file_alone(
 def test_between_calls_all_is_a_persons(
     disk_store: Store,
     project: Path,
-    directory: SessionDirectory,
+    directory: OwnSessionDirectory,
     sessions: list[ClaudeEvents],
     writers: list[Writer],
 ) -> None:
@@ -314,7 +319,7 @@ def test_between_calls_all_is_a_persons(
 
 
 def test_a_call_whose_beginning_was_not_seen(
-    project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+    project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     session = sessions[0]
     at(directory, session, session.prompt("go"))
@@ -323,7 +328,7 @@ def test_a_call_whose_beginning_was_not_seen(
 
 
 def test_calls_that_a_killed_agent_left(
-    directory: SessionDirectory, sessions: list[ClaudeEvents]
+    directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     session = sessions[0]
     at(directory, session, session.call("c1", command="x"))
@@ -332,7 +337,7 @@ def test_calls_that_a_killed_agent_left(
     assert directory.is_idle()
 
 
-def test_an_event_that_comes_late(directory: SessionDirectory, project: Path) -> None:
+def test_an_event_that_comes_late(directory: OwnSessionDirectory, project: Path) -> None:
     session = ClaudeEvents(project)
     event = session.event(session.prompt("go"))
     time.sleep(0.4)
@@ -340,7 +345,7 @@ def test_an_event_that_comes_late(directory: SessionDirectory, project: Path) ->
 
 
 def test_private_and_derived_files_are_there(
-    disk_store: Store, project: Path, directory: SessionDirectory, sessions: list[ClaudeEvents]
+    disk_store: Store, project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
 ) -> None:
     (project / ".env").write_text("TOKEN=1")
     (project / "node_modules/x").mkdir(parents=True)
@@ -356,7 +361,7 @@ def test_private_and_derived_files_are_there(
 @needs_pids
 def test_a_process_with_the_number_of_an_agent_that_has_ended(
     project: Path,
-    directory: SessionDirectory,
+    directory: OwnSessionDirectory,
     sessions: list[ClaudeEvents],
     writers: list[Writer],
 ) -> None:
@@ -371,7 +376,7 @@ def test_a_process_with_the_number_of_an_agent_that_has_ended(
 
 
 def test_a_call_that_its_agent_has_refused(
-    directory: SessionDirectory,
+    directory: OwnSessionDirectory,
     project: Path,
     tmp_path: Path,
     sessions: list[ClaudeEvents],
@@ -405,11 +410,15 @@ def test_a_worktree_begins_with_what_a_session_has_seen(
     make_repository(write_tree(project, {"a": b"1", "b": b"2", ".env": b"TOKEN=x1y2z3"}))
     allowed = ["-c", "protocol.file.allow=always"]
     git(project, *allowed, "submodule", "--quiet", "add", str(lender), "module")
-    followed = SessionDirectory(disk_store, project, None)
+    followed = FollowedDirectory(disk_store, project)
+    session = SessionDirectory(disk_store, followed, None)
     try:
-        seen, looked = followed.project(), project_files.look(disk_store, project)
+        state = session.state()
+        seen, looked = followed.look(None, PROJECT), project_files.look(disk_store, project)
     finally:
         followed.close()
+    assert state is not None
+    assert tree.find(disk_store, state.full, b".git") is not None
     assert seen.state.is_equal(looked.state)
-    assert [*seen.git_files] == [*looked.git_files] == [b"module/.git"]
-    assert seen.unreadable == looked.unreadable == {}
+    assert [*seen.report.git_files] == [*looked.git_files] == [b"module/.git"]
+    assert seen.report.unreadable == looked.unreadable == {}

@@ -24,11 +24,11 @@ from engine import content
 from engine.sessions import session_import
 from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
-from engine.sessions.session_directory import SessionDirectory
 from engine.threads import lifecycle
 from tests.engine.sessions.test_transcripts import append, asks, prompt, raw, result, says
 from tests.support import planted
 from tests.support.attached_agent import AttachedAgent
+from tests.support.following import OwnSessionDirectory
 from tests.support.helpers import put_tree
 from tests.support.sessions import ClaudeEvents, name
 
@@ -292,7 +292,7 @@ def test_the_paths_of_a_session_are_as_they_are(disk_store: Store, tmp_path: Pat
     project = tmp_path / "hunter2hunter2"
     project.mkdir()
     (project / ".env").write_text("DB_PASSWORD=hunter2hunter2\n")
-    followed = SessionDirectory(disk_store, project, None)
+    followed = OwnSessionDirectory(disk_store, project, None)
     try:
         agent = AttachedAgent(disk_store, project, followed)
         agent.prompt("say hunter2hunter2")

@@ -20,8 +20,8 @@ from engine import content
 from engine.sessions import session_import, transcript_reader
 from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
-from engine.sessions.session_directory import SessionDirectory
 from tests.support import planted
+from tests.support.following import OwnSessionDirectory
 from tests.support.sessions import ClaudeEvents, name
 
 SECRET = planted.token().decode()
@@ -184,7 +184,7 @@ def test_a_call_without_a_result_has_its_place(disk_store: Store, tmp_path: Path
     transcript = tmp_path / "one.jsonl"
     project = tmp_path / "project"
     project.mkdir()
-    followed = SessionDirectory(disk_store, project, None)
+    followed = OwnSessionDirectory(disk_store, project, None)
     recorder = SessionRecorder(disk_store, {})
     events = ClaudeEvents(project)
 

@@ -1,0 +1,87 @@
+"""How much of a followed directory is recorded, and what a narrower look at it has seen.
+
+A directory is followed once, for all who record it: a watch, worktrees of it, sessions of agents.
+What is read is what the widest of them needs; the others are given a part of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.trees import dated, edit
+from casfs.trees.dated import DatedTree
+from casfs.trees.git.index import GIT
+from casfs.trees.snapshot import derived
+from casfs.trees.snapshot.classes import is_below
+from casfs.trees.snapshot.report import Excluded, SnapshotReport
+
+GIT_NAME = GIT.encode()
+# What a snapshot reports by path of the directories that it lists, and of no others.
+BY_LISTING = (
+    "private", "derived", "findings", "purged", "unreadable", "git_files", "repositories",
+)  # fmt: skip
+
+
+class Extent(NamedTuple):
+    """What a wider one reads has all that a narrower one needs. `keeps_derived`: derived
+    directories and `.git` are recorded; `keeps_top_git`: so is that of the directory itself;
+    `max_bytes`: a look at more is Refused."""
+
+    width: int
+    keeps_derived: bool = False
+    keeps_top_git: bool = True
+    max_bytes: int | None = None
+
+
+CHECKPOINT = Extent(width=0)
+# A worktree has a link to the repository, and no copy of it.
+PROJECT = Extent(width=1, keeps_derived=True, keeps_top_git=False)
+
+
+def of_session(max_bytes: int | None) -> Extent:
+    return Extent(width=2, keeps_derived=True, max_bytes=max_bytes)
+
+
+def left_out(seen: SnapshotReport, extent: Extent) -> dict[bytes, str]:
+    """Returns what the extent does not have of a directory of which a look that was as wide, or
+    wider, has reported `seen`, with the reasons."""
+    reasons: dict[bytes, str] = {}
+    if not extent.keeps_top_git:
+        reasons[GIT_NAME] = derived.GIT  # whatever it is, also a file that leads to one
+    if not extent.keeps_derived:
+        reasons |= seen.derived | dict.fromkeys(seen.repositories, derived.GIT)
+    return {path: why for path, why in reasons.items() if not is_below(path, reasons)}
+
+
+def without(store: Store, batch: Batch, full: DatedTree, paths: Collection[bytes]) -> DatedTree:
+    """Returns a stored tree without these paths, stored with the mark of local blobs. The batch is
+    committed."""
+    if not paths:
+        return full
+    batch.begin_local()  # until it is decided what of it is work
+    batch.commit()  # what is edited is read from the store
+    root = edit.with_entries(
+        store, batch, root=full.tree, changes=dict.fromkeys(paths), keep_empty=True
+    ).hash
+    batch.commit()
+    return DatedTree(root, dated.times_for(store, batch, tree=root, source=full))
+
+
+def report_without(seen: SnapshotReport, paths: Mapping[bytes, str]) -> SnapshotReport:
+    """Returns what a look that left out these paths would have reported."""
+    kept: dict[str, Any] = {
+        kind: {
+            path: value
+            for path, value in getattr(seen, kind).items()
+            if path not in paths and not is_below(path, paths)
+        }
+        for kind in BY_LISTING
+    }
+    excluded = [entry for entry in seen.excluded if not is_below(entry.path, paths)]
+    known = {entry.path for entry in excluded}
+    excluded += [Excluded(path, why) for path, why in paths.items() if path not in known]
+    return replace(seen, excluded=excluded, **kept)

@@ -1,0 +1,168 @@
+"""A directory is followed once, whoever records it, and until the last of them has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.extent import CHECKPOINT, PROJECT, of_session
+from casfs.checkpoints.followed_directory import FollowedDirectory
+from casfs.errors import NotFound, Refused
+from casfs.store.store import Store
+from casfs.trees import tree
+from engine.followers import Followers
+from engine.runtime.watches import Watches
+from tests.support.helpers import write_tree
+from tests.support.repositories import git
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    modules = {"x": {"i.js": b"x" * 5000}}
+    files = {"a": b"1", "package.json": b"{}", "node_modules": modules}
+    git(write_tree(tmp_path / "project", files), "init", "--quiet")
+    return tmp_path / "project"
+
+
+def run(store: Store, check: Callable[[Followers, list[str]], Awaitable[None]]) -> list[str]:
+    """Runs a check beside a daemon's followers; returns what they have logged."""
+    lines: list[str] = []
+
+    async def main() -> None:
+        followers = Followers(store, lambda what, **fields: lines.append(f"{what} {fields}"))
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                followers.start(nursery)
+                await check(followers, lines)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    return lines
+
+
+def burst_s() -> float:
+    return 0.0
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    while not is_true():
+        await trio.sleep(0.02)
+
+
+def is_closed(directory: FollowedDirectory) -> bool:
+    try:
+        directory.drain()
+    except NotFound:
+        return True
+    return False
+
+
+def test_it_ends_with_its_last_user(disk_store: Store, project: Path) -> None:
+    async def check(followers: Followers, _: list[str]) -> None:
+        watched = followers.hold(project, "watch", burst_s)
+        assert followers.hold(project, "sessions", burst_s) is watched
+        ended: list[str] = []
+        followers.release(project, "watch", lambda: ended.append("watch"))
+        followers.release(project, "watch", lambda: ended.append("again"))
+        await until(lambda: ended == ["watch"])
+        assert not is_closed(watched)
+        followers.release(project, "sessions")
+        # Who comes before that has ended gets one of its own.
+        other = followers.hold(project, "worktrees", burst_s)
+        assert other is not watched
+        await until(lambda: is_closed(watched))
+        assert not is_closed(other)
+
+    assert run(disk_store, check) == []
+
+
+def test_events_are_read_for_all(disk_store: Store, project: Path) -> None:
+    async def check(followers: Followers, _: list[str]) -> None:
+        directory = followers.hold(project, "watch", burst_s)
+        directory.look(None)
+        directory.look(None, of_session(None))
+        directory.pending = False
+        with trio.fail_after(10):
+            (project / "node_modules/x/new").write_text("1")
+            await followers.wait_read(project)
+        assert directory.pending
+
+    assert run(disk_store, check) == []
+
+
+def test_a_fault_ends_nothing(
+    disk_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.followers.RETRY_S", 0.01)
+    faults = [OSError("no table of mounts")]
+
+    def drain(directory: FollowedDirectory) -> None:
+        if faults:
+            raise faults.pop()
+        drained(directory)
+
+    drained = FollowedDirectory.drain
+    monkeypatch.setattr(FollowedDirectory, "drain", drain)
+
+    async def check(followers: Followers, lines: list[str]) -> None:
+        directory = followers.hold(project, "watch", burst_s)
+        directory.wake()
+        await until(lambda: bool(lines))
+        directory.wake()
+        await followers.wait_read(project)
+        assert directory.has_changes
+
+    (line,) = run(disk_store, check)
+    assert "no table of mounts" in line
+
+
+def test_a_watch_beside_a_session(disk_store: Store, project: Path) -> None:
+    """What only the session has of the directory is in no checkpoint."""
+    spec: dict[str, Any] = {"directory": str(project), "name": "work", "settle": 0.1}
+
+    async def check(followers: Followers, _: list[str]) -> None:
+        watches = Watches(disk_store, followers, lambda *_, **__: None)
+        nursery: Any = followers._nursery
+        watches.start_all(nursery)
+        await watches.operations["watch"](**spec)
+        directory = followers.hold(project, "sessions", burst_s)
+        with directory.lock:
+            state = directory.look(None, of_session(None)).state
+        assert tree.find(disk_store, state.full, b"node_modules/x/i.js") is not None
+        (project / "a").write_text("2")
+
+        def is_recorded() -> bool:
+            latest = checkpoint.latest(disk_store, "work")
+            entry = latest and tree.find(disk_store, latest.root, b"a")
+            return isinstance(entry, tree.File) and disk_store.get(entry.digest.hash) == b"2"
+
+        await until(is_recorded)
+        latest = checkpoint.latest(disk_store, "work")
+        assert latest is not None
+        state = checkpoint.recorded(disk_store, latest)
+        assert set(tree.load(disk_store, state.full)) == {b"a", b"package.json"}
+        answer = await watches.operations["record"](str(project), "work", "", skip=True)
+        assert {path for path, _ in answer["excluded"]} == {".git", "node_modules"}
+        await watches.operations["unwatch"](str(project))
+
+    assert run(disk_store, check) == []
+
+
+def test_what_is_too_much_for_one_is_recorded_for_the_others(
+    disk_store: Store, project: Path
+) -> None:
+    directory = FollowedDirectory(disk_store, project)
+    try:
+        with pytest.raises(Refused, match="holds more than"):
+            directory.look(None, of_session(1000))
+        kept = directory.look(None, CHECKPOINT)
+        assert set(tree.load(disk_store, kept.state.full)) == {b"a", b"package.json"}
+        whole = directory.look(None, PROJECT).state
+        assert tree.find(disk_store, whole.full, b"node_modules/x/i.js") is not None
+    finally:
+        directory.close()
