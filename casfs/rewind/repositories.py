@@ -25,6 +25,7 @@ from casfs.trees import edit, tree
 from casfs.trees.git import repository_state
 from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.git.repository_state import (
+    ALTERNATES,
     BRANCHES,
     COMMON,
     HEAD,
@@ -228,6 +229,20 @@ class UndoneRepository:
         gone = self._present.refs.keys() - self._goal.refs.keys()
         heads = repository_state.heads_of_work_trees(self._store, self._current, self.path)
         return any(head in gone and path not in edits for path, head in heads.items())
+
+    def lacks_commits(self, edits: Edits) -> bool:
+        """Whether a commit that the repository is to name is neither there nor comes back with
+        these edits: git's gc has deleted it since."""
+        if self._goal is None or self._present is None:
+            return False
+        if tree.find(self._store, self._current, self.path + ALTERNATES) is not None:
+            return False  # they may be there
+        named = repository_state.commit_ids(self._goal) - repository_state.ids(self._present)
+        missing = named and named - self._present_ids()
+        for path, entry in edits.items() if missing else ():
+            if entry is not None and self._git.of(path) == self.path:
+                missing -= repository_state.ids_in(self._store, path, entry)
+        return bool(missing)
 
     def _shared_index(self) -> Edits:
         """Returns the other file of an index that is split, where git has deleted that since."""

@@ -34,6 +34,7 @@ NOT_TEXT = "changed since, and it is not a text"
 LARGE = "changed since, and it is too large to merge"
 GONE = "deleted since"
 REPOSITORY = "its repository has changed since"
+LOST_COMMITS = "git has deleted commits of its repository since"
 PURGED = "its earlier content was purged"
 ELSEWHERE = "its work tree is elsewhere"
 HELD = "a work tree elsewhere has it checked out"
@@ -300,8 +301,12 @@ class _Undoing:
             if not self._stays_as_it_is(top):
                 edits |= repository.edits()
         for top, repository in self._repositories.items():
-            if not self._stays_as_it_is(top) and repository.leaves_unborn(edits):
-                self._keep_repository(top, edits)
+            if self._stays_as_it_is(top):
+                continue
+            if repository.leaves_unborn(edits):
+                self._keep_repository(top, edits, REPOSITORY)
+            elif repository.lacks_commits(edits):
+                self._keep_repository(top, edits, LOST_COMMITS)
         blocked: list[tuple[bytes, str]] = []
         merge.drop_blocked(edits, self._leaves(edits), blocked)
         for blocked_path, reason in blocked:
@@ -309,11 +314,11 @@ class _Undoing:
             if above is None or above == blocked_path:
                 self.conflicts[blocked_path] = reason
             else:  # whole, or not at all
-                self._keep_repository(above, edits)
+                self._keep_repository(above, edits, REPOSITORY)
         return edits
 
-    def _keep_repository(self, top: bytes, edits: dict[bytes, Entry | None]) -> None:
-        self.conflicts[top] = REPOSITORY
+    def _keep_repository(self, top: bytes, edits: dict[bytes, Entry | None], reason: str) -> None:
+        self.conflicts[top] = reason
         for path in [path for path in edits if self._git.of(path) == top]:
             del edits[path]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from casfs.digest import TreeHash
-from casfs.directories.operations import Intent, Verb
-from casfs.rewind import rewind_files
+from casfs.directories import operations
+from casfs.directories.operations import PERSON, Intent, Verb
+from casfs.rewind import rewind_files, take_back
 from casfs.rewind.rewind_files import Choice, FilePlan
 from casfs.sessions.session_steps import Point
 from casfs.trees.restore.options import RestoreOptions
@@ -279,3 +280,28 @@ def test_a_restore_of_a_session_deletes_no_object(agent: AttachedAgent, project:
         assert mine not in git(project, "rev-parse", "HEAD")
         git(project, "fsck", "--strict", mine)
         assert git(project, "log", "--format=%s", mine).split()[:2] == ["mine", "agent"]
+
+
+def test_a_ref_is_not_brought_back_to_a_commit_that_gc_has_deleted(
+    agent: AttachedAgent, project: Path
+) -> None:
+    make_repository(project)
+    agent.prompt()
+    agent.run(f"echo x >> a; {COMMIT} -am agent")
+    (step,) = agent.steps()
+    first, second = step.before, step.calls[0].after
+    assert first is not None
+    assert second is not None
+    options = RestoreOptions(force=True, operation=RESTORE, base=second.full)
+    restore(agent.store, first, project, options)
+    git(project, "reflog", "expire", "--expire=now", "--all")
+    git(project, "gc", "-q", "--prune=now")
+    known = seen_by_git(project)
+    operation = operations.log_of(agent.store, project).to_undo(PERSON)
+    assert operation is not None
+    plan = take_back.plan(agent.store, project, operation, is_again=False)
+    assert plan.undone.conflicts == {b".git": "git has deleted commits of its repository since"}
+    take_back.do(agent.store, plan, PERSON)
+    assert seen_by_git(project)[:-1] == known[:-1]
+    git(project, "fsck", "--strict")
+    assert (project / "a").read_text().endswith("x\n"), "the file comes back"

@@ -338,10 +338,17 @@ def is_named_by_content(path: bytes) -> bool:
 def ids(state: RepositoryState) -> set[bytes]:
     """Returns the objects that a repository's refs, stashes and index name, in hexadecimal
     digits."""
-    named = {*state.refs.values(), *state.stashes}
+    named = commit_ids(state)
     for entry in state.tracked:
         if isinstance(entry, tuple) and len(entry) == 4:
             named.add(entry[2].hex().encode())
+    return {id for id in named if id.strip(b"0")}
+
+
+def commit_ids(state: RepositoryState) -> set[bytes]:
+    """Returns the commits and tags that a repository's refs and stashes name, in hexadecimal
+    digits."""
+    named = {*state.refs.values(), *state.stashes}
     return {id for id in named if OBJECT_ID.match(id) and id.strip(b"0")}
 
 
