@@ -24,7 +24,7 @@ class Boundary:
     that are not known to be its changes, with the reason; `is_unseen`: the daemon did not see the
     call begin, so no change can be attributed to it; `is_torn`: a git repository in it never stood
     still; `interrupted`: calls of the session that are over without a report, up to here; `fault`:
-    why `state` is None."""
+    why `state` is None, or does not have all that the call can have changed."""
 
     state: RecordedState | None = None
     is_late: bool = False

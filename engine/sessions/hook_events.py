@@ -162,7 +162,8 @@ def tool_call(names: HookNames, id: str, name: str, arguments: Any) -> ToolCall:
     if name in names.edits:
         kind = "edit"
         path = arguments.get(names.edits[name]) if isinstance(arguments, dict) else None
-        paths = (str(path),) if path else ()
+        # No file has a NUL in its name.
+        paths = (str(path),) if path and "\0" not in str(path) else ()
     elif name in names.shells:
         kind = "execute"
     elif name in names.reads:

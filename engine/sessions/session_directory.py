@@ -23,7 +23,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from casfs.attach.projects import project_of
 from casfs.checkpoints import extent
 from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.sessions.session_steps import AMBIGUOUS, ANOTHER_CALL
@@ -128,7 +130,7 @@ class SessionDirectory:
                 self._open = [call for call in self._open if call not in over]
                 interrupted = tuple(InterruptedCall(call.id, _reasons(call)) for call in over)
                 boundary = replace(boundary, interrupted=interrupted)
-            boundary = replace(boundary, is_torn=self._is_torn)
+            boundary = replace(boundary, is_torn=self._is_torn, fault=self._elsewhere(event))
             # Who has written while the state was stored, as long as they live.
             self._followed.drain()
             return boundary
@@ -152,7 +154,7 @@ class SessionDirectory:
         if event.call.writes:
             paths = None
             if event.call.paths is not None:
-                paths = frozenset(self._relative(path) for path in event.call.paths)
+                paths = frozenset().union(*(self._names(event, path) for path in event.call.paths))
             self._open.append(
                 OpenCall(session, event.call.id, paths, transcript_bytes, asks=event.asks)
             )
@@ -192,8 +194,27 @@ class SessionDirectory:
             foreign |= _reasons(call)
         return Boundary(self._state, is_late, foreign, is_unseen=is_unseen)
 
-    def _relative(self, path: str) -> bytes:
-        return os.path.relpath(os.fsencode(path), os.fsencode(self._path))
+    def _elsewhere(self, event: SessionEvent) -> str | None:
+        """Returns why a call may have changed what is not recorded with its session: its tool names
+        a file outside, or its agent works in another repository by now, such as a work tree beside
+        the project."""
+        if event.call is None or not event.call.writes:
+            return None
+        for path in event.call.paths or ():
+            if any(name.startswith(b"../") for name in self._names(event, path)):
+                return f"{path} is outside of {self._path}, which alone is recorded"
+        project = project_of(Path(event.directory))
+        if project.is_relative_to(self._path) or not (project / ".git").exists():
+            return None
+        return f"it worked in {project}, and {self._path} alone is recorded"
+
+    def _names(self, event: SessionEvent, path: str) -> set[bytes]:
+        """Returns which path of the directory a tool's file is: the one to which it leads, and the
+        link itself where it is one, since a tool may write either."""
+        above, name = os.path.split(os.path.join(event.directory, path))
+        there = os.path.join(os.path.realpath(above), name)
+        paths = {there, os.path.realpath(there)}
+        return {os.path.relpath(os.fsencode(path), os.fsencode(self._path)) for path in paths}
 
     # -- looking --------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from casfs.store.store import Store
 from tests.rewind.test_repositories import rewind
 from tests.support.attached_agent import AttachedAgent
 from tests.support.following import OwnSessionDirectory
+from tests.support.repositories import COMMIT, git, make_repository
 
 MAX_BYTES = 100_000
 
@@ -67,3 +68,39 @@ def test_a_call_that_nobody_saw_begin(agent: AttachedAgent, project: Path) -> No
     plan = rewind_files.plan(agent.store, project, agent.steps(), Choice(Point(1)))
     assert [call.fault for call in plan.lost] == [UNSEEN]
     assert not plan.is_whole
+
+
+def test_a_call_in_a_work_tree_beside_the_project(
+    agent: AttachedAgent, project: Path, tmp_path: Path
+) -> None:
+    make_repository(project)
+    before = (project / "a").read_text()
+    agent.prompt()
+    agent.run(f"git worktree add -q -b other {tmp_path}/other; echo x >> a")
+    agent.move(tmp_path / "other")
+    agent.run(f"echo y > made; git add made; {COMMIT} -m other")
+    commit = git(project, "rev-parse", "other")
+    plan = rewind(agent)
+    assert [call.number for call in plan.lost] == [2]
+    assert f"it worked in {tmp_path}/other" in (plan.lost[0].fault or "")
+    assert (tmp_path / "other/made").exists()
+    assert git(project, "rev-parse", "other") == commit, "its work tree has its files still"
+    assert (project / "a").read_text() == before
+
+
+def test_a_file_that_a_tool_writes_outside(
+    agent: AttachedAgent, project: Path, tmp_path: Path
+) -> None:
+    (project / "out").symlink_to(tmp_path)
+    (tmp_path / "way").symlink_to(project)
+    agent.prompt()
+    agent.write("../notes", "x")
+    agent.write("out/notes", "y")
+    agent.write("b", "z")
+    agent.write("../way/a", "z")
+    plan = rewind(agent)
+    assert [call.number for call in plan.lost] == [2, 1]
+    assert all("is outside of" in (call.fault or "") for call in plan.lost)
+    assert (tmp_path / "notes").read_text() == "y"
+    assert (project / "b").read_text() == "b\n"
+    assert (project / "a").read_text().endswith("8\n")

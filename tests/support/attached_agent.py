@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class AttachedAgent:
 
     def run(self, command: str) -> str:
         """Has the agent run a line of a shell."""
-        return self.call(lambda: subprocess.run(["sh", "-c", command], cwd=self.directory))
+        return self.call(lambda: subprocess.run(["sh", "-c", command], cwd=self._events.directory))
 
     def write(self, path: str, text: str) -> str:
         """Has the agent write a file by its edit tool."""
@@ -116,6 +117,10 @@ class AttachedAgent:
             file.write_text(text)
 
         return self.call(act, "Write", path)
+
+    def move(self, directory: Path) -> None:
+        """Has the agent work in another directory from now on; its session stays where it began."""
+        self._events = replace(self._events, directory=directory)
 
     def stop(self, text: str = "Done.") -> None:
         self._report(self._events.stop(text))
