@@ -183,9 +183,8 @@ def _is_our_plugin(root: Path, text: str) -> bool:
 
 def _plugin(root: Path, agent: OutsideAgent, file: Path, before: str | None) -> str:
     """Returns the text of a plugin. Raises Refused where there is another file."""
-    if before is not None:
-        if _is_our_plugin(root, before):
-            return before
+    # One of ours is written anew: it may be of another version, or damaged.
+    if before is not None and not _is_our_plugin(root, before):
         raise Refused(f"{file} is there already, and is none of ours")
     assert agent.plugin is not None
     text = Path(__file__).with_name(agent.plugin).read_text("utf-8")

@@ -13,7 +13,6 @@ A file is deleted once what it says is committed, so a daemon that is killed los
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.attach import report
-from casfs.system import daemon_socket
+from casfs.system import daemon_socket, foreign_json
 from casfs.system.clock import now_ms
 from casfs.system.files import os_errors, replacing
 
@@ -164,10 +163,10 @@ def parse(data: bytes) -> Event:
     except ValueError:
         return Event("", now_ms(), 0, {}, "not a report of an agent's hook")
     try:
-        payload = json.loads(text)
+        payload = foreign_json.parse(text)
         if not isinstance(payload, dict):
             raise ValueError
-    except (ValueError, RecursionError):
+    except ValueError:
         fault = f"{event.agent} reported {len(text)} bytes that are not a JSON object"
         return Event(event.agent, event.reported_ms, event.pid, {}, fault)
     return Event(event.agent, event.reported_ms, event.pid, payload)

@@ -23,6 +23,7 @@ from casfs.system.sizes import readable
 from casfs.version import VERSION
 
 ATTACHED = "attached.json"  # of a store (`casfs.attach.attachments`)
+ASIDE = "spool/aside"  # (`casfs.attach.spool`)
 NOTHING_ATTACHED: dict[str, Any] = {
     "attached": [],
     "elsewhere": [],
@@ -123,7 +124,8 @@ def _store_status() -> None:
 
 def _attached(store: Store) -> dict[str, Any]:
     """Returns the outside agents that are attached; loads nothing where none is."""
-    if not (store.root / ATTACHED).exists():
+    # Reports that could not be read stay when nothing is attached any more.
+    if not (store.root / ATTACHED).exists() and not (store.root / ASIDE).exists():
         return NOTHING_ATTACHED
     from casfs.attach import state
 

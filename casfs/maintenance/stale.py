@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.attach import attachments
+from casfs.attach import attachments, spool
 from casfs.store.store import Store
 from casfs.system import store_mounts
 from casfs.workspaces import lifecycle, registry
@@ -21,8 +21,8 @@ from casfs.worktrees.worktree import Worktree
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """`kind`: mount, workspace, worktree, git or attach; `remedy`: what to do, as a person types
-    it."""
+    """`kind`: mount, workspace, worktree, git, attach or report; `remedy`: what to do, as a person
+    types it."""
 
     kind: str
     path: Path
@@ -32,8 +32,8 @@ class Stale:
 
 def listing(store: Store) -> Iterator[Stale]:
     """Yields what is stale in a store: dead mounts, workspaces and worktrees that are not mounted,
-    or that git does not know, what git has of forgotten ones, and agents that are attached in
-    projects that are gone."""
+    or that git does not know, what git has of forgotten ones, agents that are attached in projects
+    that are gone, and reports of agents that could not be read."""
     for point in store_mounts.mounted(store.root):
         if _is_dead(point):
             yield Stale("mount", point, "nothing serves it", f"casfs umount {_quoted(point)}")
@@ -49,6 +49,11 @@ def listing(store: Store) -> Iterator[Stale]:
         problem = f"{agent} is attached there, and it is gone; if it was moved, attach it there"
         remedy = f"casfs detach {agent} --project {_quoted(project)}"
         yield Stale("attach", project, problem, remedy)
+    if count := spool.set_aside_count(store.root):
+        folder = store.root / spool.SPOOL / spool.ASIDE
+        problem = f"{count} reports of agents could not be read, and are in no session"
+        remedy = f"update casfs where the agent is newer; then rm -r {_quoted(folder)}"
+        yield Stale("report", folder, problem, remedy)
 
 
 def _is_dead(point: Path) -> bool:

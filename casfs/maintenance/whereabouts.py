@@ -12,6 +12,7 @@ from casfs.errors import CasfsError
 from casfs.store import local_trees, tombstones
 from casfs.store.nodes import directory, head_kinds
 from casfs.store.nodes.directory import File, Subdirectory
+from casfs.store.nodes.head_kinds import NamedHead
 from casfs.store.referrers import Referrers
 from casfs.store.removals import label
 from casfs.store.store import Store
@@ -30,6 +31,13 @@ class Whereabouts:
         self._elsewhere = elsewhere or {}
         self._store = store
         self._index = Referrers(store)
+        # Read once, for all: a search asks for many blobs.
+        self._walk_up = self._index.walker()
+        self._heads: dict[str, list[NamedHead]] = {}
+        for name, head in store.heads.list():
+            if not name.startswith(local_trees.HEADS):
+                for target in targets(head):
+                    self._heads.setdefault(target, []).append((name, head))
 
     def __enter__(self) -> Whereabouts:
         return self
@@ -40,11 +48,11 @@ class Whereabouts:
     def of(self, hash: str) -> list[str]:
         """Returns where a blob is: NAME@ID:PATH, THREAD@STEP:PATH or with the part of the step, and
         other heads. Empty where no head reaches it."""
-        above = {hash, *self._index.walk_up(hash)}
+        above = {hash, *self._walk_up(hash)}
         locations: list[str] = []
-        for name, head in self._store.heads.list():
-            is_own = name == tombstones.head_name(hash) or name.startswith(local_trees.HEADS)
-            if is_own or above.isdisjoint(targets(head)):
+        heads = dict(named for node in above & self._heads.keys() for named in self._heads[node])
+        for name, head in sorted(heads.items()):
+            if name == tombstones.head_name(hash):
                 continue
             plain = head_kinds.removed_name(name)
             if plain.startswith(checkpoint.HEADS):

@@ -18,7 +18,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
+from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -114,18 +115,31 @@ class Referrers:
     def walk_up(self, hash: str) -> Iterator[str]:
         """Yields the nodes from which a blob is reachable, or whose local tree has it, each once,
         the nearest first."""
-        seen = {hash}
-        level = [hash]
+        return self.walker()(hash)
+
+    def walker(self) -> Callable[[str], Iterator[str]]:
+        """Returns a `walk_up` for many blobs, of the store as it is now: what refers to a node is
+        read once."""
+        self.catch_up()
         owners = local_trees.owners(self._store)
-        while level:
-            above: list[str] = []
-            for child in level:
-                for parent in [*self.of(child), *owners.get(child, ())]:
+
+        @cache
+        def parents(child: str) -> list[str]:
+            return [*sorted(self.iterate(child)), *owners.get(child, ())]
+
+        def walk_up(hash: str) -> Iterator[str]:
+            seen = {hash}
+            level = [hash]
+            while level:
+                above: list[str] = []
+                for parent in chain.from_iterable(map(parents, level)):
                     if parent not in seen:
                         seen.add(parent)
                         above.append(parent)
                         yield parent
-            level = above
+                level = above
+
+        return walk_up
 
     # -- the index ------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -13,10 +12,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from casfs.errors import Corrupt, NotFound
 from casfs.sessions.session_steps import CallRecord, StepRecord
-from casfs.system import zstd
+from casfs.system import foreign_json, zstd
 from casfs.system.files import os_errors, replacing
 from casfs.system.paths import FILE_FLAGS
-from casfs.system.surrogates import replace_in_json
 
 COMPRESSED = ".zst"  # behind the name of one that its agent has compressed
 MAX_DECOMPRESSED_BYTES = 1 << 30
@@ -108,11 +106,10 @@ def parsed(data: bytes) -> Lines:
 
 def _value(line: bytes) -> Value:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = foreign_json.parse(line)
+    except ValueError:
         return {}
-    # What was cut in a character, such as the output of a tool, is in no node.
-    return replace_in_json(value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def write(path: Path, lines: Iterable[bytes]) -> None:

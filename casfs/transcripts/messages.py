@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from casfs.digest import hash_bytes
+from casfs.system import foreign_json
 
 CALL_ID_CHARS = 16
 MAX_TOKENS = 10**12  # of an answer; a node has no number over 2^53, and this is the sum of many
@@ -102,6 +103,6 @@ def id_of_call(tool: str, arguments: Any) -> str:
 def parsed_arguments(text: Any) -> Any:
     """Returns arguments that stand in a text as JSON; the text itself where it is none."""
     try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError):
+        return foreign_json.parse(text)
+    except (ValueError, TypeError):
         return text

@@ -11,7 +11,6 @@ from typing import Any
 
 from casfs.attach import spool
 from casfs.errors import Invalid
-from casfs.system.surrogates import replace_in_json
 
 MAX_ID_CHARS = 128
 MAX_NAMED_CHARS = 64  # of an event's name in a message
@@ -82,7 +81,7 @@ def read(event: spool.Event, readers: Mapping[str, Reader]) -> SessionEvent | No
     if reader is None:
         raise Invalid(f"no agent {event.agent!r} can be attached")
     try:
-        return reader(event, replace_in_json(event.payload))
+        return reader(event, event.payload)
     # Of any kind: numbers without an end and texts without a limit fail in ways that no list
     # of errors names, and one event must not end the recording of all others.
     except Exception as error:

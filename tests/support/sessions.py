@@ -56,8 +56,8 @@ class ClaudeEvents:
 
     def event(self, payload: dict[str, Any]) -> SessionEvent:
         """The event as the daemon reads it."""
-        reported = spool.Event("claude", now_ms(), self.pid, payload)
-        event = events.read(reported, READERS)
+        line = f"casfs 1 claude {now_ms()} {self.pid}\n"
+        event = events.read(spool.parse((line + json.dumps(payload)).encode()), READERS)
         assert event is not None
         return event
 

@@ -101,5 +101,6 @@ def test_other_agents_and_damaged_reports() -> None:
 
 
 def test_half_characters() -> None:
-    assert read(CLAUDE.prompt("a\ud800b")).text == "a\ufffdb"
+    event = CLAUDE.event(CLAUDE.prompt("a\ud800b"))
+    assert event.text == "a\ufffdb"
     assert read({**CLAUDE.prompt("x"), "prompt_id": "not an id\n"}).id is None
