@@ -96,6 +96,13 @@ def session_id(value: Any) -> str:
     return value
 
 
+def absolute_path(value: Any) -> str:
+    """Returns the path of a session's directory. Raises ValueError for what is none."""
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise ValueError("cwd")
+    return value
+
+
 def prompt_id(value: Any) -> str | None:
     """Returns the id of a prompt; None for what is no id: a step's is not searched for secrets."""
     return value if isinstance(value, str) and PROMPT_ID.fullmatch(value) else None

@@ -20,6 +20,7 @@ from engine.sessions.events import (
     SessionEvent,
     ToolCall,
     ToolResult,
+    absolute_path,
     as_text,
     duration_ms,
     prompt_id,
@@ -130,7 +131,7 @@ def read(names: HookNames, event: spool.Event, payload: Mapping[str, Any]) -> Se
         kind,
         event.agent,
         session_id(payload["session_id"]),
-        directory=_path(payload["cwd"]),
+        directory=absolute_path(payload["cwd"]),
         reported_ms=event.reported_ms,
         pid=event.pid,
         transcript=payload.get("transcript_path"),
@@ -140,13 +141,6 @@ def read(names: HookNames, event: spool.Event, payload: Mapping[str, Any]) -> Se
         result=result,
         asks=payload.get("permission_mode") != NEVER_ASKS,
     )
-
-
-def _path(value: Any) -> str:
-    """Returns an absolute path. Raises ValueError for any other value."""
-    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        raise ValueError("cwd")
-    return value
 
 
 def _call(names: HookNames, payload: Mapping[str, Any]) -> ToolCall:

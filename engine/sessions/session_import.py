@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from casfs.digest import hash_bytes
+from casfs.errors import Invalid
 from casfs.store.store import Store
 from casfs.threads.threads import Thread
 from casfs.transcripts import claude, codex, gemini, json_lines
@@ -18,7 +19,7 @@ from casfs.transcripts.json_lines import Lines
 from casfs.transcripts.messages import Message, ModelMessage, PromptMessage, ResultMessage
 from engine.sessions import session_thread, transcript_reader
 from engine.sessions.boundary import Boundary
-from engine.sessions.events import Kind, SessionEvent, ToolResult
+from engine.sessions.events import Kind, SessionEvent, ToolResult, absolute_path, session_id
 from engine.sessions.hook_events import NAMES, tool_call
 from engine.sessions.recorder import SessionRecorder
 
@@ -54,10 +55,15 @@ def import_session(
     store: Store, env: Mapping[str, str], agent: str, transcript: Path
 ) -> Thread | None:
     """Stores the thread of a session; returns None where it is there already, or nothing was asked.
-    Raises NotFound, Failed."""
+    Raises NotFound, Failed, Invalid."""
     lines = json_lines.read(transcript)
     id, directory = ABOUT[agent](transcript, lines)
-    first = SessionEvent(Kind.BEGIN, agent, id, directory, 0, 0, str(transcript))
+    try:
+        first = SessionEvent(
+            Kind.BEGIN, agent, session_id(id), absolute_path(directory), 0, 0, str(transcript)
+        )
+    except ValueError as error:
+        raise Invalid(f"{transcript} has no {error} that can be one") from None
     if session_thread.find(store, first) is not None:
         return None
     recorder = SessionRecorder(store, env)

@@ -1,6 +1,6 @@
 """What programs that are not ours say, mutated: nothing of it ends the daemon or a command.
 
-    python -m tests.harness.from_outside events|transcripts|settings [--count 20000] [--seed 1]
+    python -m tests.harness.from_outside events [--count 20000] [--seed 1]
 
 What real agents have said (`tests/fixtures/agents`) is changed at random: values, names and forms
 that no version of them writes, cut and damaged texts.
@@ -9,6 +9,7 @@ that no version of them writes, cut and damaged texts.
   is the same process at the end, the spool is empty, each event is recorded or `status` counts it,
   the session that is well has all its calls, `fsck` is clean, and no command ends in a traceback.
 - `transcripts`: imported, read for the answers of calls, cut for a rewind.
+- `arguments`: each command with words that no person types.
 - `settings`: agents are attached and detached; what is refused stays as it is.
 """
 
@@ -19,6 +20,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,8 +29,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
+
 from casfs.attach import attachments, spool
 from casfs.attach.agents import AGENTS
+from casfs.cli.main import cli
 from casfs.errors import CasfsError
 from casfs.sessions import session_steps
 from casfs.store.store import Store
@@ -39,7 +44,7 @@ from casfs.threads.threads import Thread
 from engine.sessions import session_import, transcript_reader
 from tests.support import recorded_agents
 from tests.support.engine import alive, daemon, spawn, until
-from tests.support.json_mutator import JsonMutator
+from tests.support.json_mutator import NUMBERS, TEXTS, JsonMutator
 from tests.support.new_store import init_store
 from tests.support.sessions import ClaudeEvents
 
@@ -58,6 +63,14 @@ ENV_WORDS = (
     "role", "user", "tokens", "tree", "turns", "true", "null", "0", "1", "react-turn", "suspended",
     "postgres", "correct-horse-x1", "/", ".", "src", "a.txt",
 )  # fmt: skip
+
+
+# Commands that serve, or wait for what comes.
+LASTING = {
+    ("web",), ("mcp",), ("demo",), ("watch",), ("daemon", "start"), ("daemon", "run"), ("mount",),
+    ("search", "--serve"),
+}  # fmt: skip
+MAX_COMMAND_S = 60
 
 
 class Wrong(Exception):
@@ -318,7 +331,82 @@ def _attached(made: Outside, name: str, file: Path, env: dict[str, str]) -> str:
     return "attached"
 
 
-PLAYS = {"events": play_events, "transcripts": play_transcripts, "settings": play_settings}
+# -- arguments ----------------------------------------------------------------------------
+
+
+def play_arguments(count: int, seed: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    with outside(seed) as made:
+        made.put_transcripts()
+        for agent in IMPORTED:
+            for path in session_import.find(agent, made.home / f".{agent}"):
+                session_import.import_session(made.store, {}, agent, path)
+        env = {
+            **os.environ,
+            "HOME": str(made.home),
+            "CASFS_STORE": str(made.root),
+            "EDITOR": "true",
+        }
+        commands = list(_commands(cli, ()))
+        for _ in range(count):
+            words, command = made.chance.choice(commands)
+            argv = [*words, *_arguments(made, command)]
+            argv = [word.replace("\0", "") for word in argv]
+            try:
+                ended = subprocess.run(
+                    [sys.executable, "-m", "casfs", *argv],
+                    cwd=made.project, env=env, stdin=subprocess.DEVNULL, capture_output=True,
+                    timeout=MAX_COMMAND_S,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise Wrong(f"{argv} has not ended") from None
+            said = ended.stderr.decode("utf-8", "replace")
+            if "Traceback" in said or "internal error" in said or ended.returncode < 0:
+                raise Wrong(f"{argv}: {said}")
+            counts[str(ended.returncode)] += 1
+    return counts
+
+
+def _commands(
+    group: click.Group, words: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yields all commands that end by themselves, with their words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*words, name))
+        elif command is not None and (*words, name) not in LASTING:
+            yield (*words, name), command
+
+
+def _arguments(made: Outside, command: click.Command) -> list[str]:
+    words = []
+    for parameter in made.chance.sample(command.params, len(command.params)):
+        if isinstance(parameter, click.Argument):
+            if made.chance.random() < 0.8:
+                words.append(_word(made))
+        elif made.chance.random() < 0.25:
+            words.append(parameter.opts[0])
+            if not getattr(parameter, "is_flag", False):
+                words.append(_word(made))
+    return [*words, *(["--json"] if made.chance.random() < 0.2 else [])]
+
+
+def _word(made: Outside) -> str:
+    names = [thread.id for thread in sessions.newest_first(made.store)]
+    known = (*names, "a.txt", str(made.project), f"{names[0]}@1", "1", "1.2", "0" * 64)
+    kinds = (TEXTS[:8] + TEXTS[9:], tuple(map(str, NUMBERS)), known, known)
+    word: str = made.chance.choice(made.chance.choice(kinds))
+    return word[:4000].encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+PLAYS = {
+    "arguments": play_arguments,
+    "events": play_events,
+    "transcripts": play_transcripts,
+    "settings": play_settings,
+}
 
 
 def main() -> None:
