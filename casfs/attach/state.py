@@ -33,11 +33,12 @@ def listing(store: Store, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def warnings(value: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what a person should know of a `listing`, a line each."""
+    """Yields what a person should know of a `casfs.transcripts.unheard.listing`, a line each."""
     for attached in value["attached"]:
         if attached["fault"]:
             yield f"{attached['agent']} in {attached['file']}: {attached['fault']}"
     yield from value["elsewhere"]
+    yield from value["unheard"]
     if value["lostFirstAt"]:
         since, until = moment(value["lostFirstAt"]), moment(value["lostLastAt"])
         yield f"what agents reported from {since} to {until} is lost: the disk was full"

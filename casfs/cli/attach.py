@@ -250,8 +250,10 @@ def _pause(directory: str, *, is_paused: bool) -> None:
 
 
 def _list() -> None:
+    from casfs.transcripts import unheard
+
     with open_store() as store:
-        value = state.listing(store, os.environ)
+        value = unheard.listing(store, os.environ)
     rows: list[tuple[Cell, ...]] = [
         (
             attached["agent"],

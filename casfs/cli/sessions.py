@@ -84,10 +84,11 @@ def import_(agent: str, files: tuple[str, ...]) -> None:
     casfs sessions import codex ~/.codex/sessions/2026/11/27/rollout-2026-11-27T20-01-46-0b6c.jsonl
     """
     from casfs.attach.agents import AGENTS
+    from casfs.transcripts import transcript_files
     from engine.sessions import session_import
 
     home = AGENTS[agent].home(os.environ)
-    paths = [Path(file) for file in files] or session_import.find(agent, home)
+    paths = [Path(file) for file in files] or transcript_files.find(agent, home)
     if not paths:
         raise NotFound(f"{agent} has left no transcript in {home}")
     value: dict[str, list[str]] = {"imported": [], "known": [], "failed": []}

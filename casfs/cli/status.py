@@ -27,6 +27,7 @@ ASIDE = "spool/aside"  # (`casfs.attach.spool`)
 NOTHING_ATTACHED: dict[str, Any] = {
     "attached": [],
     "elsewhere": [],
+    "unheard": [],
     "paused": [],
     "waiting": 0,
     "setAside": 0,
@@ -127,9 +128,9 @@ def _attached(store: Store) -> dict[str, Any]:
     # Reports that could not be read stay when nothing is attached any more.
     if not (store.root / ATTACHED).exists() and not (store.root / ASIDE).exists():
         return NOTHING_ATTACHED
-    from casfs.attach import state
+    from casfs.transcripts import unheard
 
-    return state.listing(store, os.environ)
+    return unheard.listing(store, os.environ)
 
 
 def _warn_of_agents(agents: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 from casfs.attach import spool
 from casfs.errors import Invalid
 
+MAX_PATH_BYTES = 4095  # of Linux
+MAX_NAME_BYTES = 255
 MAX_ID_CHARS = 128
 MAX_NAMED_CHARS = 64  # of an event's name in a message
 MAX_DURATION_MS = 2**53 - 1  # the largest integer that a node can hold
@@ -99,6 +101,10 @@ def session_id(value: Any) -> str:
 def absolute_path(value: Any) -> str:
     """Returns the path of a session's directory. Raises ValueError for what is none."""
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise ValueError("cwd")
+    # A system call with a longer one fails, in whatever asks about the directory.
+    names = value.encode("utf-8", "surrogateescape").split(b"/")
+    if sum(map(len, names)) + len(names) > MAX_PATH_BYTES or max(map(len, names)) > MAX_NAME_BYTES:
         raise ValueError("cwd")
     return value
 

@@ -6,7 +6,7 @@ no trees. One whose session is recorded already is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from casfs.digest import hash_bytes
 from casfs.errors import Invalid
 from casfs.store.store import Store
 from casfs.threads.threads import Thread
-from casfs.transcripts import claude, codex, gemini, json_lines
+from casfs.transcripts import claude, codex, gemini, json_lines, transcript_files
 from casfs.transcripts.json_lines import Lines
 from casfs.transcripts.messages import Message, ModelMessage, PromptMessage, ResultMessage
 from engine.sessions import session_thread, transcript_reader
@@ -23,32 +23,7 @@ from engine.sessions.events import Kind, SessionEvent, ToolResult, absolute_path
 from engine.sessions.hook_events import NAMES, tool_call
 from engine.sessions.recorder import SessionRecorder
 
-# In the agent's own directory. Codex compresses what was not written to for a week.
-TRANSCRIPTS: Mapping[str, tuple[str, ...]] = {
-    "claude": ("projects/*/*.jsonl",),
-    "codex": tuple(
-        f"{folder}/rollout-*.jsonl{suffix}"
-        for folder in ("sessions/**", "archived_sessions")
-        for suffix in ("", json_lines.COMPRESSED)
-    ),
-    "gemini": ("tmp/*/chats/*.jsonl",),
-}
-About = Callable[[Path, Lines], tuple[str, str]]
-ABOUT: Mapping[str, About] = {
-    "claude": claude.about,
-    "codex": codex.about,
-    "gemini": gemini.about,
-}
 PROMPTS = {"claude": claude.prompts, "codex": codex.prompts, "gemini": gemini.prompts}
-
-
-def find(agent: str, home: Path) -> list[Path]:
-    """Returns the transcripts that an agent has left in its directory, oldest first."""
-    paths = json_lines.oldest_first(
-        path for pattern in TRANSCRIPTS[agent] for path in home.glob(pattern)
-    )
-    # The rollout of a subagent comes with that of its parent.
-    return [path for path in paths if agent != "codex" or codex.parent(path) is None]
 
 
 def import_session(
@@ -57,7 +32,7 @@ def import_session(
     """Stores the thread of a session; returns None where it is there already, or nothing was asked.
     Raises NotFound, Failed, Invalid."""
     lines = json_lines.read(transcript)
-    id, directory = ABOUT[agent](transcript, lines)
+    id, directory = transcript_files.ABOUT[agent](transcript, lines)
     try:
         first = SessionEvent(
             Kind.BEGIN, agent, session_id(id), absolute_path(directory), 0, 0, str(transcript)

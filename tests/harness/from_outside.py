@@ -41,6 +41,7 @@ from casfs.system import daemon_socket
 from casfs.system.clock import now_ms
 from casfs.threads import sessions, threads
 from casfs.threads.threads import Thread
+from casfs.transcripts import transcript_files
 from engine.sessions import session_import, transcript_reader
 from tests.support import recorded_agents
 from tests.support.engine import alive, daemon, spawn, until
@@ -339,7 +340,7 @@ def play_arguments(count: int, seed: int) -> Counter[str]:
     with outside(seed) as made:
         made.put_transcripts()
         for agent in IMPORTED:
-            for path in session_import.find(agent, made.home / f".{agent}"):
+            for path in transcript_files.find(agent, made.home / f".{agent}"):
                 session_import.import_session(made.store, {}, agent, path)
         env = {
             **os.environ,

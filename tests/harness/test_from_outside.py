@@ -34,7 +34,7 @@ def test_the_harness_sees_a_transcript_that_is_not_read(monkeypatch: pytest.Monk
         return json_lines.Lines(raw, [json.loads(line) for line in raw])
 
     monkeypatch.setattr(json_lines, "parsed", parsed)
-    with pytest.raises(Wrong, match=r"RecursionError|JSONDecodeError"):
+    with pytest.raises(Wrong, match="Error"):
         from_outside.play_transcripts(20, seed=22)
 
 

@@ -19,7 +19,7 @@ from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
 from casfs.threads.threads import Thread
-from casfs.transcripts import json_lines
+from casfs.transcripts import json_lines, transcript_files
 from casfs.trees import tree
 from engine import content
 from engine.sessions import events, session_import
@@ -169,7 +169,7 @@ def test_a_conversation_that_is_cut(played: Played, point: str) -> None:
 
 @pytest.mark.parametrize("played", WITH_TRANSCRIPT, indirect=True)
 def test_an_import_is_the_same_session(played: Played, store: Store) -> None:
-    (path,) = session_import.find(played.agent, played.home / f".{played.agent}")
+    (path,) = transcript_files.find(played.agent, played.home / f".{played.agent}")
     imported = session_import.import_session(store, {}, played.agent, path)
     assert imported is not None
     assert (

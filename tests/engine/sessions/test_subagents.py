@@ -18,7 +18,7 @@ from casfs.system import zstd
 from casfs.threads import prompts, sessions, threads
 from casfs.threads.state import state
 from casfs.threads.threads import Thread
-from casfs.transcripts import codex
+from casfs.transcripts import codex, transcript_files
 from casfs.trees.recorded_state import RecordedState
 from engine import content
 from engine.sessions import session_import
@@ -186,7 +186,7 @@ def test_compressed_and_archived_rollouts_of_codex(
         *({"type": "response_item", "payload": message} for message in asked),
     )
     path = compressed(path)
-    assert session_import.find("codex", tmp_path) == [path]
+    assert transcript_files.find("codex", tmp_path) == [path]
     thread = session_import.import_session(store, {}, "codex", path)
     assert thread is not None
     steps = session_steps.load(store, thread)
@@ -243,7 +243,7 @@ def test_the_rollout_of_a_subagent_of_codex(
         for path in sorted(day.iterdir()):
             compressed(path)
         parent = parent.with_name(parent.name + ".zst")
-    found = session_import.find("codex", tmp_path / ".codex")
+    found = transcript_files.find("codex", tmp_path / ".codex")
     assert [path.name.partition(".")[0][-1] for path in found] == ["1", "3"]
     thread = session_import.import_session(store, {}, "codex", parent)
     assert thread is not None

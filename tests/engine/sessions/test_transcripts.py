@@ -15,6 +15,7 @@ from casfs.sessions import session_steps
 from casfs.store import local_trees
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
+from casfs.transcripts import transcript_files
 from casfs.trees import tree
 from engine import content
 from engine.sessions import session_import, transcript_reader
@@ -163,7 +164,7 @@ def test_an_import_of_what_is_none(store: Store, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         session_import.import_session(store, {}, "claude", transcript)
     transcript.write_text("{}\n")
-    for agent in session_import.TRANSCRIPTS:
+    for agent in transcript_files.PATTERNS:
         with pytest.raises(NotFound, match="does not say in which directory"):
             session_import.import_session(store, {}, agent, transcript)
 
