@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 SECRETS_VARIABLE = "CASFS_SECRETS"  # of a step's program, see `casfs.agents.secrets`
+MAX_INPUT_BYTES = 256 << 20
 STDIO = "-"  # stdin as an input's name, stdout as an output's
 force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
 with_local_option = click.option(
@@ -123,16 +124,25 @@ def input_name(name: str) -> str:
 
 
 def read_input(name: str) -> bytes:
-    """Returns the bytes of a file, or of stdin for `-`. Raises NotFound, Failed."""
+    """Returns the bytes of a file, or of stdin for `-`. Raises NotFound, Failed, Invalid."""
     if name == STDIO:
-        return sys.stdin.buffer.read()
+        return _bounded(sys.stdin.buffer, name)
     try:
-        return Path(name).read_bytes()
+        with Path(name).open("rb") as file:
+            return _bounded(file, name)
     # NotFound has an exit code of its own.
     except FileNotFoundError:
         raise NotFound(f"no file {name}") from None
     except OSError as error:
         raise Failed(f"cannot read {name}: {error.strerror}") from None
+
+
+def _bounded(file: BinaryIO, name: str) -> bytes:
+    # A device or a pipe may have no end.
+    data = file.read(MAX_INPUT_BYTES + 1)
+    if len(data) > MAX_INPUT_BYTES:
+        raise Invalid(f"{input_name(name)} has more than {MAX_INPUT_BYTES >> 20} MiB")
+    return data
 
 
 def read_json(name: str) -> Any:
