@@ -66,7 +66,8 @@ class Database:
         has_small_blocks = wal_index.has_small_blocks(self._path.parent)
         if has_small_blocks and wal_index.is_full(self._path.parent):
             raise _Full(FULL)  # before the index is mapped
-        connection = _open(self._path, "rwc" if self._create else "rw")
+        mode = "rwc" if self._create else "rw"
+        connection = _open(self._path, mode, WRITE_LOCK_TIMEOUT_S)
         with self._lock:
             self._all.append(connection)
         try:
@@ -220,7 +221,7 @@ class Database:
         return "; its disk is full"
 
 
-def _open(path: Path, mode: str, timeout_s: float = WRITE_LOCK_TIMEOUT_S) -> Connection:
+def _open(path: Path, mode: str, timeout_s: float) -> Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import os
+import pwd
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
@@ -75,6 +76,7 @@ class Store:
     def init(cls, root: Path) -> Self:
         """Makes a store at `root`, or updates an old one's built-in schemas. Raises Failed,
         Refused."""
+        _refuse_as_root(root)
         with _making(root):
             _make_root(root)
             DiskBackend.create(root)
@@ -150,7 +152,9 @@ class Store:
 
     @classmethod
     def open(cls, root: Path) -> Self:
-        """Opens a store. Raises NotFound, or Refused for another version's."""
+        """Opens a store. Raises NotFound, or Refused for another version's, and as root for one of
+        another user."""
+        _refuse_as_root(root)
         try:
             store_format = (root / FORMAT_FILE).read_text().strip()
         except (FileNotFoundError, NotADirectoryError):
@@ -435,6 +439,21 @@ def _checked_format(root: Path, format: str = FORMAT) -> str | None:
     if store_format != format:
         raise Refused(f"{root} has format {store_format!r}, not {format!r}; give another --store")
     return store_format
+
+
+def _refuse_as_root(root: Path) -> None:
+    """Raises Refused for root in a store of another user, who could neither change nor delete what
+    root writes there: searches and some writes would fail from then on."""
+    try:
+        owner = root.stat().st_uid
+    except OSError:  # said by who opens it
+        return
+    if os.geteuid() == 0 and owner != 0:
+        try:
+            user = pwd.getpwuid(owner).pw_name
+        except KeyError:  # it has a number and no name, as in a container
+            user = f"#{owner}"
+        raise Refused(f"{root} belongs to {user}; use it as that user: sudo -u {user} casfs …")
 
 
 def _upgraded(root: Path, store_format: str) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sqlite3
 import subprocess
 import sys
@@ -310,3 +311,15 @@ def test_a_store_of_the_format_before_becomes_one_of_this(tmp_path: Path) -> Non
     (tmp_path / "s/format").write_text("casfs 4\n")
     with Store.init(tmp_path / "s") as store:
         assert store.get(hash) == b"kept"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into another's directory")
+def test_root_writes_nothing_into_another_users_store(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    Store.init(root).close()
+    os.chown(root, 65534, 65534)
+    files = sorted(root.rglob("*"))
+    for use in (Store.open, Store.init):
+        with pytest.raises(Refused, match="belongs to nobody; use it as that user: sudo -u nobody"):
+            use(root)
+    assert sorted(root.rglob("*")) == files
