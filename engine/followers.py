@@ -21,17 +21,22 @@ RETRY_S = 5.0
 
 
 @dataclass(eq=False)
-class _Followed:
-    """`bursts`: by user, for how many seconds events may wait to be read together."""
+class Followed:
+    """`bursts`: by user, for how many seconds events may wait to be read together; `read`: set when
+    some were read, and then another one."""
 
     directory: FollowedDirectory
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     bursts: dict[str, Callable[[], float]] = field(default_factory=dict)
     read: trio.Event = field(default_factory=trio.Event)
 
-    def drain(self) -> None:
+    async def wait_read(self) -> None:
+        """Waits until events of the directory were read."""
+        await self.read.wait()
+
+    def read_events(self) -> None:
         with self.directory.lock:
-            self.directory.drain()
+            self.directory.read_events()
 
     def mark_everything(self) -> None:
         with self.directory.lock:
@@ -48,19 +53,19 @@ class Followers:
     def __init__(self, store: Store, log: Log) -> None:
         self._store = store
         self._log = log
-        self._followed: dict[Path, _Followed] = {}
+        self._followed: dict[Path, Followed] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
 
-    def hold(self, path: Path, user: str, burst_s: Callable[[], float]) -> FollowedDirectory:
+    def hold(self, path: Path, user: str, burst_s: Callable[[], float]) -> Followed:
         """Returns what follows a directory from now on, until its last user releases it."""
         followed = self._followed.get(path)
         if followed is None:
-            followed = self._followed[path] = _Followed(FollowedDirectory(self._store, path))
+            followed = self._followed[path] = Followed(FollowedDirectory(self._store, path))
             self._nursery.start_soon(self._follow, followed)
         followed.bursts[user] = burst_s
-        return followed.directory
+        return followed
 
     def release(self, path: Path, user: str, end_use: Callable[[], None] = lambda: None) -> None:
         """`end_use`: called in a worker thread."""
@@ -72,16 +77,12 @@ class Followers:
             del self._followed[path]
         self._nursery.start_soon(self._end_use, followed, end_use)
 
-    async def wait_read(self, path: Path) -> None:
-        """Waits until events of a directory that is followed were read."""
-        await self._followed[path].read.wait()
-
-    async def _end_use(self, followed: _Followed, end_use: Callable[[], None]) -> None:
+    async def _end_use(self, followed: Followed, end_use: Callable[[], None]) -> None:
         await blocking(end_use)
         if not followed.bursts:
             followed.scope.cancel()
 
-    async def _follow(self, followed: _Followed) -> None:
+    async def _follow(self, followed: Followed) -> None:
         """Reads events as they come: who has made a change can be seen only as long as it lives."""
         try:
             with followed.scope:
@@ -96,9 +97,9 @@ class Followers:
             with trio.CancelScope(shield=True):
                 await blocking(followed.close)
 
-    async def _drain(self, followed: _Followed) -> None:
+    async def _drain(self, followed: Followed) -> None:
         try:
-            await blocking(followed.drain)
+            await blocking(followed.read_events)
         except Exception as error:  # must not end what else the daemon does
             directory = str(followed.directory.path)
             self._log("directory not followed", directory=directory, error=str(error))

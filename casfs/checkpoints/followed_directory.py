@@ -21,18 +21,13 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from casfs.checkpoints.extent import (
-    BY_LISTING,
-    CHECKPOINT,
-    Extent,
-    left_out,
-    report_without,
-    without,
-)
+from casfs.checkpoints import extents
+from casfs.checkpoints.extents import CHECKPOINT, Extent, Extents
 from casfs.checkpoints.followed_paths import ABOVE, FollowedPaths
 from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.store.store import Store
@@ -48,6 +43,7 @@ from casfs.trees.git.index import TrackedFiles
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import derived, exclusions, policy, stat_cache, working_tree
+from casfs.trees.snapshot.classes import is_below
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
 from casfs.trees.snapshot.report import Excluded, SnapshotOptions, SnapshotReport
@@ -76,18 +72,18 @@ class Look(NamedTuple):
 
 
 class FollowedDirectory:
-    """`fd` is readable when the kernel has reported something. `pending`: something may have
-    changed since the holder last set it to False, even if it was looked at; the times are of the
-    first and the last change since then. `observe`: if set, called with the path of each change and
-    its event. `lock`: held by who calls a method; all may block. Several may record a directory,
-    each with an extent of its own."""
+    """`fd` is readable when the kernel has reported something, or another than its waiter has read
+    it. `pending`: what a checkpoint has may have changed since the watch last set it to False, even
+    if it was looked at; the times are of the first and the last change since then. `observe`: if
+    set, called with the path of each change and its event. `lock`: held by who calls a method; all
+    may block. Several may record a directory, each with an extent of its own."""
 
     def __init__(self, store: Store, directory: Path, *, fanotify: bool = True) -> None:
         self.path = directory
         self.lock = Lock()
         self.observe: Observer | None = None
         self._store = store
-        self._extents = {CHECKPOINT.width: CHECKPOINT}
+        self._extents = Extents()
         self._name = os.fsencode(directory.name)
         # One descriptor for the holder to wait for, while the source of events is replaced.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -130,12 +126,26 @@ class FollowedDirectory:
 
     @property
     def has_changes(self) -> bool:
-        """Whether changes are known that no look has seen."""
-        return bool(self._changes)
+        """Whether changes of what a checkpoint has are known that no look has seen."""
+        paths = chain(self._changes.paths(), (below[1:] for below in self._changes.below))
+        return any(map(self._is_of_checkpoint, paths)) or any(
+            not names for names in self._changes.names.values()
+        )
 
-    def wake(self) -> None:
-        """Makes `fd` readable once: its events were read by another caller than its waiter."""
-        os.eventfd_write(self._wake, 1)
+    def begin_watch(self) -> None:
+        """Has all that is there count as changed just now, also where others have looked at it."""
+        self.first_change = self.last_change = time.monotonic()
+        self.pending = True
+        self._states.pop(CHECKPOINT.width, None)
+
+    def _is_of_checkpoint(self, path: bytes) -> bool:
+        """Whether a checkpoint may have what is at a path; others may record more."""
+        if self._extents.widest is CHECKPOINT or path.rpartition(b"/")[2] in EVIDENCE:
+            return True
+        return not any(
+            is_below(path, directories)
+            for directories in (self._seen.derived, self._seen.repositories)
+        )
 
     def close(self) -> None:
         with suppress(CasfsError):  # the store may be gone
@@ -146,17 +156,27 @@ class FollowedDirectory:
 
     def drain(self) -> None:
         """Notes all that the kernel has reported. Raises NotFound after `close`."""
+        # Who waits for `fd` does not see what is read here.
+        if self.read_events():
+            os.eventfd_write(self._wake, 1)
+
+    def read_events(self) -> bool:
+        """As `drain`, for who waits for `fd`; returns whether there was something."""
         # A request may have waited for the lock while the watch was ended.
         if self._poll.closed:
             raise NotFound(f"{self.path} is not watched any more")
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         # A mount hides or shows a whole directory and has no event in it.
+        has_read = False
         if (below := mounts.mounted_below(self.path)) != self._mounts:
             self._mounts = below
             self.mark_everything()
+            has_read = True
         for directory, event in self._paths.read():
             self._note(directory, event)
+            has_read = True
+        return has_read
 
     def _note(self, directory: bytes | None, event: Event) -> None:
         """Adds to `_changes` what an event is of, unless it is left out."""
@@ -192,6 +212,8 @@ class FollowedDirectory:
         if name in EVIDENCE and directory:
             parent = directory.rpartition(b"/")[0]
             self._list_again(parent)
+        if not self._is_of_checkpoint(path[1:]):
+            return
         self.last_change = time.monotonic()
         if not self.pending:
             self.first_change = self.last_change
@@ -236,7 +258,7 @@ class FollowedDirectory:
         """Stores the state as it is now. `base`: the state recorded before; `extent`: what is
         recorded from now on, until `release`; `all_read`: called when the directory may change
         again, and again where it had to be read once more. Raises CasfsError, OSError."""
-        self._extents[extent.width] = extent
+        self._extents.hold(extent)
         was_stale = False
         tries_left = MAX_TORN_LOOKS
         while True:
@@ -248,12 +270,9 @@ class FollowedDirectory:
                 look = self._look_once(fd, rules, base, extent=extent, all_read=all_read)
             except Refused:
                 self.mark_everything()
-                if extent == self._widest:
-                    raise
                 # What is too much for another is no reason to record nothing.
-                self._extents = {
-                    width: kept for width, kept in self._extents.items() if width <= extent.width
-                }
+                if not self._extents.drop_wider(extent):
+                    raise
             except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
                 self.mark_everything()
                 if was_stale:
@@ -269,7 +288,8 @@ class FollowedDirectory:
             # The look itself may have seen that the events do not suffice (`_note_link`).
             if b"" in self._changes.below:
                 continue
-            if not look.is_torn or tries_left == 0:
+            # A checkpoint has no repository.
+            if not look.is_torn or tries_left == 0 or not extent.keeps_derived:
                 return look
             # A commit takes a moment: half of it would be a repository that git calls damaged.
             tries_left -= 1
@@ -302,12 +322,8 @@ class FollowedDirectory:
 
     def release(self, extent: Extent) -> None:
         """Nothing needs what this extent alone has of the directory any more."""
-        if extent.width != CHECKPOINT.width:
-            self._extents.pop(extent.width, None)
-
-    @property
-    def _widest(self) -> Extent:
-        return self._extents[max(self._extents)]
+        if self._extents.release(extent):
+            self._states.pop(extent.width, None)
 
     def _is_stored(self) -> bool:
         """Returns whether the state of the last look is stored still: perhaps no head has kept it,
@@ -322,9 +338,9 @@ class FollowedDirectory:
             self._store,
             self.path,
             SnapshotReport(),
-            keeps_derived=self._widest.keeps_derived,
+            keeps_derived=self._extents.widest.keeps_derived,
         )
-        rules.keeps_top_git = self._widest.keeps_top_git
+        rules.keeps_top_git = self._extents.widest.keeps_top_git
         return rules
 
     def _mark_what_has_no_event(self, fd: int, rules: IgnoreRules) -> None:
@@ -370,7 +386,7 @@ class FollowedDirectory:
         self._tracked = TrackedFiles(self.path, above=True)  # it may be a repository by now
         # One unreadable file must not keep the rest from being recorded.
         scanner = policy.load(self._store).scanner()
-        self._options = SnapshotOptions(scanner=scanner, limit=self._widest.max_bytes)
+        self._options = SnapshotOptions(scanner=scanner, limit=self._extents.widest.max_bytes)
         self._seen = SnapshotReport()
         # Loaded again: other rules have other rows, and a failed look leaves them half changed.
         variant = self._options.variant
@@ -426,7 +442,8 @@ class FollowedDirectory:
             all_read=notify_read,
         ).dated
         self._states.clear()
-        self._carry(report, snapshot.gone)
+        extents.carry(report, self._seen, listed=self._listed, gone=snapshot.gone)
+        self._seen = report
         if self._is_full:
             self._excluded = report.excluded
         return snapshot.gone
@@ -437,12 +454,8 @@ class FollowedDirectory:
         """Returns the state that the extent has of the last look, and the report of it."""
         if extent.width in self._states:
             return self._states[extent.width]
-        full = self._full
-        # A copy: the division drops findings that a setting allows, which may be taken back.
-        seen = replace(self._seen, excluded=self._excluded, findings=dict(self._seen.findings))
-        if paths := left_out(seen, extent):
-            seen = report_without(seen, paths)
-            full = without(self._store, batch, full, paths)
+        whole = replace(self._seen, excluded=self._excluded)
+        full, seen = extents.part(self._store, batch, self._full, whole, extent)
         known = Target(self._store, self.path).restored_state()
         earlier = working_tree.Earlier(base, known, tracked=self._tracked)
         state = working_tree.divide(
@@ -479,16 +492,3 @@ class FollowedDirectory:
             self.mark_everything()  # its other names may be old ones
         self._links[path] = stat_cache.pack_stat(status)
         self._inodes.add(status.st_ino)
-
-    def _carry(self, report: SnapshotReport, gone: Collection[bytes]) -> None:
-        """Adds to the report what former looks reported of directories that this one did not list.
-        `gone`: directories that are not there any more."""
-        for kind in BY_LISTING:
-            entries = getattr(report, kind)
-            for path, value in getattr(self._seen, kind).items():
-                directory = (b"/" + path).rpartition(b"/")[0]
-                if value == derived.CACHE_TAG.decode():  # its own listing reports that
-                    directory = b"/" + path
-                if directory not in self._listed and directory not in gone:
-                    entries.setdefault(path, value)
-        self._seen = report

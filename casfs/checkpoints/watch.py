@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from threading import Lock
 
 from casfs.checkpoints import checkpoint, create, forget
 from casfs.checkpoints.checkpoint import Checkpoint
@@ -31,6 +32,10 @@ class Watch:
         self._store = store
         self._path = Path(spec.directory)
         self._directory = directory
+        directory.begin_watch()
+        # The daemon runs steps and requests in different threads. Who else follows the directory
+        # waits for its own lock, which is held only while it is looked at.
+        self._lock = Lock()
         self._failures = 0
         self._failed_at = 0.0
 
@@ -51,53 +56,60 @@ class Watch:
         """Reads events; looks and records when that is due. Returns whether `spec` has changed."""
         created = None
         error = self.spec.error
-        with self._directory.lock:
+        with self._lock:
             try:
-                self._directory.drain()
-                if self.due_in() > 0:
-                    return False
-                # Due without a change: the hour is over.
-                if not self._directory.pending:
-                    self._directory.mark_everything()
-                # A directory that never rests is recorded as it is, MAX_SETTLE_S after its first
-                # change. Asked before the look, which may mark everything and so begin that time
-                # anew.
-                latest_rest = self._directory.first_change + MAX_SETTLE_S + self.spec.settle
-                is_late = time.monotonic() > latest_rest
-                look = self._look()
-                # A change during the look may be half in it: look again when that rests.
-                self._directory.drain()
+                look = self._look_when_due()
                 self._failures = 0
-                if self._directory.has_changes and not is_late:
+                if look is None:
                     return False
                 created = self._put(look, self.spec.name, self.spec.message, skip=True)
                 if created:  # else the message waits for the next checkpoint
                     # First: whatever fails after it, the checkpoint has the message.
                     self.spec.message = ""
                     self._conclude(look, created)
-                self._directory.pending = self._directory.has_changes
-                # So that it is late again only after another MAX_SETTLE_S.
-                self._directory.first_change = time.monotonic()
                 self.spec.error = None
             except Exception as failure:  # must not end what else the daemon does
-                self._directory.mark_everything()
+                with self._directory.lock:
+                    self._directory.mark_everything()
                 self.spec.error = str(failure) or repr(failure)
                 self._failures = self._failures + 1
                 self._failed_at = time.monotonic()
         return created is not None or error != self.spec.error
 
+    def _look_when_due(self) -> Look | None:
+        """Returns None where it is not due, or the directory does not rest."""
+        with self._directory.lock:
+            self._directory.drain()
+            if self.due_in() > 0:
+                return None
+            # Due without a change: the hour is over.
+            if not self._directory.pending:
+                self._directory.mark_everything()
+            # A directory that never rests is recorded as it is, MAX_SETTLE_S after its first
+            # change. Asked before the look, which may mark everything and so begin that time anew.
+            latest_rest = self._directory.first_change + MAX_SETTLE_S + self.spec.settle
+            is_late = time.monotonic() > latest_rest
+            look = self._look()
+            # A change during the look may be half in it: look again when that rests.
+            self._directory.drain()
+            if self._directory.has_changes and not is_late:
+                return None
+            self._directory.pending = self._directory.has_changes
+            # So that it is late again only after another MAX_SETTLE_S.
+            self._directory.first_change = time.monotonic()
+            return look
+
     def record(self, name: str, message: str, *, skip: bool) -> create.Created:
         """Records the directory as it is now, as `create.create` does, and raises the same, or
         OSError."""
-        with self._directory.lock:
-            self._directory.drain()
-            look = self._look()
+        with self._lock:
+            with self._directory.lock:
+                self._directory.drain()
+                look = self._look()
             # `pending` stays: `name` may be another than that of the watch.
             created = self._put(look, name, message, skip=skip)
             if created:
                 self._conclude(look, created)
-            # The daemon waits for events that have just been read: it asks `due_in` again.
-            self._directory.wake()
         latest = created or checkpoint.find(self._store, name)
         stats = dict(self._store.node(latest.hash, "checkpoint").payload["stats"])
         if created is None:
@@ -109,13 +121,12 @@ class Watch:
     def mark(self, message: str) -> bool:
         """Gives the next checkpoint a message, behind those that it has been given. Returns False
         where nothing has changed since the last one."""
-        with self._directory.lock:
+        with self._lock, self._directory.lock:
             # The change that the message is about may still be an unread event of the kernel.
             self._directory.drain()
             if self._directory.pending:
                 messages = self.spec.message, message
                 self.spec.message = "; ".join(filter(None, messages))
-            self._directory.wake()  # as in `record`
             return self._directory.pending
 
     def _look(self) -> Look:

@@ -51,7 +51,8 @@ def listing(store: Store) -> Iterator[Stale]:
         yield Stale("attach", project, problem, remedy)
     if count := spool.set_aside_count(store.root):
         folder = store.root / spool.SPOOL / spool.ASIDE
-        problem = f"{count} reports of agents could not be read, and are in no session"
+        reports = "report of an agent" if count == 1 else "reports of agents"
+        problem = f"{count} {reports} could not be read: no session has them"
         remedy = f"update casfs where the agent is newer; then rm -r {_quoted(folder)}"
         yield Stale("report", folder, problem, remedy)
 

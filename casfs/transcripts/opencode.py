@@ -30,7 +30,7 @@ def cut(session: str, step: StepRecord, call: CallRecord | None) -> CutConversat
     try:
         value = json.loads(exported[exported.index("{") :])
         messages: list[Any] = value["messages"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Failed(f"opencode exports in an unknown form: {error!r}") from None
     kept = _kept(messages, step, call)
     json_lines.refuse_empty(bool(kept))

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from casfs.checkpoints.extent import PROJECT
+from casfs.checkpoints.extents import PROJECT
 from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.errors import CasfsError
 from casfs.store.store import Store
@@ -43,7 +43,7 @@ class ProjectStates:
             await trio.sleep(LOOKED_AT_EVERY_S)
             for path, project in list(self._projects.items()):
                 if trio.current_time() > project.used_at + FOLLOWED_S:
-                    self._let_go(path)
+                    self._let_go(path, project)
 
     async def _project_state(self, directory: str) -> Answer:
         """Returns a project as it is now; `casfs.cli.worktree.creating` reads it. Raises
@@ -63,22 +63,23 @@ class ProjectStates:
         try:
             return project.look()
         except (CasfsError, OSError):
-            trio.from_thread.run_sync(self._let_go, directory)
+            trio.from_thread.run_sync(self._let_go, directory, project)
             raise
 
     def _project(self, path: Path) -> _Project:
         project = self._projects.pop(path, None)
         if project is None:
             while len(self._projects) >= MAX_FOLLOWED:
-                self._let_go(next(iter(self._projects)))
-            project = _Project(self._followers.hold(path, USER, lambda: BURST_S))
+                self._let_go(*next(iter(self._projects.items())))
+            project = _Project(self._followers.hold(path, USER, lambda: BURST_S).directory)
         project.used_at = trio.current_time()
         self._projects[path] = project  # the last: the first is let go
         return project
 
-    def _let_go(self, path: Path) -> None:
-        project = self._projects.pop(path, None)
-        if project is not None:
+    def _let_go(self, path: Path, project: _Project) -> None:
+        # Another one may be followed there by now.
+        if self._projects.get(path) is project:
+            del self._projects[path]
             self._followers.release(path, USER, project.release)
 
 

@@ -22,7 +22,7 @@ from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.system.paths import printable
 from engine.blocking import blocking
-from engine.followers import Followers
+from engine.followers import Followed, Followers
 
 Answer = dict[str, Any]
 USER = "watch"
@@ -56,19 +56,18 @@ class Watches:
 
     def _start(self, spec: WatchSpec) -> None:
         burst_s = min(BURST_S, spec.settle / 2)
-        directory = self._followers.hold(Path(spec.directory), USER, lambda: burst_s)
-        watch = Watch(self._store, spec, directory)
+        followed = self._followers.hold(Path(spec.directory), USER, lambda: burst_s)
+        watch = Watch(self._store, spec, followed.directory)
         scope = trio.CancelScope()
         self._running[spec.directory] = watch, scope
-        self._nursery.start_soon(self._follow, watch, scope)
+        self._nursery.start_soon(self._follow, watch, followed, scope)
 
-    async def _follow(self, watch: Watch, scope: trio.CancelScope) -> None:
-        path = Path(watch.spec.directory)
+    async def _follow(self, watch: Watch, followed: Followed, scope: trio.CancelScope) -> None:
         with scope:
             while True:
                 if (due_in := watch.due_in()) > 0:
                     with trio.move_on_after(due_in):
-                        await self._followers.wait_read(path)
+                        await followed.wait_read()
                 elif await blocking(watch.step):
                     self._log("watch", directory=watch.spec.directory, error=watch.spec.error)
                     with suppress(Failed):  # no space: the log has the error

@@ -74,8 +74,9 @@ class Directories:
             for other, idle in list(self._followed.items()):
                 if len(self._followed) >= MAX_FOLLOWED and idle.is_idle():
                     self._let_go(other)
-            held = self._followers.hold(path, USER, partial(self._burst_s, path))
-            directory = SessionDirectory(self._store, held, self._max_bytes())
+            max_bytes = self._max_bytes()  # before it is held: the setting may be none
+            followed = self._followers.hold(path, USER, partial(self._burst_s, path))
+            directory = SessionDirectory(self._store, followed.directory, max_bytes)
         self._followed[path] = directory  # the last: the first is let go
         return directory
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from casfs.attach.projects import project_of
-from casfs.checkpoints import extent
+from casfs.checkpoints import extents
 from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.sessions.session_steps import AMBIGUOUS, ANOTHER_CALL
 from casfs.store.store import Store
@@ -87,7 +87,7 @@ class SessionDirectory:
     def __init__(self, store: Store, directory: FollowedDirectory, max_bytes: int | None) -> None:
         self._store = store
         self._path = directory.path
-        self._extent = extent.of_session(max_bytes)
+        self._extent = extents.of_session(max_bytes)
         self._followed = directory
         self._followed.observe = self._note_writer
         self._state: RecordedState | None = None
@@ -142,7 +142,9 @@ class SessionDirectory:
     def release(self) -> None:
         """Ends the use of the directory, which others may follow still."""
         with self._followed.lock:
-            self._followed.observe = None
+            # Sessions that began since have one of their own.
+            if self._followed.observe == self._note_writer:
+                self._followed.observe = None
             self._followed.release(self._extent)
 
     # -- calls ----------------------------------------------------------------------------
@@ -201,10 +203,13 @@ class SessionDirectory:
         if event.call is None or not event.call.writes:
             return None
         for path in event.call.paths or ():
-            if any(name.startswith(b"../") for name in self._names(event, path)):
+            if any(name.split(b"/")[0] == b".." for name in self._names(event, path)):
                 return f"{path} is outside of {self._path}, which alone is recorded"
-        project = project_of(Path(event.directory))
-        if project.is_relative_to(self._path) or not (project / ".git").exists():
+        try:
+            project = project_of(Path(event.directory))
+            if project.is_relative_to(self._path) or not (project / ".git").exists():
+                return None
+        except OSError:  # it cannot be searched
             return None
         return f"it worked in {project}, and {self._path} alone is recorded"
 

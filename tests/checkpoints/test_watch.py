@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from casfs.checkpoints import checkpoint, revisions
-from casfs.checkpoints.extent import CHECKPOINT, PROJECT, Extent, of_session
+from casfs.checkpoints.extents import CHECKPOINT, PROJECT, Extent, of_session
+from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.digest import TreeHash
 from casfs.errors import Failed
@@ -467,6 +468,54 @@ def test_ignored_paths_wake_nothing(place: tuple[Store, Path]) -> None:
     assert b"/out" not in watch._directory._paths._keys
     assert watch.due_in() > 1
     watch.close()
+
+
+@pytest.mark.parametrize("pattern", ["!.git/", "!.git"])
+def test_a_repository_that_a_person_calls_work(place: tuple[Store, Path], pattern: str) -> None:
+    store, top = place
+    (top / ".casfsignore").write_text(f"{pattern}\n")
+    Operations(top).make_repository(top, top, top, "main")
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    check(store, watch)
+    watch._directory.look(None, SESSION)
+    (top / "src/a").write_text("two")
+    check(store, watch)
+    latest = checkpoint.latest(store, "work")
+    assert latest is not None
+    assert tree.find(store, latest.root, b".git/HEAD") is not None
+    watch.close()
+
+
+def test_it_rests_while_a_session_writes_what_no_checkpoint_has(
+    place: tuple[Store, Path],
+) -> None:
+    store, top = place
+    (top / "package.json").touch()
+    (top / "node_modules").mkdir()
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    watch._directory.look(None, SESSION)
+    settle(watch)
+    (top / "node_modules/x").write_text("1")
+    watch.step()
+    assert watch.due_in() > 1
+    assert not watch.mark("nothing of a checkpoint")
+    (top / "src/a").write_text("two")
+    (top / "node_modules/x").write_text("2")
+    assert watch.mark("two")
+    check(store, watch)
+    (found, *_) = reversed(checkpoint.listing(store, "work"))
+    assert found.message == "two"
+    watch.close()
+
+
+def test_one_that_begins_where_another_has_looked(place: tuple[Store, Path]) -> None:
+    store, top = place
+    first = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    settle(first)
+    second = Watch(store, WatchSpec(str(top), "two", 0.0), first._directory)
+    second.step()
+    assert checkpoint.latest(store, "two") is not None
+    first.close()
 
 
 def test_gc_of_what_the_watch_knows(place: tuple[Store, Path]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,16 @@ import pytest
 import trio
 
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.extent import CHECKPOINT, PROJECT, of_session
+from casfs.checkpoints.extents import CHECKPOINT, PROJECT, of_session
 from casfs.checkpoints.followed_directory import FollowedDirectory
+from casfs.checkpoints.watch import Watch
 from casfs.errors import NotFound, Refused
 from casfs.store.store import Store
 from casfs.trees import tree
 from engine.followers import Followers
 from engine.runtime.watches import Watches
+from engine.sessions.session_directory import SessionDirectory
+from tests.support import planted
 from tests.support.helpers import write_tree
 from tests.support.repositories import git
 
@@ -64,8 +69,8 @@ def is_closed(directory: FollowedDirectory) -> bool:
 
 def test_it_ends_with_its_last_user(disk_store: Store, project: Path) -> None:
     async def check(followers: Followers, _: list[str]) -> None:
-        watched = followers.hold(project, "watch", burst_s)
-        assert followers.hold(project, "sessions", burst_s) is watched
+        watched = followers.hold(project, "watch", burst_s).directory
+        assert followers.hold(project, "sessions", burst_s).directory is watched
         ended: list[str] = []
         followers.release(project, "watch", lambda: ended.append("watch"))
         followers.release(project, "watch", lambda: ended.append("again"))
@@ -73,7 +78,7 @@ def test_it_ends_with_its_last_user(disk_store: Store, project: Path) -> None:
         assert not is_closed(watched)
         followers.release(project, "sessions")
         # Who comes before that has ended gets one of its own.
-        other = followers.hold(project, "worktrees", burst_s)
+        other = followers.hold(project, "worktrees", burst_s).directory
         assert other is not watched
         await until(lambda: is_closed(watched))
         assert not is_closed(other)
@@ -83,14 +88,32 @@ def test_it_ends_with_its_last_user(disk_store: Store, project: Path) -> None:
 
 def test_events_are_read_for_all(disk_store: Store, project: Path) -> None:
     async def check(followers: Followers, _: list[str]) -> None:
-        directory = followers.hold(project, "watch", burst_s)
+        followed = followers.hold(project, "watch", burst_s)
+        directory = followed.directory
         directory.look(None)
         directory.look(None, of_session(None))
         directory.pending = False
         with trio.fail_after(10):
             (project / "node_modules/x/new").write_text("1")
-            await followers.wait_read(project)
+            await followed.wait_read()
+            assert not directory.pending, "no checkpoint has it"
+            (project / "new").write_text("1")
+            await followed.wait_read()
         assert directory.pending
+
+    assert run(disk_store, check) == []
+
+
+def test_who_reads_events_by_a_look_wakes_the_others(disk_store: Store, project: Path) -> None:
+    async def check(followers: Followers, _: list[str]) -> None:
+        followed = followers.hold(project, "watch", burst_s)
+        followed.directory.look(None)
+        await followed.wait_read()
+        await trio.sleep(0.2)
+        (project / "new").write_text("1")
+        # Without an `await`: nobody else has read them.
+        followed.directory.drain()
+        await followed.wait_read()
 
     assert run(disk_store, check) == []
 
@@ -101,21 +124,21 @@ def test_a_fault_ends_nothing(
     monkeypatch.setattr("engine.followers.RETRY_S", 0.01)
     faults = [OSError("no table of mounts")]
 
-    def drain(directory: FollowedDirectory) -> None:
+    def read_events(directory: FollowedDirectory) -> bool:
         if faults:
             raise faults.pop()
-        drained(directory)
+        return read(directory)
 
-    drained = FollowedDirectory.drain
-    monkeypatch.setattr(FollowedDirectory, "drain", drain)
+    read = FollowedDirectory.read_events
+    monkeypatch.setattr(FollowedDirectory, "read_events", read_events)
 
     async def check(followers: Followers, lines: list[str]) -> None:
-        directory = followers.hold(project, "watch", burst_s)
-        directory.wake()
+        followed = followers.hold(project, "watch", burst_s)
+        os.eventfd_write(followed.directory._wake, 1)
         await until(lambda: bool(lines))
-        directory.wake()
-        await followers.wait_read(project)
-        assert directory.has_changes
+        os.eventfd_write(followed.directory._wake, 1)
+        await followed.wait_read()
+        assert followed.directory.has_changes
 
     (line,) = run(disk_store, check)
     assert "no table of mounts" in line
@@ -130,7 +153,7 @@ def test_a_watch_beside_a_session(disk_store: Store, project: Path) -> None:
         nursery: Any = followers._nursery
         watches.start_all(nursery)
         await watches.operations["watch"](**spec)
-        directory = followers.hold(project, "sessions", burst_s)
+        directory = followers.hold(project, "sessions", burst_s).directory
         with directory.lock:
             state = directory.look(None, of_session(None)).state
         assert tree.find(disk_store, state.full, b"node_modules/x/i.js") is not None
@@ -164,5 +187,59 @@ def test_what_is_too_much_for_one_is_recorded_for_the_others(
         assert set(tree.load(disk_store, kept.state.full)) == {b"a", b"package.json"}
         whole = directory.look(None, PROJECT).state
         assert tree.find(disk_store, whole.full, b"node_modules/x/i.js") is not None
+    finally:
+        directory.close()
+
+
+def test_a_watch_that_ends_in_the_middle_of_a_look(
+    disk_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else of the daemon ends with it."""
+    inside = threading.Event()
+    go_on = threading.Event()
+
+    def step(watch: Watch) -> bool:
+        inside.set()
+        assert go_on.wait(20)
+        return False
+
+    monkeypatch.setattr(Watch, "step", step)
+
+    async def check(followers: Followers, _: list[str]) -> None:
+        watches = Watches(disk_store, followers, lambda *_, **__: None)
+        nursery: Any = followers._nursery
+        watches.start_all(nursery)
+        await watches.operations["watch"](directory=str(project), name="work", settle=0.0)
+        await until(inside.is_set)
+        await watches.operations["unwatch"](str(project))
+        go_on.set()
+        await trio.sleep(0.2)
+
+    assert run(disk_store, check) == []
+
+
+def test_a_session_that_ends_after_the_next_has_begun(disk_store: Store, project: Path) -> None:
+    directory = FollowedDirectory(disk_store, project)
+    first = SessionDirectory(disk_store, directory, None)
+    second = SessionDirectory(disk_store, directory, None)
+    try:
+        second.state()
+        first.release()
+        assert directory.observe == second._note_writer
+        second.release()
+        assert directory.observe is None
+    finally:
+        directory.close()
+
+
+def test_who_is_named_as_exposed(disk_store: Store, project: Path) -> None:
+    """What only a wider look records is in no report of a narrower one."""
+    (project / ".git/config").write_text(f"token = {planted.token().decode()}\n")
+    directory = FollowedDirectory(disk_store, project)
+    try:
+        wide = directory.look(None, of_session(None)).report
+        narrow = directory.look(None, CHECKPOINT).report
+        assert b".git/config" in {**wide.exposed, **wide.local}
+        assert {*narrow.exposed, *narrow.local} == set()
     finally:
         directory.close()

@@ -54,7 +54,10 @@ class JsonMutator:
         return copy.deepcopy(self._chance.choice(self._chance.choice(kinds)))
 
     def _changed(self, value: Any) -> Any:
-        places = list(_places(value))
+        try:
+            places = list(_places(value))
+        except RecursionError:  # it was mutated before
+            places = []
         if not places:
             return self.value()
         holder, key = self._chance.choice(places)

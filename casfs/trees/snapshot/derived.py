@@ -60,7 +60,9 @@ class DerivedDirectories:
             return CACHE_TAG.decode() if _is_tagged(surroundings.fd) else None
         if name in NAMES:
             return "derived files"
-        if is_repository(surroundings.fd, name):
+        if name == b".git" and all(
+            _exists(surroundings.fd, name, inner_name) for inner_name in REPOSITORY
+        ):
             return GIT
         if name in VIRTUAL_ENVIRONMENTS and _exists(surroundings.fd, name, b"pyvenv.cfg"):
             return VENV
@@ -93,11 +95,6 @@ class DerivedDirectories:
         if gitignore is None:
             gitignore = self._gitignores[directory] = _read_gitignore(directory, root)
         return gitignore
-
-
-def is_repository(fd: int, name: bytes) -> bool:
-    """Returns whether an entry of the directory `fd` is the `.git` of a repository."""
-    return name == b".git" and all(_exists(fd, name, inside) for inside in REPOSITORY)
 
 
 def _read_gitignore(directory: bytes, root: int) -> tuple[Patterns | None, bool]:

@@ -35,7 +35,7 @@ BY_SETTING = "the setting snapshot.private"
 
 class Verdict(NamedTuple):
     """Why an entry is excluded from the work tree. `is_local`: it is recorded in the local tree,
-    with all below it; else nowhere."""
+    with all below it; else nowhere. A repository that is kept is work all the same."""
 
     reason: str
     is_local: bool = False
@@ -135,10 +135,12 @@ class IgnoreRules:
         if not directory or self._derived is None or surroundings is None:
             return None
         reason = self._derived.reason(path, name, surroundings)
-        keeps_git = self._keeps_git and (self.keeps_top_git or path != name)
-        if reason is None or (reason == GIT and keeps_git):
+        if reason is None:
             return None
-        return Verdict(reason, is_local=self._keeps_derived and reason != GIT)
+        is_kept = self._keeps_derived
+        if reason == GIT:
+            is_kept = self._keeps_git and (self.keeps_top_git or path != name)
+        return Verdict(reason, is_kept)
 
     def is_work(self, path: bytes, name: bytes, *, directory: bool = False) -> bool:
         """Whether a person has said that an entry, or a directory above it, is work, whatever its

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from casfs.scanner.private_names import private_names
-from casfs.trees.snapshot.derived import CACHE_TAG, Surroundings, is_repository
+from casfs.trees.snapshot.derived import CACHE_TAG, GIT, Surroundings
 from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotReport
 
@@ -39,8 +39,6 @@ def list_directory(
             )
             if verdict is not None and not keeps(report, above + name, verdict):
                 left_out.append(name)
-            elif directory and verdict is None and is_repository(fd, name):
-                report.repositories[above + name] = None
     for name in left_out:
         del entries[name]
     for name in private_names(entries):
@@ -56,6 +54,8 @@ def keeps(report: SnapshotReport, path: bytes, verdict: Verdict) -> bool:
         report.exclude(path, verdict.reason)
     elif verdict.reason == BY_SETTING:
         report.private[path] = verdict.reason
+    elif verdict.reason == GIT:
+        report.repositories[path] = None
     else:
         report.derived[path] = verdict.reason
     return verdict.is_local

@@ -76,9 +76,9 @@ class SnapshotReport:
     scanner found. By path, what `classes.settle` decided: `local`: private files; `exposed`:
     files with secrets that are work. `purged`: files that were left out, since their content was
     purged; `unreadable`: entries that were left out, with the reason; `git_files`: the `.git`
-    files, of linked work trees and submodules; `repositories`: the `.git` directories that are
-    work; `git_commits`: by repository, the new commits that
-    lack a private object elsewhere, in hex."""
+    files, of linked work trees and submodules; `repositories`: the `.git` directories that
+    are recorded, and by the rules of a checkpoint would not be; `git_commits`: by repository, the
+    new commits that lack a private object elsewhere, in hex."""
 
     files: int = 0
     bytes: int = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.checkpoints.extent import PROJECT
+from casfs.checkpoints.extents import PROJECT
 from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store

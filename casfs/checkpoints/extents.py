@@ -46,9 +46,66 @@ def of_session(max_bytes: int | None) -> Extent:
     return Extent(width=2, keeps_derived=True, max_bytes=max_bytes)
 
 
-def left_out(seen: SnapshotReport, extent: Extent) -> dict[bytes, str]:
-    """Returns what the extent does not have of a directory of which a look that was as wide, or
-    wider, has reported `seen`, with the reasons."""
+class Extents:
+    """Those that somebody needs of one directory, one of each width."""
+
+    def __init__(self) -> None:
+        self._by_width = {CHECKPOINT.width: CHECKPOINT}
+
+    @property
+    def widest(self) -> Extent:
+        return self._by_width[max(self._by_width)]
+
+    def hold(self, extent: Extent) -> None:
+        self._by_width[extent.width] = extent
+
+    def release(self, extent: Extent) -> bool:
+        """Returns whether nobody needs it any more: another one of the same width may be held by
+        now."""
+        if extent is CHECKPOINT or self._by_width.get(extent.width) is not extent:
+            return False
+        del self._by_width[extent.width]
+        return True
+
+    def drop_wider(self, extent: Extent) -> bool:
+        """Returns whether there were wider ones."""
+        wider = [width for width in self._by_width if width > extent.width]
+        for width in wider:
+            del self._by_width[width]
+        return bool(wider)
+
+
+def part(
+    store: Store, batch: Batch, full: DatedTree, seen: SnapshotReport, extent: Extent
+) -> tuple[DatedTree, SnapshotReport]:
+    """Returns what an extent has of a stored tree `full`, of which a look that was as wide, or
+    wider, has reported `seen`; and what a look of its own would have reported."""
+    # A copy: the division adds to it what it finds for this extent alone, and drops findings that a
+    # setting allows, which may be taken back.
+    seen = replace(seen, findings=dict(seen.findings), local={}, exposed={})
+    paths = _left_out(seen, extent)
+    if not paths:
+        return full, seen
+    return _without(store, batch, full, paths), _report_without(seen, paths)
+
+
+def carry(
+    report: SnapshotReport, seen: SnapshotReport, listed: Collection[bytes], gone: Collection[bytes]
+) -> None:
+    """Adds to the report of a look what those before it, `seen`, reported of directories that it
+    did not list. `gone`: directories that are not there any more."""
+    for kind in BY_LISTING:
+        entries = getattr(report, kind)
+        for path, value in getattr(seen, kind).items():
+            directory = (b"/" + path).rpartition(b"/")[0]
+            if value == derived.CACHE_TAG.decode():  # its own listing reports that
+                directory = b"/" + path
+            if directory not in listed and directory not in gone:
+                entries.setdefault(path, value)
+
+
+def _left_out(seen: SnapshotReport, extent: Extent) -> dict[bytes, str]:
+    """Returns what the extent does not have, with the reasons."""
     reasons: dict[bytes, str] = {}
     if not extent.keeps_top_git:
         reasons[GIT_NAME] = derived.GIT  # whatever it is, also a file that leads to one
@@ -57,11 +114,9 @@ def left_out(seen: SnapshotReport, extent: Extent) -> dict[bytes, str]:
     return {path: why for path, why in reasons.items() if not is_below(path, reasons)}
 
 
-def without(store: Store, batch: Batch, full: DatedTree, paths: Collection[bytes]) -> DatedTree:
+def _without(store: Store, batch: Batch, full: DatedTree, paths: Collection[bytes]) -> DatedTree:
     """Returns a stored tree without these paths, stored with the mark of local blobs. The batch is
     committed."""
-    if not paths:
-        return full
     batch.begin_local()  # until it is decided what of it is work
     batch.commit()  # what is edited is read from the store
     root = edit.with_entries(
@@ -71,7 +126,7 @@ def without(store: Store, batch: Batch, full: DatedTree, paths: Collection[bytes
     return DatedTree(root, dated.times_for(store, batch, tree=root, source=full))
 
 
-def report_without(seen: SnapshotReport, paths: Mapping[bytes, str]) -> SnapshotReport:
+def _report_without(seen: SnapshotReport, paths: Mapping[bytes, str]) -> SnapshotReport:
     """Returns what a look that left out these paths would have reported."""
     kept: dict[str, Any] = {
         kind: {
