@@ -69,7 +69,7 @@ ENV_WORDS = (
 # Commands that serve, or wait for what comes.
 LASTING = {
     ("web",), ("mcp",), ("demo",), ("watch",), ("daemon", "start"), ("daemon", "run"), ("mount",),
-    ("search", "--serve"),
+    ("daemon", "logs"),
 }  # fmt: skip
 MAX_COMMAND_S = 60
 
