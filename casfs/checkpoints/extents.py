@@ -75,7 +75,7 @@ class Extents:
         return bool(wider)
 
 
-def part(
+def narrowed(
     store: Store, batch: Batch, full: DatedTree, seen: SnapshotReport, extent: Extent
 ) -> tuple[DatedTree, SnapshotReport]:
     """Returns what an extent has of a stored tree `full`, of which a look that was as wide, or
@@ -89,7 +89,7 @@ def part(
     return _without(store, batch, full, paths), _report_without(seen, paths)
 
 
-def carry(
+def carry_unlisted(
     report: SnapshotReport, seen: SnapshotReport, listed: Collection[bytes], gone: Collection[bytes]
 ) -> None:
     """Adds to the report of a look what those before it, `seen`, reported of directories that it

@@ -314,7 +314,7 @@ class FollowedDirectory:
         has_changes = bool(self._changes)
         with self._store.batch() as batch:
             gone = self._look_at_changes(fd, batch, report, all_read) if has_changes else ()
-            state, seen = self._part(batch, extent, base)
+            state, seen = self._state_of(batch, extent, base)
         if has_changes:
             self._conclude(fd, report, gone)
         report = replace(seen, read=report.read, read_bytes=report.read_bytes)
@@ -442,20 +442,20 @@ class FollowedDirectory:
             all_read=notify_read,
         ).dated
         self._states.clear()
-        extents.carry(report, self._seen, listed=self._listed, gone=snapshot.gone)
+        extents.carry_unlisted(report, self._seen, listed=self._listed, gone=snapshot.gone)
         self._seen = report
         if self._is_full:
             self._excluded = report.excluded
         return snapshot.gone
 
-    def _part(
+    def _state_of(
         self, batch: Batch, extent: Extent, base: RecordedState | None
     ) -> tuple[RecordedState, SnapshotReport]:
         """Returns the state that the extent has of the last look, and the report of it."""
         if extent.width in self._states:
             return self._states[extent.width]
         whole = replace(self._seen, excluded=self._excluded)
-        full, seen = extents.part(self._store, batch, self._full, whole, extent)
+        full, seen = extents.narrowed(self._store, batch, self._full, whole, extent)
         known = Target(self._store, self.path).restored_state()
         earlier = working_tree.Earlier(base, known, tracked=self._tracked)
         state = working_tree.divide(

@@ -81,11 +81,12 @@ class FollowedPaths:
     def add_left_out(self, path: bytes, top: int) -> bool:
         """Adds a directory that is left out for what is inside: that may be deleted. Returns
         whether it is new: what was deleted before that had no event."""
-        is_new = not self.is_left_out(path)
+        is_known = self.is_left_out(path)
         with suppress(OSError), closing_fd(open_directory(top, path[1:].split(b"/"))) as fd:
             self.add(path, fd)
             self._left_out.add(path)
-        return is_new
+            return not is_known
+        return False
 
     def remove(self, path: bytes) -> None:
         key = self._keys.pop(path, None)

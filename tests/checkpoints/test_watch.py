@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from casfs.checkpoints import checkpoint, revisions
+from casfs.checkpoints import checkpoint, followed_paths, revisions
 from casfs.checkpoints.extents import CHECKPOINT, PROJECT, Extent, of_session
 from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
@@ -606,3 +606,19 @@ def test_a_look_that_succeeds_ends_the_retries(
         assert watch.due_in() > 30
     finally:
         watch.close()
+
+
+def test_a_left_out_directory_that_cannot_be_opened(
+    place: tuple[Store, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rests: what it holds cannot be followed, so it is not listed again and again."""
+    store, top = place
+    Operations(top).make_environment(top, top, top, "")
+
+    def refused(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(followed_paths, "open_directory", refused)
+    watch = OwnWatch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    settle(watch)
+    watch.close()
