@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import os
-import pwd
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
@@ -449,6 +448,8 @@ def _refuse_as_root(root: Path) -> None:
     except OSError:  # said by who opens it
         return
     if os.geteuid() == 0 and owner != 0:
+        import pwd
+
         try:
             user = pwd.getpwuid(owner).pw_name
         except KeyError:  # it has a number and no name, as in a container
