@@ -85,11 +85,12 @@ class FollowedDirectory:
         self._store = store
         self._extents = Extents()
         self._name = os.fsencode(directory.name)
-        # One descriptor for the holder to wait for, while the source of events is replaced.
+        # One descriptor to wait for, while the source of events is replaced.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.epoll()
         self._poll.register(self._wake, select.EPOLLIN)
         self.fd = self._poll.fileno()
+        self._has_watch = False
         self.pending = True
         self.first_change = self.last_change = 0.0
         self.looked_at_all = 0.0
@@ -136,6 +137,7 @@ class FollowedDirectory:
         """Has all that is there count as changed just now, also where others have looked at it."""
         self.first_change = self.last_change = time.monotonic()
         self.pending = True
+        self._has_watch = True
         self._states.pop(CHECKPOINT.width, None)
 
     def _is_of_checkpoint(self, path: bytes) -> bool:
@@ -156,8 +158,8 @@ class FollowedDirectory:
 
     def drain(self) -> None:
         """Notes all that the kernel has reported. Raises NotFound after `close`."""
-        # Who waits for `fd` does not see what is read here.
-        if self.read_events():
+        # Who waits for `fd` does not see what is read here; for a watch it has to.
+        if self.read_events() and self._has_watch:
             os.eventfd_write(self._wake, 1)
 
     def read_events(self) -> bool:

@@ -107,6 +107,7 @@ def test_events_are_read_for_all(disk_store: Store, project: Path) -> None:
 def test_who_reads_events_by_a_look_wakes_the_others(disk_store: Store, project: Path) -> None:
     async def check(followers: Followers, _: list[str]) -> None:
         followed = followers.hold(project, "watch", burst_s)
+        followed.directory.begin_watch()
         followed.directory.look(None)
         await followed.wait_read()
         await trio.sleep(0.2)
