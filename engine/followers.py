@@ -1,5 +1,5 @@
-"""The directories that a daemon follows, each once, whoever records it: a watch, worktrees of it,
-sessions of agents.
+"""One follower of file system events for each directory, shared by its users: a watch, worktrees of
+it, sessions of agents.
 
 What blocks, looks and reading events, runs in worker threads.
 """

@@ -6,6 +6,7 @@ What is read is what the widest of them needs; the others are given a part of th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ from casfs.trees.snapshot import derived
 from casfs.trees.snapshot.classes import is_below
 from casfs.trees.snapshot.report import Excluded, SnapshotReport
 
-GIT_NAME = GIT.encode()
 # What a snapshot reports by path of the directories that it lists, and of no others.
 BY_LISTING = (
     "private", "derived", "findings", "purged", "unreadable", "git_files", "repositories",
@@ -47,7 +47,7 @@ def of_session(max_bytes: int | None) -> Extent:
 
 
 class Extents:
-    """Those that somebody needs of one directory, one of each width."""
+    """The extents that the users of one directory hold, at most one of each width."""
 
     def __init__(self) -> None:
         self._by_width = {CHECKPOINT.width: CHECKPOINT}
@@ -60,8 +60,7 @@ class Extents:
         self._by_width[extent.width] = extent
 
     def release(self, extent: Extent) -> bool:
-        """Returns whether nobody needs it any more: another one of the same width may be held by
-        now."""
+        """Returns whether it was held: another user may hold one of the same width instead."""
         if extent is CHECKPOINT or self._by_width.get(extent.width) is not extent:
             return False
         del self._by_width[extent.width]
@@ -108,7 +107,7 @@ def _left_out(seen: SnapshotReport, extent: Extent) -> dict[bytes, str]:
     """Returns what the extent does not have, with the reasons."""
     reasons: dict[bytes, str] = {}
     if not extent.keeps_top_git:
-        reasons[GIT_NAME] = derived.GIT  # whatever it is, also a file that leads to one
+        reasons[os.fsencode(GIT)] = derived.GIT  # whatever it is, also a file that leads to one
     if not extent.keeps_derived:
         reasons |= seen.derived | dict.fromkeys(seen.repositories, derived.GIT)
     return {path: why for path, why in reasons.items() if not is_below(path, reasons)}

@@ -158,12 +158,13 @@ class FollowedDirectory:
 
     def drain(self) -> None:
         """Notes all that the kernel has reported. Raises NotFound after `close`."""
-        # Who waits for `fd` does not see what is read here; for a watch it has to.
+        # Events that are read here do not make `fd` readable. The task that waits for it has to
+        # wake the watch.
         if self.read_events() and self._has_watch:
             os.eventfd_write(self._wake, 1)
 
     def read_events(self) -> bool:
-        """As `drain`, for who waits for `fd`; returns whether there was something."""
+        """As `drain`, called by the task that waits for `fd`; returns whether there were events."""
         # A request may have waited for the lock while the watch was ended.
         if self._poll.closed:
             raise NotFound(f"{self.path} is not watched any more")
@@ -272,7 +273,7 @@ class FollowedDirectory:
                 look = self._look_once(fd, rules, base, extent=extent, all_read=all_read)
             except Refused:
                 self.mark_everything()
-                # What is too much for another is no reason to record nothing.
+                # The limit may be that of a wider extent: look again without it.
                 if not self._extents.drop_wider(extent):
                     raise
             except (StaleCache, NotFound):  # gc deleted nodes of the cache: start without it
@@ -457,7 +458,7 @@ class FollowedDirectory:
         if extent.width in self._states:
             return self._states[extent.width]
         whole = replace(self._seen, excluded=self._excluded)
-        full, seen = extents.narrowed(self._store, batch, self._full, whole, extent)
+        full, seen = extents.narrowed(self._store, batch, self._full, seen=whole, extent=extent)
         known = Target(self._store, self.path).restored_state()
         earlier = working_tree.Earlier(base, known, tracked=self._tracked)
         state = working_tree.divide(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import chain
 
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
@@ -44,7 +45,7 @@ def tombstones_of(store: Store, hashes: Collection[str], why: str) -> list[Tombs
 def _steps_above(store: Store, hashes: Collection[str]) -> Iterator[StepNode]:
     """Yields the steps that come after the first that has one of the blobs."""
     with Referrers(store) as index:
-        above = {referrer for hash in hashes for referrer in index.walk_up(hash)}
+        above = set(chain.from_iterable(map(index.walker(), hashes)))
     for hash, info in store.blobs.info(sorted(above)).items():
         if info.type is not None and store.registry.name(info.type) == "thread-step":
             yield store.node(hash, "thread-step")

@@ -5,6 +5,7 @@ UTF-8 cannot encode a lone surrogate, so neither a node nor a file can hold it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -27,12 +28,17 @@ def replace_lone(text: str) -> str:
     return joined if joined is text else LONE.sub("\ufffd", joined)
 
 
-def replace_in_json(value: Any) -> Any:
-    """Returns a JSON value without lone surrogates, keys included."""
+def replace_in_json(value: Any, max_depth: float = math.inf) -> Any:
+    """Returns a JSON value without lone surrogates, keys included. Raises ValueError where objects
+    and lists are nested deeper than `max_depth`."""
     if isinstance(value, str):
         return replace_lone(value)
-    if isinstance(value, Mapping):
-        return {replace_lone(name): replace_in_json(member) for name, member in value.items()}
+    if not isinstance(value, Mapping | list):
+        return value
+    if max_depth == 0:
+        raise ValueError("nested too deep")
     if isinstance(value, list):
-        return [replace_in_json(item) for item in value]
-    return value
+        return [replace_in_json(item, max_depth - 1) for item in value]
+    return {
+        replace_lone(name): replace_in_json(member, max_depth - 1) for name, member in value.items()
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,12 @@ def warnings(store: Store, env: Mapping[str, str]) -> Iterator[str]:
     # What waits there is heard, and will be recorded.
     if spool.names(store.root):
         return
-    heard = {about["id"]: thread.fields["updatedAt"] for thread, about in sessions.readable(store)}
-    for agent in dict.fromkeys(attachment.agent for attachment in known.attached):
+    newest = islice(sessions.readable(store), state.MAX_SESSIONS)
+    heard = {about["id"]: thread.fields["updatedAt"] for thread, about in newest}
+    attached = {attachment.agent for attachment in known.attached}
+    for agent in sorted(attached & transcript_files.PATTERNS.keys()):
         home = AGENTS[agent].home(env)
-        for path in (
-            transcript_files.find(agent, home)[-MAX_TRANSCRIPTS:]
-            if agent in transcript_files.PATTERNS
-            else ()
-        ):
+        for path in transcript_files.find(agent, home)[-MAX_TRANSCRIPTS:]:
             with suppress(CasfsError, OSError):  # it is being deleted, or of another form
                 written_ms = path.stat().st_mtime_ns // 1_000_000
                 head = json_lines.parsed(json_lines.read_head(path, HEAD_BYTES))

@@ -38,7 +38,7 @@ class ProjectStates:
         }
 
     async def let_go_unused(self) -> None:
-        """Ends the following of projects of which nobody has made a worktree for some time."""
+        """Releases the projects whose last worktree was made more than FOLLOWED_S ago."""
         while True:
             await trio.sleep(LOOKED_AT_EVERY_S)
             for path, project in list(self._projects.items()):

@@ -23,6 +23,7 @@ from tests.agents_real.conftest import ready
 from tests.support.agent_model import Model, script
 from tests.support.engine import Cli, until
 from tests.support.outside_programs import PROGRAMS, Program
+from tests.support.sessions import turns_with_call
 
 pytestmark = pytest.mark.agents
 
@@ -66,10 +67,7 @@ class Attached:
 
     def turns(self, index: int) -> list[dict[str, Any]]:
         """The turns of a step that have a call."""
-        step = threads.step_at(self.store, self.thread(), index).payload
-        hashes = self.store.node(step["detail"], "react-session").payload["turns"]
-        turns = [dict(self.store.node(hash, "react-turn").payload) for hash in hashes]
-        return [turn for turn in turns if turn["toolCalls"]]
+        return turns_with_call(self.store, self.thread(), index)
 
     def call(self, turn: dict[str, Any]) -> dict[str, Any]:
         (hash,) = turn["toolCalls"]

@@ -1,4 +1,4 @@
-"""A directory is followed once, whoever records it, and until the last of them has ended."""
+"""A directory has one follower, shared by its users until the last one has released it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_who_reads_events_by_a_look_wakes_the_others(disk_store: Store, project:
         await followed.wait_read()
         await trio.sleep(0.2)
         (project / "new").write_text("1")
-        # Without an `await`: nobody else has read them.
+        # No `await` before this: the follower's own task has not read the event.
         followed.directory.drain()
         await followed.wait_read()
 

@@ -132,7 +132,6 @@ def play_events(count: int, seed: int) -> Counter[str]:
     with outside(seed) as made:
         made.put_transcripts()
         events = [event for _, ask in made.recorded() for event in ask.events]
-        before = set(os.listdir(made.root / spool.SPOOL))
         sent = 0
         with daemon(made.root) as pid:
             while sent < count:
@@ -142,7 +141,7 @@ def play_events(count: int, seed: int) -> Counter[str]:
                 _play_one_that_is_well(made, sent)
                 if not alive(pid):
                     raise Wrong(f"the daemon has ended after {sent} events")
-            counts = _check(made, before)
+            counts = _check(made)
             if not alive(pid):
                 raise Wrong("the daemon has ended by a command")
         counts["events"] = sent
@@ -201,7 +200,7 @@ def _thread(store: Store, session: str) -> Thread | None:
     return None
 
 
-def _check(made: Outside, before: set[str]) -> Counter[str]:
+def _check(made: Outside) -> Counter[str]:
     counts: Counter[str] = Counter()
     counts["set aside"] = spool.set_aside_count(made.root)
     counts["sessions"] = sum(1 for _ in sessions.newest_first(made.store))

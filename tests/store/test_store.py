@@ -29,6 +29,7 @@ from casfs.store.nodes.registry import builtin
 from casfs.store.store import FORMAT, Store
 from tests.support.block_maps import FIRST, changed, put_change
 from tests.support.helpers import ABSENT, LARGE, private_files, put_unchecked
+from tests.support.lasting import ROOT_ONLY
 
 
 def content(store: Store, text: str = "text") -> str:
@@ -313,7 +314,7 @@ def test_a_store_of_the_format_before_becomes_one_of_this(tmp_path: Path) -> Non
         assert store.get(hash) == b"kept"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into another's directory")
+@ROOT_ONLY
 def test_root_writes_nothing_into_another_users_store(tmp_path: Path) -> None:
     root = tmp_path / "store"
     Store.init(root).close()

@@ -38,6 +38,11 @@ TRANSCRIPTS = {
 }
 PROJECT_MARK = b"@PROJECT@"
 HOME_MARK = b"@HOME@"
+PYTHON_MARK = b"@PYTHON@"
+# Codex calls its agents /root and /root/NAME, which reads as the home directory of a machine.
+FIRST_AGENT = b"/root/"
+FIRST_AGENT_MARK = b"@FIRST-AGENT@/"
+PYTHON = os.fsencode(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
 MAX_CHARS = 600  # no script of a model is longer
 SHOWN_CHARS = 40
 
@@ -58,6 +63,7 @@ def load(agent: str, project: Path, home: Path) -> list[Ask]:
     def read(file: Path) -> list[bytes]:
         data = file.read_bytes()
         data = data.replace(PROJECT_MARK, bytes(project)).replace(HOME_MARK, bytes(home))
+        data = data.replace(PYTHON_MARK, PYTHON).replace(FIRST_AGENT_MARK, FIRST_AGENT)
         return data.splitlines(keepends=True)
 
     events = [b"".join(read(file)) for file in sorted((folder / EVENTS).iterdir())]
@@ -144,7 +150,8 @@ class _Recording:
             yield from self.home.glob(pattern)
 
     def _marked(self, data: bytes) -> bytes:
-        return data.replace(bytes(self.project), PROJECT_MARK).replace(bytes(self.home), HOME_MARK)
+        data = data.replace(bytes(self.project), PROJECT_MARK).replace(bytes(self.home), HOME_MARK)
+        return data.replace(PYTHON, PYTHON_MARK).replace(FIRST_AGENT, FIRST_AGENT_MARK)
 
     def _run(self, *argv: str, input: str = "", is_needed: bool = True) -> None:
         ended = subprocess.run(

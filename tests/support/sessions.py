@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from casfs.attach import spool
+from casfs.store.store import Store
 from casfs.system.clock import now_ms
+from casfs.threads import threads
+from casfs.threads.threads import Thread
 from engine.sessions import events
 from engine.sessions.events import SessionEvent
 from engine.sessions.hook_events import READERS as READERS
@@ -60,6 +63,14 @@ class ClaudeEvents:
         event = events.read(spool.parse((line + json.dumps(payload)).encode()), READERS)
         assert event is not None
         return event
+
+
+def turns_with_call(store: Store, thread: Thread, step: int) -> list[dict[str, Any]]:
+    """Returns the payloads of the turns of a step that have a call."""
+    detail = threads.step_at(store, thread, step).payload["detail"]
+    hashes = store.node(detail, "react-session").payload["turns"]
+    turns = [dict(store.node(hash, "react-turn").payload) for hash in hashes]
+    return [turn for turn in turns if turn["toolCalls"]]
 
 
 def name() -> str:

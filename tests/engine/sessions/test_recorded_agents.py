@@ -29,7 +29,7 @@ from engine.sessions.recorder import SessionRecorder
 from engine.sessions.transcript_reader import READERS as READERS_OF
 from tests.support import recorded_agents
 from tests.support.following import OwnSessionDirectory
-from tests.support.sessions import name
+from tests.support.sessions import name, turns_with_call
 
 WITH_TRANSCRIPT = ("claude", "codex", "gemini")
 WITH_SUBAGENT = ("claude", "codex")
@@ -52,12 +52,10 @@ class Played:
 
     def calls(self, index: int) -> list[dict[str, Any]]:
         """The calls of a step with what their turns say."""
-        hashes = self.store.node(self.step(index)["detail"], "react-session").payload["turns"]
-        turns = [dict(self.store.node(hash, "react-turn").payload) for hash in hashes]
+        turns = turns_with_call(self.store, self.thread, index)
         return [
             {**turn, **self.store.node(turn["toolCalls"][0], "react-tool-call").payload}
             for turn in turns
-            if turn["toolCalls"]
         ]
 
 
