@@ -19,7 +19,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_watched_directory(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("watch", "--list").text == ""
     with daemon(cli.root):
-        made = cli("watch", project, "--settle", "0s", "--keep-last", "5", "--json").json
+        made = cli("watch", project, "--settle", "1s", "--keep-last", "5", "--json").json
         assert (made["directory"], made["name"]) == (str(project), "project")
         assert made["keep"] == {"last": 5}
         until(lambda: cli("watch", "--list", "--json").json[0]["checkpoint"])
