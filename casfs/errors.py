@@ -79,6 +79,10 @@ class NoDaemon(CasfsError):
     exit_code = 5
 
 
+class DaemonUnreachable(NoDaemon):
+    """A daemon runs, and this process may not speak with it, as in the sandbox of an agent."""
+
+
 class Suspended(CasfsError):
     """The awaited thread is suspended; its record says why."""
 

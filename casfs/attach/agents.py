@@ -16,13 +16,15 @@ class OutsideAgent:
     where it has none. `events`: those that are reported, by command hooks;
     `timeout`: of a hook, in the unit of the agent. `plugin`: the name of a file beside this module
     that is written instead. `worktrees`: by the event by which it has a worktree made or removed,
-    what `casfs worktree hook` is to do. `note`: what a person has to do after that."""
+    what `casfs worktree hook` is to do. `note`: what a person has to do after that.
+    `session_variable`: of its commands' environment, has the session's id; empty for none."""
 
     name: str
     folder: str
     variable: str
     user_file: str
     project_file: str | None
+    session_variable: str = ""
     events: tuple[str, ...] = ()
     timeout: int = 10
     named_folder: str = ""
@@ -52,6 +54,7 @@ CLAUDE = OutsideAgent(
     variable="CLAUDE_CONFIG_DIR",
     user_file="settings.json",
     project_file=".claude/settings.local.json",
+    session_variable="CLAUDE_CODE_SESSION_ID",
     events=(
         "SessionStart",
         "UserPromptSubmit",
@@ -72,6 +75,7 @@ CODEX = OutsideAgent(
     variable="CODEX_HOME",
     user_file="hooks.json",
     project_file=None,
+    session_variable="CODEX_SESSION_ID",
     events=(
         "SessionStart",
         "UserPromptSubmit",

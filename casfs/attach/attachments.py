@@ -334,7 +334,7 @@ def reported_events(root: Path, attachment: Attachment) -> set[str] | None:
     they cannot be read."""
     agent = AGENTS[attachment.agent]
     try:
-        text = _read(Path(attachment.file)) or ""
+        text = _read(Path(attachment.file), to_write=False) or ""
         if agent.plugin is not None and not _is_our_plugin(root, text):
             return None
         return _events(root, agent, text)
@@ -359,9 +359,9 @@ def _save(root: Path, attachments: Attachments) -> None:
         file.write(json.dumps(asdict(attachments), indent=1).encode())
 
 
-def _read(file: Path) -> str | None:
+def _read(file: Path, *, to_write: bool = True) -> str | None:
     """Returns the text of a settings file; None where there is none. Raises Refused for one that is
-    not to be written by us, Invalid."""
+    not to be read, or written, by us, Invalid."""
     # A link leads to a file that may be shared, as in a directory of dotfiles.
     if file.is_symlink() or file.parent.is_symlink():
         raise Refused(f"{file} is a link, or in one; add the hooks where it leads to by hand")
@@ -370,7 +370,8 @@ def _read(file: Path) -> str | None:
         if not stat.S_ISREG(status.st_mode):
             raise Refused(f"{file} is not a file")
         # As root every file can be written, also one that its owner has protected.
-        if not status.st_mode & stat.S_IWUSR or not os.access(file, os.W_OK):
+        is_writable = status.st_mode & stat.S_IWUSR and os.access(file, os.W_OK)
+        if to_write and not is_writable:
             raise Refused(f"{file} is read-only; it stays as it is (chmod u+w lets it be changed)")
         if status.st_size > MAX_SETTINGS_BYTES:
             raise Refused(f"{file} has {status.st_size} bytes; that is not a settings file")

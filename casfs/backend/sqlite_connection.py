@@ -7,7 +7,8 @@ BEGIN IMMEDIATE; a read transaction is never upgraded, the one case where SQLite
 SQLITE_BUSY at once instead of waiting.
 
 On a full disk SQLite cannot make the index of the WAL that its processes share. Then each read has
-the file to itself, with an index in its own memory (`_exclusive`); nothing can be written.
+the file to itself, with an index in its own memory (`_exclusive`); nothing can be written. In a
+directory that cannot be written, it is read as `casfs.backend.sqlite_read_only` says.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from casfs.backend import wal_index
+from casfs.backend import sqlite_read_only, wal_index
 from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, Result, WalCheckpoints
 from casfs.errors import Corrupt, Failed
+from casfs.system import sandbox
+from casfs.system.files import SHARED_MEMORY, os_errors
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
 SOLE_READ_TIMEOUT_S = 5.0  # that a reader on a full disk waits for other processes
@@ -45,7 +48,8 @@ class Database:
         """Opens the file; `schema` (idempotent SQL) is applied when given, else it must exist.
         `synchronous`: as SQLite's; of data that can be had again NORMAL, which loses the last
         commits with the power, or OFF, which may lose the file."""
-        self._path = path
+        self.path = path
+        self._is_read_only = not sandbox.is_writable(path.parent)
         self._synchronous = synchronous
         self._create = bool(schema)
         self._idle: list[Connection] = []
@@ -63,11 +67,16 @@ class Database:
             raise
 
     def _connect(self) -> Connection:
-        has_small_blocks = wal_index.has_small_blocks(self._path.parent)
-        if has_small_blocks and wal_index.is_full(self._path.parent):
+        if self._is_read_only:
+            connection = _open(self.path, "ro", WRITE_LOCK_TIMEOUT_S)
+            with self._lock:
+                self._all.append(connection)
+            return connection
+        has_small_blocks = wal_index.has_small_blocks(self.path.parent)
+        if has_small_blocks and wal_index.is_full(self.path.parent):
             raise _Full(FULL)  # before the index is mapped
         mode = "rwc" if self._create else "rw"
-        connection = _open(self._path, mode, WRITE_LOCK_TIMEOUT_S)
+        connection = _open(self.path, mode, WRITE_LOCK_TIMEOUT_S)
         with self._lock:
             self._all.append(connection)
         try:
@@ -82,7 +91,7 @@ class Database:
             connection.execute(f"PRAGMA secure_delete={overwrite}").fetchall()
             if has_small_blocks:
                 connection.execute("PRAGMA schema_version").fetchone()  # opens the index
-                wal_index.allocate(self._path)
+                wal_index.allocate(self.path)
         except BaseException as error:
             with self._lock:
                 self._all.remove(connection)
@@ -96,6 +105,10 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Lends a connection in autocommit mode. Turns SQLite's errors into Failed, Corrupt."""
         try:
+            if self._is_read_only and not sqlite_read_only.has_index(self.path):
+                with self._unlocked() as connection:
+                    yield connection
+                return
             try:
                 connection = self._idle.pop() if self._idle else self._connect()
             except sqlite3.OperationalError as error:
@@ -111,9 +124,22 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise self.translated(error) from error
 
+    @contextmanager
+    def _unlocked(self) -> Iterator[Connection]:
+        """Lends a connection for one read that locks nothing. Raises Failed where the file was
+        written meanwhile."""
+        before = sqlite_read_only.stamp(self.path)
+        options = sqlite_read_only.unlocked_options(self.path)
+        with closing(_open(self.path, f"ro&{options}", WRITE_LOCK_TIMEOUT_S)) as connection:
+            # The index is in this process's memory then.
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
+            yield connection
+        if sqlite_read_only.stamp(self.path) != before:
+            raise Failed(f"{self.path} was written while it was read without a lock; try again")
+
     def _has_no_room(self, error: sqlite3.DatabaseError) -> bool:
         """Returns whether the disk is too full for what a connection needs."""
-        is_full = isinstance(error, _Full) or wal_index.is_full(self._path.parent)
+        is_full = isinstance(error, _Full) or wal_index.is_full(self.path.parent)
         return is_full and isinstance(error, sqlite3.OperationalError)
 
     @contextmanager
@@ -123,7 +149,7 @@ class Database:
         with self._exclusive_lock:
             outermost = self._sole is None
             if self._sole is None:
-                self._sole = _open(self._path, "rw", SOLE_READ_TIMEOUT_S)
+                self._sole = _open(self.path, "rw", SOLE_READ_TIMEOUT_S)
                 self._sole.execute("PRAGMA locking_mode=EXCLUSIVE")
             try:
                 yield self._sole
@@ -135,7 +161,10 @@ class Database:
     @contextmanager
     def write(self, *, erasing: bool = False) -> Iterator[Connection]:
         """Runs the block as a write transaction: atomic, and durable when it returns. `erasing`:
-        what this connection deletes from now on is overwritten; in the WAL only by `shrink`."""
+        what this connection deletes from now on is overwritten; in the WAL only by `shrink`.
+        Raises Failed where the directory cannot be written."""
+        if self._is_read_only:
+            raise Failed(sandbox.cannot_write(self.path.parent))
         self._checkpoints.before_transaction()
         with self.read() as connection:
             if erasing:
@@ -158,6 +187,8 @@ class Database:
     def version(self) -> int:
         """Returns a number that changes when any connection of any process has committed; on a
         full disk, where no connection stays open, another one at each call."""
+        if self._is_read_only and not sqlite_read_only.has_index(self.path):
+            return hash(tuple(sqlite_read_only.stamp(self.path)))
         try:
             if self._watch is None:
                 self._watch = self._connect()
@@ -178,7 +209,7 @@ class Database:
 
     def files(self) -> list[Path]:
         """Returns the files that hold content: the database and its WAL."""
-        return [self._path, self._path.with_name(self._path.name + "-wal")]
+        return [self.path, self.path.with_name(self.path.name + "-wal")]
 
     def rebuild(self) -> bool:
         """Rewrites the file, without the room of deleted rows. Returns as `shrink`."""
@@ -208,13 +239,13 @@ class Database:
         if not isinstance(error, sqlite3.DatabaseError):
             return error
         if isinstance(error, sqlite3.OperationalError):
-            return Failed(f"{self._path}: {error}{self._hint(error)}")
-        return Corrupt(f"{self._path}: {error}; try `casfs fsck`")
+            return Failed(f"{self.path}: {error}{self._hint(error)}")
+        return Corrupt(f"{self.path}: {error}; try `casfs fsck`")
 
     def _hint(self, error: sqlite3.OperationalError) -> str:
         if str(error).startswith("no such"):  # table, or column
             return "; an older casfs made it: `casfs init` brings it up to date"
-        if not wal_index.is_full(self._path.parent):
+        if not wal_index.is_full(self.path.parent):
             return ""
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             return "; its disk is full, so one process reads at a time: free space"
@@ -249,8 +280,51 @@ def _enable_wal(connection: Connection, timeout_s: float) -> None:
         time.sleep(0.01)
 
 
+class _TemporaryCopy(Database):
+    """A copy of a database of derived data, for who can read it and not bring it up to date."""
+
+    def __init__(self, origin: Path, schema: str) -> None:
+        import shutil
+        import weakref
+
+        with os_errors(f"cannot copy {origin} into a temporary directory"):
+            folder = _make_temporary_directory()
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        copy = folder / origin.name
+        if origin.exists():
+            # Without it, the whole index is made again here.
+            with suppress(Failed, Corrupt):
+                _copy(origin, copy)
+        super().__init__(copy, schema, synchronous="OFF")
+
+    def close(self) -> None:
+        super().close()
+        self._remove()
+
+
+def _make_temporary_directory() -> Path:
+    import tempfile
+
+    try:
+        return Path(tempfile.mkdtemp(prefix="casfs-"))
+    except FileNotFoundError:  # none can be written: codex's `read-only` has this one of its own
+        return Path(tempfile.mkdtemp(prefix="casfs-", dir=SHARED_MEMORY))
+
+
+def _copy(origin: Path, copy: Path) -> None:
+    with (
+        closing(Database(origin)) as database,
+        database.read() as connection,
+        closing(_open(copy, "rwc", WRITE_LOCK_TIMEOUT_S)) as target,
+    ):
+        connection.backup(target)
+
+
 def open_derived(path: Path, schema: str) -> Database:
-    """Opens a database of data that can be recomputed; makes it anew where it is damaged."""
+    """Opens a database of data that can be recomputed; makes it anew where it is damaged. Where its
+    directory cannot be written, this is a copy that goes when it is closed."""
+    if not sandbox.is_writable(path.parent):
+        return _TemporaryCopy(path, schema)
     try:
         return Database(path, schema, synchronous="OFF")
     except Corrupt:
@@ -259,6 +333,9 @@ def open_derived(path: Path, schema: str) -> Database:
 
 
 def remove_derived(path: Path) -> None:
-    """Deletes a database of derived data. A process that has it open keeps the deleted one."""
+    """Deletes a database of derived data, where its directory can be written. A process that has it
+    open keeps the deleted one."""
+    if not sandbox.is_writable(path.parent):
+        return
     for end in ("", "-wal", "-shm"):
         path.with_name(path.name + end).unlink(missing_ok=True)

@@ -139,7 +139,7 @@ def status() -> None:
 def daemon_lines(state: dict[str, Any]) -> Iterator[str]:
     yield f"daemon  pid {state['pid']}, {state['socket']}, version {state['version'] or 'unknown'}"
     if state["limit"] is None:
-        yield "        does not say what it runs"
+        yield f"        {state['unreachable'] or 'does not say what it runs'}"
         return
     called = f", called {len(state['called'])}" if state["called"] else ""
     count = f"{len(state['running'])} of {state['limit']}"

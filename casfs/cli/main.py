@@ -7,6 +7,7 @@ daemon, 7 suspended, 130 interrupted. An error is one line on stderr.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ import click
 from casfs.cli.lazy_group import INCOMPLETE, LazyGroup
 from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
-from casfs.system import safe_text
+from casfs.system import safe_text, sandbox
 from casfs.version import VERSION
 
 EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
@@ -214,7 +215,8 @@ def _run() -> int:
         return _discard_stdout()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}", 1)
+        hint = sandbox.hint() if error.errno == errno.EROFS else ""
+        return _fail(f"{where}{error.strerror or error}{hint}", 1)
 
 
 def _fill_closed_streams() -> None:

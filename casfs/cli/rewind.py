@@ -110,6 +110,8 @@ def rewind(session: str | None, paths: tuple[str, ...], options: Flags) -> int:
         if options.listing:
             _list(store, thread, steps)
             return 0
+        if not options.dry_run:
+            store.check_writable()  # before it is said what is taken back
         directory = find_session.directory_of(store, thread, Path.cwd())
         undo_options = UndoOptions(
             tuple(_in_directory(directory, path) for path in paths),

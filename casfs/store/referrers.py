@@ -66,7 +66,7 @@ class Referrers:
         self._temporary = None if store.root else tempfile.mkdtemp()
         self._path = Path(self._temporary or store.root or ".") / FILE
         self._db = open_derived(self._path, SCHEMA)
-        self._inode = self._path.stat().st_ino
+        self._inode = self._db.path.stat().st_ino
 
     def __enter__(self) -> Self:
         return self
@@ -146,7 +146,7 @@ class Referrers:
     def is_current(self) -> bool:
         """Returns False if the file was deleted, as by fsck, since it was opened."""
         try:
-            return self._path.stat().st_ino == self._inode
+            return self._db.path.stat().st_ino == self._inode
         except FileNotFoundError:
             return False
 

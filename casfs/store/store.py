@@ -34,7 +34,8 @@ from casfs.store.nodes import node
 from casfs.store.nodes.node import Node
 from casfs.store.nodes.ref_collectors import Ref
 from casfs.store.nodes.registry import Registry, builtin
-from casfs.system.files import os_errors, replacing, syncfs
+from casfs.system import sandbox
+from casfs.system.files import SHARED_MEMORY, os_errors, replacing, syncfs
 from casfs.system.lru_cache import LruCache
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ SHARED_FORMAT = "casfs 5 shared"  # a machine's directory of a shared store
 BEFORE = {"casfs 4": FORMAT, "casfs 4 shared": SHARED_FORMAT}
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
-SHARED_MEMORY = Path("/dev/shm")
 DECODED_CACHE_ENTRIES = 200_000  # directory entries
 
 
@@ -195,6 +195,11 @@ class Store:
         with self.batch() as batch:
             for document in builtin().values():
                 batch.put_schema(document, builtin=True)
+
+    def check_writable(self) -> None:
+        """Raises Refused where its directory cannot be written, as in an agent's sandbox."""
+        if not sandbox.is_writable(self.root):
+            raise Refused(sandbox.cannot_write(self.root))
 
     def close(self) -> None:
         self.backend.close()

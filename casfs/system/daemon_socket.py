@@ -20,12 +20,14 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from casfs import canonical, errors
 from casfs.digest import hash_bytes
-from casfs.errors import CasfsError, Failed, NoDaemon, Refused
+from casfs.errors import CasfsError, DaemonUnreachable, Failed, NoDaemon, Refused
+from casfs.system import sandbox
 from casfs.system.files import closing_fd, os_errors, replacing
 from casfs.system.locks import lock_file, try_lock
 from casfs.version import VERSION
@@ -84,7 +86,8 @@ def announce(root: Path, path: Path) -> None:
 def runs(root: Path) -> bool:
     """Returns whether a process holds the lock of the store's daemon."""
     try:
-        fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CLOEXEC)
+        # Read-only: a shared lock asks for no more, and a sandbox may allow no more.
+        fd = os.open(root / "daemon.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     with closing_fd(fd):
@@ -105,7 +108,8 @@ def find(root: Path) -> dict[str, Any] | None:
 def status(root: Path) -> dict[str, Any] | None:
     """Returns what `find` does and, from the daemon, its limit of running threads, the ids of the
     `running`, `called` and `queued` ones, and how the processes of attempts are held. Of a daemon
-    that starts or ends, or of an older version, `limit` and `containment` are None."""
+    that starts or ends, or of an older version, `limit` and `containment` are None; `unreachable`
+    says why it cannot be asked."""
     daemon = find(root)
     if daemon is None:
         return None
@@ -116,9 +120,12 @@ def status(root: Path) -> dict[str, Any] | None:
         "called": [],
         "queued": [],
         "containment": None,
+        "unreachable": None,
     }
     try:
         answer = request(root, "status", timeout=STATUS_TIMEOUT_S)
+    except DaemonUnreachable as error:
+        answer = {"unreachable": str(error)}
     except NoDaemon:
         answer = {}
     return {**unknown, **daemon, **{name: answer[name] for name in unknown.keys() & answer.keys()}}
@@ -149,17 +156,22 @@ def _exchange(
         raise NoDaemon(f"{NO_DAEMON} {root}; start one with `casfs daemon`")
     import socket  # 3 ms, and many a command finds no daemon
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout)
             connection.connect(daemon["socket"])
             connection.sendall(canonical.encode({"op": op, **arguments}) + b"\n")
             with connection.makefile("rb") as stream:
                 line = stream.readline(MAX_MESSAGE_BYTES)
-        except OSError as error:
-            raise NoDaemon(
-                f"the daemon (pid {daemon['pid']}) went away: {error.strerror or error}"
-            ) from None
+    except PermissionError as error:
+        raise DaemonUnreachable(
+            f"the daemon runs (pid {daemon['pid']}) and cannot be asked from here:"
+            f" {error.strerror}{sandbox.hint()}"
+        ) from None
+    except OSError as error:
+        raise NoDaemon(
+            f"the daemon (pid {daemon['pid']}) went away: {error.strerror or error}"
+        ) from None
     if not line.endswith(b"\n"):
         raise NoDaemon(f"the daemon (pid {daemon['pid']}) went away without an answer")
     answer: dict[str, Any] = canonical.parse(line)
@@ -176,21 +188,34 @@ def stop(root: Path) -> int:
     """Stops the daemon and waits until its process has ended; returns the process id.
 
     A daemon that cannot be reached, as its socket file is gone, gets SIGTERM. Raises NoDaemon,
-    Failed.
+    DaemonUnreachable, Failed.
     """
     if (daemon := find(root)) is None:
         raise NoDaemon(f"{NO_DAEMON} {root}")
     pid = int(daemon["pid"])
+    # In another namespace of processes, the number is nobody's or that of another process.
+    if not _has_open(pid, root / "daemon.lock") and runs(root):
+        raise DaemonUnreachable(f"the daemon runs (pid {pid}) and is not seen here{sandbox.hint()}")
 
     def ask(process: int) -> None:
         try:
             request(root, "stop")
+        except DaemonUnreachable:
+            raise
         except NoDaemon:
             if runs(root):  # the process of daemon.json holds the lock
                 signal.pidfd_send_signal(process, signal.SIGTERM)
 
     _end(pid, ask, f"see {root / 'log'}")
     return pid
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Returns whether a process has a file open."""
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):  # it ends
+        return any(os.readlink(f"{folder}/{fd}") == os.fspath(path) for fd in os.listdir(folder))
+    return False
 
 
 def stop_all(env: Mapping[str, str]) -> list[int]:

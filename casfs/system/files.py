@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from casfs.errors import Failed
-from casfs.system import interruption
+from casfs.system import interruption, sandbox
 from casfs.system.syscalls import call
 
+SHARED_MEMORY = Path("/dev/shm")
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 COPY_MAX_BYTES = 64 << 20  # of one copy_file_range
 
@@ -30,7 +31,8 @@ class os_errors:  # noqa: N801  # used like a function
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            raise Failed(f"{self._text}: {error.strerror}") from error
+            hint = sandbox.hint() if error.errno == errno.EROFS else ""
+            raise Failed(f"{self._text}: {error.strerror}{hint}") from error
 
 
 class closing_fd:  # noqa: N801  # used like a function

@@ -46,7 +46,7 @@ EMPTY_PATH = 4
 
 class Mounted(NamedTuple):
     """An entry of the mount table: mount point, type, source, device as `major:minor`; `parent`:
-    the id of the mount that it is on."""
+    the id of the mount that it is on; `root`: which directory of its file system it shows."""
 
     point: Path
     type: str
@@ -54,6 +54,7 @@ class Mounted(NamedTuple):
     device: str
     id: int
     parent: int
+    root: Path
 
 
 def mount(source: str, point: Path, type: str, flags: int, options: bytes = b"") -> None:
@@ -134,15 +135,32 @@ def _parsed(table: bytes) -> tuple[Mounted, ...]:
     mount_list = []
     for line in table.splitlines():
         about, _, filesystem = line.partition(b" - ")
-        id, parent, device, _, point, *_ = about.split(b" ")
+        id, parent, device, root, point, *_ = about.split(b" ")
         type, source, *_ = filesystem.split(b" ")
         mount_list.append(
             Mounted(
                 Path(unescaped(point)), unescaped(type), source=unescaped(source),
-                device=device.decode(), id=int(id), parent=int(parent),
+                device=device.decode(), id=int(id), parent=int(parent), root=Path(unescaped(root)),
             )
         )  # fmt: skip
     return tuple(mount_list)
+
+
+def foreign(mount_list: Iterable[Mounted]) -> Iterator[Mounted]:
+    """Yields the mounts that show something else than what is in their places without them. The
+    sandbox of an agent mounts files and directories on themselves, to make them read-only."""
+    by_id = {mounted.id: mounted for mounted in mount_list}
+    for mounted in by_id.values():
+        below = by_id.get(mounted.parent)
+        if below is None or mounted.device != below.device or not _is_itself(mounted, below):
+            yield mounted
+
+
+def _is_itself(mounted: Mounted, below: Mounted) -> bool:
+    try:
+        return mounted.root == below.root / mounted.point.relative_to(below.point)
+    except ValueError:  # a process that has another root sees neither
+        return False
 
 
 def device_name(device: int) -> str:

@@ -58,6 +58,22 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
+def environment(pid: int) -> dict[str, str] | None:
+    """Returns the variables that a process was started with; None for one that is gone, or another
+    user's."""
+    try:
+        variables = os.fsdecode(_read(pid, "environ")).split("\0")
+    except OSError:
+        return None
+    return dict(variable.partition("=")[::2] for variable in variables)
+
+
+def ticks_since_boot(ms_ago: int = 0) -> int:
+    """Returns the time as `start_time` counts it, so many milliseconds ago."""
+    seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ms_ago / 1000
+    return int(seconds * os.sysconf("SC_CLK_TCK"))
+
+
 def parent(pid: int) -> int | None:
     """Returns the parent's pid; None for a process that is gone."""
     fields = _stat(pid)

@@ -6,8 +6,8 @@ two looks is of the call that was open, of one of several, or of a person:
 - of an edit tool, where it names the path, and nobody else was seen to write there;
 - of a shell command, where a process of its agent wrote, or one that had ended before it could be
   looked up while no other command was open;
-- of a person, where no call was open, or a process wrote that still runs and is not a descendant
-  of an agent;
+- of a person, where no call was open, or a process wrote that still runs and is neither a
+  descendant of an agent nor started in an open call;
 - ambiguous in every other case: two agents, an agent and a person, a path that an edit tool does
   not name, what was moved while a person and an agent wrote to one file, all that changed in a call
   whose beginning this daemon has not seen.
@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from casfs.attach.agents import AGENTS
 from casfs.attach.projects import project_of
 from casfs.checkpoints import extents
 from casfs.checkpoints.followed_directory import FollowedDirectory
@@ -53,14 +54,16 @@ OTHER_SESSION = "another session"
 class OpenCall:
     """A tool call that runs. `paths`: the only ones that it accounts for, None for any;
     `transcript_bytes`: of its agent's transcript when it began; `asks`: a person may have been
-    asked for it; `own` and `foreign`: what has changed since it began, the latter with the reason;
-    `written`: what a process of its agent was seen to write."""
+    asked for it; `begun`: in clock ticks after boot; `own` and `foreign`: what has changed since
+    it began, the latter with the reason; `written`: what a process of its agent was seen to
+    write."""
 
     session: str
     id: str
     paths: frozenset[bytes] | None
     transcript_bytes: int = 0
     asks: bool = True
+    begun: int = 0
     own: set[bytes] = field(default_factory=set)
     written: set[bytes] = field(default_factory=set)
     may_be_refused: bool = False
@@ -157,9 +160,9 @@ class SessionDirectory:
             paths = None
             if event.call.paths is not None:
                 paths = frozenset().union(*(self._names(event, path) for path in event.call.paths))
-            self._open.append(
-                OpenCall(session, event.call.id, paths, transcript_bytes, asks=event.asks)
-            )
+            begun = processes.ticks_since_boot(now_ms() - event.reported_ms)
+            call = OpenCall(session, event.call.id, paths, transcript_bytes, event.asks, begun)
+            self._open.append(call)
         return Boundary(self._state, is_late)
 
     def _over(self, event: SessionEvent, session: str) -> list[OpenCall]:
@@ -309,8 +312,8 @@ class SessionDirectory:
                 self._renamed.add(path)
 
     def _owner_of_process(self, pid: int) -> str | None:
-        """Returns the session of the agent that is an ancestor of a process, PERSON where none is;
-        None where the process has ended."""
+        """Returns the session of the agent that started a process, PERSON where none did; None
+        where the process has ended."""
         current: int | None = pid
         for _ in range(MAX_ANCESTORS):
             if current is None:
@@ -320,8 +323,21 @@ class SessionDirectory:
             if session and processes.start_time(current) == begun:
                 return session
             if current <= 1:
-                return PERSON
+                break
             current = processes.parent(current)
+        return self._owner_by_environment(pid)
+
+    def _owner_by_environment(self, pid: int) -> str | None:
+        """Returns the same of a process that no agent is an ancestor of: what a command leaves
+        behind has none any more. One of a call that is over may be a person's editor by now."""
+        started = processes.start_time(pid)
+        environment = processes.environment(pid)
+        if started is None or environment is None:
+            return None
+        for agent in AGENTS.values():
+            session = f"{agent.name} {environment.get(agent.session_variable)}"
+            if any(call.session == session and call.begun <= started for call in self._open):
+                return session
         return PERSON
 
 

@@ -145,8 +145,8 @@ def _run(asked: Asked, command: str) -> tuple[str, dict[str, Any]]:
         "sandbox_permissions": "require_escalated",
         "justification": "A command of the test.",
     }
-    # A codex that may do everything refuses to be asked for more.
-    if "danger-full-access" in asked.text:
+    # A codex that may not ask refuses to be asked for more.
+    if "danger-full-access" in asked.text or "Approval policy is currently never" in asked.text:
         del known["sandbox_permissions"], known["justification"]
     return tool, {name: known[name] for name in asked.tools[tool] if name in known}
 

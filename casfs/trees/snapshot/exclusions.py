@@ -7,7 +7,7 @@ the same disk, and what is written there is written elsewhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from casfs.errors import Refused
@@ -23,6 +23,7 @@ KERNEL_TYPES = set(
     "proc sysfs devtmpfs devpts mqueue cgroup cgroup2 securityfs debugfs tracefs configfs bpf "
     "pstore efivarfs fusectl binfmt_misc".split()
 )
+NAMED = 3  # of what is left out
 DEVICES = Path("/dev")  # in a container a tmpfs
 
 
@@ -60,14 +61,24 @@ def exclude_stores(
     refuse_unrecordable(store, directory)
     top = real_path(directory)
     foreign = {
-        mount.point: MOUNT if mount.type == MOUNT_TYPE else OTHER_MOUNT for mount in mounts.mounts()
+        mount.point: MOUNT if mount.type == MOUNT_TYPE else OTHER_MOUNT
+        for mount in mounts.foreign(mounts.mounts())
     }
     foreign[store.root.resolve()] = STORE
     inside = {path: kind for path, kind in foreign.items() if top in path.parents}
-    for path, kind in inside.items():
-        report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {kind}")
+    report.warnings += _lines(top, inside)
     excluded = {os.fsencode(path.relative_to(top)): kind for path, kind in inside.items()}
     rules.excluded = {**rules.excluded, **excluded}
+
+
+def _lines(top: Path, inside: Mapping[Path, str]) -> Iterator[str]:
+    if len(inside) <= NAMED:
+        for path, kind in inside.items():
+            yield f"{printable(os.fsencode(path))}: left out, it is {kind}"
+        return
+    names = [printable(os.fsencode(path.relative_to(top))) for path in sorted(inside)]
+    shown = f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    yield f"{printable(os.fsencode(top))}: left out, as they are mounts: {shown}"
 
 
 def refuse_unrecordable(store: Store, directory: Path) -> None:

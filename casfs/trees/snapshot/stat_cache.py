@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from casfs.backend.sqlite_connection import Database
+from casfs.backend.sqlite_connection import Database, open_derived
 from casfs.digest import BlobHash, Digest, TreeDigest
 from casfs.store.nodes.times import TimesRef
 from casfs.store.store import Store
+from casfs.system import sandbox
 from casfs.system.paths import real_path
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot.file_stat import Stat
@@ -220,7 +221,8 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
         ).fetchall()
     looks = store if isinstance(store, ScratchStore) else None
     known = {row[0]: CachedDirectory(*row[1:]) for row in rows}
-    return StatCache(path, looks, root=root, rows=known)
+    saved = path if sandbox.is_writable(store.root) else None
+    return StatCache(saved, looks, root=root, rows=known)
 
 
 def forget(store: Store, hash: str) -> None:
@@ -231,7 +233,7 @@ def forget(store: Store, hash: str) -> None:
 
 
 def _database(path: Path) -> closing[Database]:
-    return closing(Database(path, SCHEMA, synchronous="OFF"))
+    return closing(open_derived(path, SCHEMA))
 
 
 def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.attach.agents import AGENTS
 from casfs.checkpoints.extents import PROJECT
 from casfs.checkpoints.followed_directory import FollowedDirectory
 from casfs.store.nodes.directory import File
@@ -35,9 +36,12 @@ needs_pids = pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who
 class Writer:
     """A process that lives, and writes when it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
+        own = {agent.session_variable for agent in AGENTS.values()}  # where an agent runs the tests
+        inherited = {name: value for name, value in os.environ.items() if name not in own}
         self.process = subprocess.Popen(
             [sys.executable, "-c", WRITER],
+            env={**inherited, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -251,6 +255,30 @@ def test_a_person_writes_while_a_command_runs(
     writers[0].write(project / "new")
     after = at(directory, session, session.result("c2"))
     assert after.foreign == {"both": "ambiguous", "new": "ambiguous"}
+
+
+@needs_pids
+def test_a_process_whose_ancestors_have_ended(
+    project: Path, directory: OwnSessionDirectory, sessions: list[ClaudeEvents]
+) -> None:
+    """As what sets a sandbox up: it is of the call in which it was started, by its environment."""
+    session = sessions[0]
+    at(directory, session, session.prompt("go"))
+    earlier = Writer(CLAUDE_CODE_SESSION_ID=session.session)
+    time.sleep(0.02)  # two clock ticks
+    at(directory, session, session.call("c1", command="x"))
+    orphan = Writer(CLAUDE_CODE_SESSION_ID=session.session)
+    another = Writer(CLAUDE_CODE_SESSION_ID="another")
+    try:
+        orphan.write(project / "its")
+        earlier.write(project / "of one before")
+        another.write(project / "of another")
+        orphan.write(project / "a")
+        after = at(directory, session, session.result("c1"))
+    finally:
+        for writer in (earlier, orphan, another):
+            writer.end()
+    assert after.foreign == {"of one before": "a person", "of another": "a person"}
 
 
 @needs_pids
