@@ -2,9 +2,9 @@
 
 A chain is the steps of a thread back to its thread-start, which has index 0, or the checkpoints of
 a name. Before its oldest version comes the one that its tree is from, in another chain: of a called
-thread the step of the caller (`parentState`), else an older step with the same root, and of a
-thread also an older checkpoint. A name's first checkpoint never goes on with one of another name:
-an equal tree there may be that of an unrelated directory.
+thread the step of the caller (`parentState`), else an older checkpoint or step with the same root.
+Before a name's first checkpoint is nothing: an equal tree may be that of an unrelated directory,
+and what was applied to this one, the checkpoint names itself.
 
 `find` leads to the version that a person names, a `Place` in its chain. From there readers go to
 `older` versions, and into a version by what it `called`. Each of these chains is read when it is
@@ -177,12 +177,7 @@ def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
     # Removed by another process since it was resolved: an older one must not stand for it.
     if not versions or versions[0].hash != last.hash:
         raise NotFound(f"the checkpoint {last.name}@{last.id} was removed meanwhile")
-    first = versions[-1]
-
-    def older() -> Place | None:
-        return _recorded_by_step(store, first.root, first.recorded_at)
-
-    return Place(Chain(store, versions, older))
+    return Place(Chain(store, versions, lambda: None))
 
 
 def _checkpoint_version(candidate: Checkpoint) -> Version:

@@ -116,6 +116,21 @@ def test_of_checkpoints(cli: Cli, tmp_path: Path) -> None:
     )
 
 
+def test_a_first_checkpoint_is_not_of_a_thread_with_an_equal_tree(
+    cli: Cli, thread: Example, tmp_path: Path
+) -> None:
+    mine = write_tree(tmp_path / "mine", SECOND)
+    cli("checkpoint", "create", "mine", mine, "-m", "by me")
+    rows = cli("blame", "mine:src/a.py", "--json").json
+    assert {row["version"]["message"] for row in rows} == {"by me"}
+    # What was restored from a thread is of its steps.
+    cli("checkpoint", "restore", "fix@2", tmp_path / "copy")
+    cli("checkpoint", "create", "copy", tmp_path / "copy")
+    rows = cli("blame", "copy:src/a.py", "--json").json
+    revisions = [f"{thread.id}@{step}" for step in (1, 2, 2)]
+    assert [row["version"]["revision"] for row in rows] == revisions
+
+
 def test_a_path_on_disk(cli: Cli, tmp_path: Path) -> None:
     place = write_tree(tmp_path / "work", {"src": {"f": b"one\n"}})
     cli("checkpoint", "create", "site", place)
