@@ -109,8 +109,8 @@ class DaemonApi:
         self._supervisor.launch(outermost.id)
         return {"id": request.id}
 
-    async def _stop(self, action: stop_thread.Action, id: ThreadId) -> Answer:
-        await self._supervisor.stop(id, action)
+    async def _stop(self, action: stop_thread.Action, id: ThreadId, **options: str) -> Answer:
+        await self._supervisor.stop(id, partial(action, **options))
         return {"id": id}
 
     async def _compact(

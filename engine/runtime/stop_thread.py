@@ -8,7 +8,9 @@ thread's workspace is freed before anything is written: it may be what fills the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from casfs.backend.capabilities import Leasing
 from casfs.errors import Conflict
@@ -18,7 +20,7 @@ from casfs.system import daemon_socket
 from casfs.system.files import closing_fd
 from casfs.threads import threads
 from casfs.threads.state import says
-from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.threads.threads import CANCELLED, RUNNING, SUSPENDED, Thread, ThreadId
 from casfs.workspaces import ignored_files
 from engine.runtime import overlay_workspace
 from engine.runtime.thread_head import end_orphans
@@ -27,15 +29,23 @@ from engine.threads import call_stack, suspension, transitions
 from engine.threads.record import UNKNOWN
 from engine.threads.suspension import Suspension
 
-Action = Callable[[Store, ThreadId, Workspaces, Sequence[str]], None]
+Action = Callable[..., None]  # of a store, a thread's id, the workspaces, details of programs
 
 
-def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
+def cancel(
+    store: Store,
+    id: ThreadId,
+    workspaces: Workspaces,
+    interrupted: Sequence[str],
+    *,
+    summary: str = CANCELLED,
+) -> None:
     """Ends a thread and its open children with return code 130. `interrupted`: details of its
     programs. Raises NotFound, Conflict."""
     for thread in _end_processes(store, id, (RUNNING, SUSPENDED)):
         thread_workspace(store, thread, workspaces).remove()
-    ended = transitions.cancel(store, threads.get(store, id), interrupted)
+    thread = threads.get(store, id)
+    ended = transitions.cancel(store, thread, interrupted, summary=summary)
     ignored_files.release(store, ended.record.get("ignored"))
 
 
@@ -46,12 +56,12 @@ def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Seq
     suspension.suspend(store, threads.get(store, id), why)
 
 
-def request(root: Path, id: ThreadId, op: str) -> None:
+def request(root: Path, id: ThreadId, op: str, **options: Any) -> None:
     """Asks the daemon to do one of ACTIONS; where none runs, does it on the store."""
     if daemon_socket.runs(root):
-        daemon_socket.request(root, op, id=id)
+        daemon_socket.request(root, op, id=id, **options)
     else:
-        without_daemon(root, id, ACTIONS[op])
+        without_daemon(root, id, partial(ACTIONS[op], **options))
 
 
 def without_daemon(root: Path, id: ThreadId, action: Action) -> None:

@@ -139,9 +139,13 @@ def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
 
 
 def cancel(
-    store: Store, thread: Thread, interrupted: Sequence[str] = (), caller: Thread | None = None
+    store: Store,
+    thread: Thread,
+    interrupted: Sequence[str] = (),
+    caller: Thread | None = None,
+    summary: str = CANCELLED,
 ) -> Thread:
-    """Ends a thread and its open children with return code 130; the failed attempts at a pending
+    """Ends a thread and its open children with return code 130, and a summary; the failed attempts at a pending
     step stay in its record, with the details of `interrupted` programs. Raises Conflict where it
     has ended already, or the head of `caller` was moved."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
@@ -154,7 +158,7 @@ def cancel(
             batch.swap(caller.name, caller.head, caller.head)
         for child in call_stack.open_children(store, thread):
             _cancel(store, batch, thread=child, summary=f"cancelled with thread {thread.id}")
-        return _cancel(store, batch, thread=thread, summary="cancelled", interrupted=interrupted)
+        return _cancel(store, batch, thread=thread, summary=summary, interrupted=interrupted)
 
 
 def _cancel(

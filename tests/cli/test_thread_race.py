@@ -103,6 +103,8 @@ def test_the_first_success_wins(field: Field, running: int, tmp_path: Path) -> N
         "wrong": ("failed", 1, 1),
         "never": ("cancelled", 0, 0),
     }
+    summary = cli("thread", "show", "never", "--json").json["summary"]
+    assert summary == f"cancelled: thread {ids['fast']} won the race"
     assert read_tree(place)[b"text"] == b"fast\n"
     assert cli("ls", said["checkpoint"]).text == "text\n"
     again = cli(*race, "--promote", "best").text.splitlines()

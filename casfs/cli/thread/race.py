@@ -110,7 +110,8 @@ def race(ctx: click.Context, /, ids: Sequence[str], **options: Any) -> int:
         for id in thread_ids * CANCEL_TRIES if won and options["cancel_rest"] else ():
             if threads.get(store, id).status in (RUNNING, SUSPENDED):
                 with suppress(CasfsError):  # another cancels it too, or the daemon was killed
-                    stop_thread.request(store_root(), id, "cancel")
+                    summary = f"cancelled: thread {won['thread']} won the race"
+                    stop_thread.request(store_root(), id, "cancel", summary=summary)
         rows = [_outcome(store, id, exits) for id in thread_ids]
     winner = won.get("thread")
     checkpoint_name = won.get("checkpoint")
