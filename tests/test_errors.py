@@ -21,6 +21,7 @@ EXIT_CODES = {
     "Conflict": 4,
     "AccessDenied": 4,
     "NoDaemon": 5,
+    "DaemonUnreachable": 5,
     "Suspended": 7,
 }
 

@@ -60,6 +60,12 @@ def recorded(store: Store, checkpoint: Checkpoint) -> RecordedState:
     return state or RecordedState(checkpoint.root)
 
 
+def is_recorded(store: Store, checkpoint: Checkpoint) -> bool:
+    """Returns whether the store has just this one."""
+    head = store.heads.get(head_name(checkpoint.name, checkpoint.id))
+    return head is not None and head.hash == checkpoint.hash
+
+
 def names(store: Store) -> list[str]:
     """Returns every name that has a checkpoint, sorted."""
     # Heads sort otherwise: `a-b/` is before `a/`.

@@ -17,6 +17,7 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import NodeHash, TreeHash
+from casfs.errors import Conflict
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -106,37 +107,44 @@ def create(
     # missed what they wrote, so the next checkpoint carries them, too.
     steps = applied_steps.carried(store, directory, name=name, looked_at=began_ms)
     # The batch ends first: steps count as carried only once the checkpoint is committed.
-    with steps as applied, store.batch() as batch:
-        previous = checkpoint.latest(store, name)
-        base = None if previous is None else checkpoint.recorded(store, previous)
-        known = Target(store, directory).restored_state()
-        state = working_tree.snapshot(
-            store,
-            batch,
-            directory=directory,
-            rules=rules,
-            report=report,
-            options=snapshot_options,
-            earlier=working_tree.Earlier(base=base, known=known),
-        )
-        # The report is of the whole directory, the statistics are of the work.
-        local = recorded_state.local_totals(store, state)
-        if previous is not None:
-            changes, paths = compare(store, previous.root, state.tree)
-        else:  # all is new: the tree need not be walked
-            changes = {"added": report.entries - local.entries, "modified": 0, "deleted": 0}
-            additions = tree.changes(store, old=None, new=state.tree)
-            first_additions = islice(additions, MAX_CHANGED_PATHS)
-            paths = [printable(change.path) for change in first_additions]
-        files = report.files - local.files
-        size = report.bytes - local.bytes
-        stats = {"files": files, "bytes": size, **changes}
-        skipped = options.skip_if_unchanged and state.is_equal(base)
-        content = Content(state, message, stats=stats, paths=paths, applied=applied)
-        if skipped and previous:
-            created = previous
-        else:
-            created = put(batch, name, previous=previous, content=content)
+    created: Checkpoint | None = None
+    try:
+        with steps as applied, store.batch() as batch:
+            previous = checkpoint.latest(store, name)
+            base = None if previous is None else checkpoint.recorded(store, previous)
+            known = Target(store, directory).restored_state()
+            state = working_tree.snapshot(
+                store,
+                batch,
+                directory=directory,
+                rules=rules,
+                report=report,
+                options=snapshot_options,
+                earlier=working_tree.Earlier(base=base, known=known),
+            )
+            # The report is of the whole directory, the statistics are of the work.
+            local = recorded_state.local_totals(store, state)
+            if previous is not None:
+                changes, paths = compare(store, previous.root, state.tree)
+            else:  # all is new: the tree need not be walked
+                changes = {"added": report.entries - local.entries, "modified": 0, "deleted": 0}
+                additions = tree.changes(store, old=None, new=state.tree)
+                first_additions = islice(additions, MAX_CHANGED_PATHS)
+                paths = [printable(change.path) for change in first_additions]
+            files = report.files - local.files
+            size = report.bytes - local.bytes
+            stats = {"files": files, "bytes": size, **changes}
+            skipped = options.skip_if_unchanged and state.is_equal(base)
+            content = Content(state, message, stats=stats, paths=paths, applied=applied)
+            if skipped and previous:
+                created = previous
+            else:
+                created = put(batch, name, previous=previous, content=content)
+    except Conflict:
+        # Another thread or process has recorded an equal tree, after the same one, in the same
+        # millisecond: this is the checkpoint that was asked for.
+        if created is None or not checkpoint.is_recorded(store, created):
+            raise
     # After the commit: the note must not name a checkpoint that was never made.
     record_state(store, directory, state=state, name=f"{created.name}@{created.id}")
     return Created(created, report, stats=stats, new_bytes=batch.new_bytes, skipped=skipped)

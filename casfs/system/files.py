@@ -68,7 +68,7 @@ def replacing(path: Path, *, durable: bool = False, temp: Path | None = None) ->
 
     `durable`: synced before and after the rename. `temp`: its name until then. Raises OSError.
     """
-    temp = temp or path.with_name(f".{path.name}.{os.getpid()}")
+    temp = temp or path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         with temp.open("wb") as file:
             yield file

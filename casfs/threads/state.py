@@ -2,7 +2,9 @@
 
     running     a step is in flight; of a session, its agent works on a prompt
     queued      it waits for a free place, or for a daemon, to go on
-    suspended   it waits for a person, or for a child; a session, for its next prompt
+    suspended   it waits for a person, or for a child
+    open        a session whose agent waits for its next prompt
+    closed      a session whose agent has ended; it may go on some day
     succeeded   a rule ended it (return code 0)
     failed      no rule matched (1)
     stopped     it ended at its step limit (2)
@@ -14,29 +16,40 @@ The record itself has fewer words (`casfs.threads.threads`): it says what may be
 
 from __future__ import annotations
 
-from casfs.threads.threads import ENDED, RUNNING, SESSION, SUSPENDED, Thread, ThreadId
+from casfs.threads.threads import ENDED, RUNNING, SESSION, Thread, ThreadId
 
 QUEUED = "queued"
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 STOPPED = "stopped"
-STATES = ("running", QUEUED, "suspended", SUCCEEDED, FAILED, STOPPED, "cancelled", "broken")
+OPEN = "open"
+CLOSED = "closed"
+STATES = (
+    "running", QUEUED, "suspended", OPEN, CLOSED, SUCCEEDED, FAILED, STOPPED, "cancelled", "broken",
+)  # fmt: skip
 ENDINGS = {0: SUCCEEDED, 1: FAILED, 2: STOPPED}
 BASE32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 TIME_CHARS = 10  # of an id
 
 
 def state(thread: Thread) -> str:
-    # No daemon runs a session, so its record never says `running`. One that was cut within a step
-    # has no agent yet.
-    if thread.fields.get("cause") == SESSION and thread.fields.get("intent"):
-        return RUNNING if thread.fields["session"]["pid"] else SUSPENDED
+    if thread.fields.get("cause") == SESSION:
+        return _session_state(thread)
     if thread.status == RUNNING:
         intent = thread.fields.get("intent", {})
         return QUEUED if intent is None or intent.get("resumed") else RUNNING
     if thread.status == ENDED:
         return ENDINGS.get(thread.fields.get("returnCode") or 0, FAILED)
     return thread.status
+
+
+def _session_state(thread: Thread) -> str:
+    # No daemon runs a session, so its record never says `running`. One that was cut within a step,
+    # or imported, has no agent yet.
+    session = thread.fields["session"]
+    if thread.fields.get("intent") and session["pid"]:
+        return RUNNING
+    return CLOSED if session.get("ended") or session.get("pidStart") is None else OPEN
 
 
 def says(thread: Thread) -> str:

@@ -19,13 +19,12 @@ from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.system.lru_cache import LruCache
 from casfs.threads import threads
-from casfs.threads.state import QUEUED
+from casfs.threads.state import OPEN, QUEUED
 from casfs.threads.summary import head_fields, task_line
 from casfs.threads.threads import (
     BROKEN,
     HEADS,
     RUNNING,
-    SESSION,
     SUSPENDED,
     Thread,
     ThreadId,
@@ -159,8 +158,8 @@ def row_of(name: HeadName, head: Head) -> Row:
 def _section(thread: Thread, fields: dict[str, Any]) -> str:
     state = fields["status"]
     # An outside agent's session between two prompts needs no action.
-    if state == SUSPENDED and fields["cause"] == SESSION:
-        return ENDED
+    if state == OPEN:
+        return RUNNING
     if state == SUSPENDED:
         return QUEUED if fields["cause"] in WAITING else NEEDS
     if state == BROKEN:

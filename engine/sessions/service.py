@@ -26,6 +26,7 @@ from casfs.store.store import Store
 from casfs.system.log import Log
 from casfs.system.processes import start_time
 from casfs.threads import sessions
+from casfs.threads.state import CLOSED, state
 from engine.blocking import blocking
 from engine.followers import Followers
 from engine.sessions import events, session_rewind
@@ -78,7 +79,7 @@ class SessionService:
                     await self._wake.wait()
 
     async def _end_lost(self) -> None:
-        """Ends the pending step of a session whose agent was killed: nobody reports that."""
+        """Ends the sessions whose agents were killed: nobody reports that."""
         lost: set[str] = set()
         while True:
             await trio.sleep(LOST_S)
@@ -94,14 +95,14 @@ class SessionService:
             lost = set(ends)
 
     def _lost(self) -> dict[str, SessionEvent]:
-        """Returns the end of each session with a pending step whose process is gone, by thread."""
+        """Returns the end of each open session whose process is gone, by thread."""
         ends: dict[str, SessionEvent] = {}
         is_shared = isinstance(self._store.backend, SharedByMachines)
         for thread, _ in sessions.readable(self._store):
             session = thread.record["session"]
             begun = session.get("pidStart")
             # Without a start the process was gone when it reported: it was not the agent's own.
-            if thread.pending is None or begun is None:
+            if begun is None or state(thread) == CLOSED:
                 continue
             # Of another machine nothing is known here.
             if is_shared and session.get("boot") != spool.current_boot():

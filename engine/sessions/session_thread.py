@@ -8,6 +8,7 @@ prompt, which is then the pending step. In the record, `session` holds
     fault   why its directory is not recorded, or absent
     identity  of its directory (`casfs.directories.identity`), where that was there
     event   the last event of the spool that is recorded
+    ended   true where the agent has ended since
     open    the tool calls that run: the id of each, and the turn as it stood when it began
     transcriptBytes  up to which byte the transcript is recorded
     subagents        the same of the transcripts of its subagents, by their names
@@ -341,7 +342,12 @@ def _updated(thread: Thread, event: SessionEvent, name: str) -> dict[str, Any]:
     """Returns the field `session` of a record after an event."""
     session = thread.record["session"]
     process = {} if session["pid"] == event.pid else _process(event)
-    return {**session, **process, "open": dict(session["open"]), "event": name or session["event"]}
+    updated = {**session, **process, "open": dict(session["open"])}
+    updated["event"] = name or session["event"]
+    if event.kind is Kind.END:
+        return {**updated, "ended": True}
+    updated.pop("ended", None)
+    return updated
 
 
 def _with_fault(session: dict[str, Any], boundary: Boundary) -> dict[str, Any]:

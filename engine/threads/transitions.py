@@ -145,9 +145,9 @@ def cancel(
     caller: Thread | None = None,
     summary: str = CANCELLED,
 ) -> Thread:
-    """Ends a thread and its open children with return code 130, and a summary; the failed attempts at a pending
-    step stay in its record, with the details of `interrupted` programs. Raises Conflict where it
-    has ended already, or the head of `caller` was moved."""
+    """Ends a thread and its open children with return code 130, and a summary; the failed attempts
+    at a pending step stay in its record, with the details of `interrupted` programs. Raises
+    Conflict where it has ended already, or the head of `caller` was moved."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} {says(thread)} already")
     sessions.refuse(thread)

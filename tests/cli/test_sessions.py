@@ -30,7 +30,7 @@ def test_an_import_and_the_list(cli: Cli) -> None:
     rows = cli("sessions", "list", "--json").json
     listed = {(row["id"], row["first"], row["directory"], row["prompts"]) for row in rows}
     assert listed == {("one", "Do it", "/project", 1), ("two", "And more", "/project", 1)}
-    assert {row["status"] for row in rows} == {"suspended"}
+    assert {row["status"] for row in rows} == {"closed"}
     assert len(cli("sessions", "list").text.splitlines()) == 2
 
 

@@ -20,15 +20,18 @@ from casfs.threads.summary import listing
 MIN_SHORT_CHARS = 6  # of an id's random end
 # What the record of a thread in each state contains, for the store to look for; nothing of a
 # broken one is sure.
+SESSION = '"cause":"session"'
 RECORDS_OF = {
-    "running": '"status":"running"',
-    "queued": '"status":"running"',
-    "suspended": '"status":"suspended"',
-    "succeeded": '"status":"ended"',
-    "failed": '"returnCode":1',
-    "stopped": '"returnCode":2',
-    "cancelled": '"status":"cancelled"',
-    "broken": "",
+    "running": ('"status":"running"', SESSION),
+    "queued": ('"status":"running"',),
+    "suspended": ('"status":"suspended"',),
+    "open": (SESSION,),
+    "closed": (SESSION,),
+    "succeeded": ('"status":"ended"',),
+    "failed": ('"returnCode":1',),
+    "stopped": ('"returnCode":2',),
+    "cancelled": ('"status":"cancelled"',),
+    "broken": ("",),
 }
 MAX_COMPARED = 1000
 CHARS_OF_MANY = 10
@@ -47,9 +50,10 @@ def list_(states: tuple[str, ...], workflow: str | None, limit: int | None) -> N
     """
     with open_store() as store:
         queue = Queue(store)
+        records = [record for status in states for record in RECORDS_OF[status]]
         matching = (
             thread
-            for thread in threads.newest_first(store, [RECORDS_OF[status] for status in states])
+            for thread in threads.newest_first(store, records)
             if (not states or queue.state(thread) in states)
             and (workflow is None or thread.fields.get("workflow") == workflow)
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from casfs.cli.terminal import paint
-from casfs.threads.state import FAILED, STOPPED, SUCCEEDED
+from casfs.threads.state import FAILED, OPEN, STOPPED, SUCCEEDED
 from casfs.threads.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED
 
 COLOURS = {
     RUNNING: "cyan",
+    OPEN: "cyan",
     SUSPENDED: "yellow",
     SUCCEEDED: "green",
     FAILED: "red",

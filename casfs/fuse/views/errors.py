@@ -21,6 +21,7 @@ ERRNO: dict[type[CasfsError], int] = {
     errors.AccessDenied: errno.EACCES,
     errors.Usage: errno.EINVAL,
     errors.NoDaemon: errno.EIO,
+    errors.DaemonUnreachable: errno.EIO,
     errors.Suspended: errno.EIO,
 }
 LOGGED = frozenset({errno.EIO})  # not the caller's fault

@@ -83,7 +83,7 @@ def test_a_prompt_is_a_step_and_a_call_a_turn(session: Recording, tmp_path: Path
     session(events.call("c2", command="false"), {"a": b"1", "b": b"2"})
     session(events.failure("c2", "Exit code 1"), {"a": b"1", "b": b"2"})
     session(events.stop("I made it."), {"a": b"1", "b": b"2"})
-    assert state(session.thread) == "suspended"
+    assert state(session.thread) == "open"
     (step,) = session.steps()
     assert session.text(step["content"]) == "I made it."
     assert step["prompt"]["id"] == "p-11"
@@ -102,6 +102,22 @@ def test_a_prompt_is_a_step_and_a_call_a_turn(session: Recording, tmp_path: Path
     about = sessions.about(session.store, session.thread)
     assert (about["agent"], about["id"]) == ("claude", events.session)
     assert about["directory"] == str(tmp_path)
+
+
+def test_a_session_is_open_as_long_as_its_agent_lives(session: Recording) -> None:
+    events = session.events
+    states = []
+    for payload in (
+        events.prompt("one"),
+        events.stop(),
+        events.payload("SessionEnd", reason="other"),
+        events.payload("SessionStart", source="resume"),
+        events.prompt("two"),
+        events.payload("SessionEnd", reason="other"),
+    ):
+        session(payload)
+        states.append(state(session.thread))
+    assert states == ["running", "open", "closed", "open", "running", "closed"]
 
 
 def test_the_next_prompts_follow(session: Recording) -> None:
