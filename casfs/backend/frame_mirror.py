@@ -157,8 +157,8 @@ class FrameMirror:
 
 def create_mirror(root: Path, remote: str, size: int, index: PackIndex) -> None:
     """Writes the index of a remote pack of `size` bytes to the mirror, so that it is not
-    fetched again. Raises Failed."""
-    offset = size - TRAILER.size - len(index.data)
+    fetched again. Raises Failed, Corrupt."""
+    offset = index.check_end(size)
     trailer = TRAILER.pack(offset, len(index.data), bytes.fromhex(index.name), MAGIC)
     path = mirror_path(root, remote, index.name)
     with os_errors(f"cannot write {path}"):

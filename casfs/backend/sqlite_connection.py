@@ -53,8 +53,8 @@ class Database:
         self._synchronous = synchronous
         self._create = bool(schema)
         self._idle: list[Connection] = []
-        self._all: list[Connection] = []
         self._lock = threading.Lock()
+        self._closings = 0
         self._watch: Connection | None = None
         self._checkpoints = WalCheckpoints(path.with_name(path.name + "-wal"), self._checkpoint)
         self._exclusive_lock = threading.RLock()
@@ -68,17 +68,12 @@ class Database:
 
     def _connect(self) -> Connection:
         if self._is_read_only:
-            connection = _open(self.path, "ro", WRITE_LOCK_TIMEOUT_S)
-            with self._lock:
-                self._all.append(connection)
-            return connection
+            return _open(self.path, "ro", WRITE_LOCK_TIMEOUT_S)
         has_small_blocks = wal_index.has_small_blocks(self.path.parent)
         if has_small_blocks and wal_index.is_full(self.path.parent):
             raise _Full(FULL)  # before the index is mapped
         mode = "rwc" if self._create else "rw"
         connection = _open(self.path, mode, WRITE_LOCK_TIMEOUT_S)
-        with self._lock:
-            self._all.append(connection)
         try:
             if self._create and connection.execute("PRAGMA page_count").fetchone() == (0,):
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
@@ -93,8 +88,6 @@ class Database:
                 connection.execute("PRAGMA schema_version").fetchone()  # opens the index
                 wal_index.allocate(self.path)
         except BaseException as error:
-            with self._lock:
-                self._all.remove(connection)
             connection.close()
             if isinstance(error, OSError):
                 raise _Full(FULL) from error
@@ -109,8 +102,9 @@ class Database:
                 with self._unlocked() as connection:
                     yield connection
                 return
+            closings = self._closings
             try:
-                connection = self._idle.pop() if self._idle else self._connect()
+                connection = self._lend()
             except sqlite3.OperationalError as error:
                 if not self._has_no_room(error):
                     raise
@@ -120,9 +114,22 @@ class Database:
             try:
                 yield connection
             finally:
-                self._idle.append(connection)
+                self._give_back(connection, closings)
         except sqlite3.DatabaseError as error:
             raise self.translated(error) from error
+
+    def _lend(self) -> Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _give_back(self, connection: Connection, closings: int) -> None:
+        with self._lock:
+            if closings == self._closings:
+                self._idle.append(connection)
+            else:
+                connection.close()
 
     @contextmanager
     def _unlocked(self) -> Iterator[Connection]:
@@ -227,12 +234,16 @@ class Database:
         return not is_busy
 
     def close(self) -> None:
+        """Closes the file. A connection that another thread reads with is closed when it has
+        read: SQLite would crash the process."""
         with self._checkpoints.running, self._lock:
-            for connection in self._all:
+            for connection in self._idle:
                 connection.close()
-            self._all.clear()
+            if self._watch is not None:
+                self._watch.close()
             self._idle.clear()
             self._watch = None
+            self._closings += 1
 
     def translated(self, error: Exception) -> Exception:
         """Returns Failed or Corrupt for an error of SQLite, any other error as it is."""

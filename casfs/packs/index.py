@@ -114,6 +114,14 @@ class PackIndex:
             yield frame_number
             frame_number, left = frame_number + 1, left - self.frame(frame_number).size
 
+    def check_end(self, size: int) -> int:
+        """Returns where the index begins in a pack of `size` bytes. Raises Corrupt where it does
+        not end such a pack."""
+        offset = size - TRAILER.size - len(self.data)
+        if offset < len(HEADER) or self._end not in (None, offset):
+            raise self._corrupt(f"it is said to have {size} bytes, which its index contradicts")
+        return offset
+
     def check_extent(self, number: int) -> None:
         """Raises Corrupt for a member that claims more bytes than its frames have."""
         member = self.member(number)

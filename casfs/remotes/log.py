@@ -58,7 +58,7 @@ def _by(pattern: str, value: Any) -> dict[str, Any]:
 PACK_NAME = "^[0-9a-f]{64}$"
 HASH = {"type": "string", "pattern": PACK_NAME}
 ID = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
-COUNT = {"type": "integer", "minimum": 0}
+COUNT = {"type": "integer", "minimum": 0, "maximum": canonical.MAX_INT}
 BASE64 = "^([A-Za-z0-9+/]{4})*[A-Za-z0-9+/]{2}[A-Za-z0-9+/=]{2}$"
 INDEX = {"type": ["string", "null"], "pattern": BASE64}
 REF = _object(
@@ -104,7 +104,9 @@ class Pack(NamedTuple):
     @classmethod
     def decode(cls, name: str, value: dict[str, Any]) -> Pack:
         data = None if value["index"] is None else base64.b64decode(value["index"])
-        return cls(name, value["kind"], value["size"], offset=value["offset"], data=data)
+        # To JSON Schema 2.0 is an integer, too.
+        size, offset = int(value["size"]), int(value["offset"])
+        return cls(name, value["kind"], size, offset=offset, data=data)
 
 
 def key(number: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import casfs
 from casfs.store.store import Store as Trunk
-from tests.support.helpers import ABSENT, LARGE
+from tests.support.helpers import ABSENT, LARGE, write_tree
 
 
 def test_without_a_path_it_is_the_store_of_the_command_line(
@@ -81,3 +82,22 @@ def test_a_digest_of_another_size_is_not_found(tmp_path: Path) -> None:
         assert store.get(digest) == b"four"
         with pytest.raises(casfs.NotFound, match=r"has 4 bytes, not 5$"):
             store.get(casfs.Digest(digest.hash, 5))
+
+
+def test_threads_that_share_a_store_each_record_their_checkpoints(
+    tmp_path: Path,
+) -> None:
+    same = write_tree(tmp_path / "same", {"f": b"x"})
+    own = [write_tree(tmp_path / str(number), {"f": b"0"}) for number in range(8)]
+
+    def record(number: int) -> None:
+        for count in range(10):
+            (own[number] / "f").write_text(str(count))
+            store.checkpoints.create(f"own-{number}", own[number])
+            store.checkpoints.create("same", same)
+
+    with casfs.init(tmp_path / "store") as store:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(record, range(8)))
+        for number in range(8):
+            assert len(store.checkpoints.list(f"own-{number}")) == 10
