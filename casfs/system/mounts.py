@@ -146,10 +146,10 @@ def _parsed(table: bytes) -> tuple[Mounted, ...]:
     return tuple(mount_list)
 
 
-def foreign(mount_list: Iterable[Mounted]) -> Iterator[Mounted]:
+def foreign(table: Path = TABLE) -> Iterator[Mounted]:
     """Yields the mounts that show something else than what is in their places without them. The
     sandbox of an agent mounts files and directories on themselves, to make them read-only."""
-    by_id = {mounted.id: mounted for mounted in mount_list}
+    by_id = {mounted.id: mounted for mounted in mounts(table)}
     for mounted in by_id.values():
         below = by_id.get(mounted.parent)
         if below is None or mounted.device != below.device or not _is_itself(mounted, below):

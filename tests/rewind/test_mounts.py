@@ -85,3 +85,42 @@ def _restore_and_record(cli: Cli, opened: Store, project: Path, elsewhere: Path)
     result = restored(opened, put_tree(opened, {}), project, delete_untracked=True, force=True)
     assert contents(elsewhere) == before
     assert tree.find(opened, result.root, b"data") is None
+
+
+def test_what_is_mounted_on_itself_is_part_of_it(
+    cli: Cli, agent: AttachedAgent, project: Path
+) -> None:
+    """As the sandbox of an agent does to make it read-only."""
+    data = write_tree(project / "data", {"f": b"1", "own": {"g": b"2"}})
+    for path in (data, data / "own", project / "a"):
+        mounts.mount(str(path), path, "none", mounts.MS_BIND)
+    try:
+        agent.prompt()
+        agent.run("echo x >> data/own/g; echo y >> a")
+        (call,) = agent.steps()[0].calls
+        assert call.after is not None
+        assert tree.find(agent.store, call.after.full, b"data/own/g") is not None
+        plan = rewind_files.plan(agent.store, project, agent.steps(), Choice(Point(1)))
+        rewind_files.do(agent.store, project, plan)
+        assert (data / "own/g").read_bytes() == b"2"
+        done = cli("checkpoint", "create", "p", project)
+        assert "left out" not in done.err
+        assert cli("ls", "p:data/own").text == "g\n"
+    finally:
+        for point in mounts.mounted_below(project):
+            mounts.unmount(point, lazy=True)
+
+
+def test_many_of_them_are_named_in_a_line(cli: Cli, project: Path, tmp_path: Path) -> None:
+    folder = write_tree(tmp_path / "elsewhere", {"theirs": b"theirs"})
+    for number in range(5):
+        point = project / f"data{number}"
+        point.mkdir()
+        mounts.mount(str(folder), point, "none", mounts.MS_BIND)
+    try:
+        done = cli("checkpoint", "create", "p", project)
+        named = "left out, as they are mounts: data0, data1, data2 and 2 more"
+        assert named in done.err
+    finally:
+        for point in mounts.mounted_below(project):
+            mounts.unmount(point, lazy=True)

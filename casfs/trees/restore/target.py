@@ -151,7 +151,7 @@ class Target:
         """Returns the paths in the directory at which something is mounted."""
         # The kernel gave the path of an open one, without links.
         top = self.path if self._opened is not None else real_path(self.path)
-        points = mounts.mounted_below(top)
+        points = [mount.point for mount in mounts.foreign() if top in mount.point.parents]
         return frozenset(os.fsencode(point.relative_to(top)) for point in points)
 
     def is_replaceable(self) -> bool:

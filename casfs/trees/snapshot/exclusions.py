@@ -62,7 +62,7 @@ def exclude_stores(
     top = real_path(directory)
     foreign = {
         mount.point: MOUNT if mount.type == MOUNT_TYPE else OTHER_MOUNT
-        for mount in mounts.foreign(mounts.mounts())
+        for mount in mounts.foreign()
     }
     foreign[store.root.resolve()] = STORE
     inside = {path: kind for path, kind in foreign.items() if top in path.parents}
