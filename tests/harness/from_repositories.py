@@ -17,6 +17,7 @@ import argparse
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -226,7 +227,10 @@ def _play_rewind(store: Store, agent: AttachedAgent) -> str:
 
 def _play_commands(store: Store, repository: Repository, chance: random.Random) -> None:
     for words in chance.sample(COMMANDS, COMMANDS_EACH):
-        ended = spawn("--store", store.root, *words, cwd=repository.directory)
+        try:
+            ended = spawn("--store", store.root, *words, cwd=repository.directory)
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"{words} has not ended") from None
         if "Traceback" in ended.stderr or "internal error" in ended.stderr or ended.returncode < 0:
             raise Wrong(f"{words}: {ended.stderr}")
         if (repository.directory / "made-by-git").exists():
