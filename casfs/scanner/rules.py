@@ -152,7 +152,12 @@ NAMES = (  # the ends of the names of keys are cheaper than the names: api_key, 
     r"|i[_-]?key|s[_-]?key|h[_-]?key|e[_-]?key|g[_-]?key|r[_-]?key|t[_-]?key)"
 )
 KEY_HEADER = r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-GAP = r"""(?:\\[nr]|[\s\\"'`+,>|#*]){0,40}"""  # between two lines of a key, as JSON or code has it
+# Between two lines of a key: as JSON or code has it, quoted, in a diff, with the number or the name
+# of the line in front (`cat -n`, `grep -n`, an agent's Read: two arrows and a bar in UTF-8).
+GAP = (
+    r"""(?:(?:\n|\\n)[\w./-]{1,120}[:-](?:\d{1,7}[:-])?|\\(?:[nrt]|u2192|u21e5|u2502)|\d{1,7}\b"""
+    r"""|\xe2\x86\x92|\xe2\x87\xa5|\xe2\x94\x82|[\s\\"'`+,>|#*:;.)/-]){0,40}"""
+)
 KEY_BODY = (
     rf"(?:{GAP}[A-Z][\w-]{{2,20}}: [^\n\\]{{0,200}})*"  # Proc-Type, Version
     rf"(?P<body>(?:{GAP}[A-Za-z0-9+/=]{{16,}})++(?:{GAP}[A-Za-z0-9+/=]{{1,15}})?)"

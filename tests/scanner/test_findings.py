@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import random
 
 import pytest
@@ -67,6 +69,40 @@ def test_a_private_key_is_found_as_a_file_in_json_and_cut_off(label: str) -> Non
     [(kind, secret)] = found(key[:400])
     assert kind == "private-key"
     assert len(secret) > 380
+
+
+PREFIXES = {
+    "cat -n": "{number:6}\t", "nl": "{number:6}  ", "grep -n": "{number}:", "grep": "a/key.pem:",
+    "grep -rn": "a/key.pem:{number}:", "grep -C": "a/key.pem-{number}-", "diff": "-",
+    "awk": "{number}: ", "Read": "{number:6}\u2192", "bat": "{number:4} \u2502 ", "comment": "// ", "quote": "> ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=[*PREFIXES])
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_private_key_with_something_before_each_line(prefix: str, times: int) -> None:
+    """`times`: that it was written as a string of JSON."""
+    key = samples.private_key()
+    lines = enumerate(key.split("\n"), 1)
+    text = "\n".join(f"{prefix.format(number=number)}{line}" for number, line in lines)
+    for _ in range(times):
+        text = json.dumps({"text": text})
+    [(kind, secret)] = found(text)
+    assert kind == "private-key"
+    missing = [line for line in key.split("\n") if line not in secret]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "after", ["1:", "\na:", "\n" + "a" * 119, "\n1 ", "\\n1", "A1 ", "\n" + "A" * 15 + "-", "/" * 9]
+)
+def test_what_looks_like_the_lines_of_a_key_takes_no_time(after: str) -> None:
+    text = "-----BEGIN PRIVATE KEY-----" + after * (200_000 // len(after))
+    process = multiprocessing.get_context("fork").Process(target=found, args=(text,))
+    process.start()
+    process.join(20)
+    process.kill()
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("text", [
