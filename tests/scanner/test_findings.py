@@ -74,7 +74,8 @@ def test_a_private_key_is_found_as_a_file_in_json_and_cut_off(label: str) -> Non
 PREFIXES = {
     "cat -n": "{number:6}\t", "nl": "{number:6}  ", "grep -n": "{number}:", "grep": "a/key.pem:",
     "grep -rn": "a/key.pem:{number}:", "grep -C": "a/key.pem-{number}-", "diff": "-",
-    "awk": "{number}: ", "Read": "{number:6}\u2192", "bat": "{number:4} \u2502 ", "comment": "// ", "quote": "> ",
+    "awk": "{number}: ", "Read": "{number:6}\u2192", "bat": "{number:4} \u2502 ",
+    "comment": "// ", "quote": "> ",
 }  # fmt: skip
 
 
