@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
 from casfs.api.values import Change, Checkpoint, Entry, Restored, Step
-from casfs.checkpoints.revisions import resolve, resolve_tree
+from casfs.checkpoints.revisions import Revision, resolve, resolve_tree, step_of
 from casfs.digest import Digest, TreeHash
 from casfs.directories.operations import Intent, Verb
 from casfs.errors import NotFound
@@ -153,7 +153,8 @@ class Trees:
         missing parents. Raises Refused for local changes and for a directory of unknown content,
         Conflict, Failed.
         """
-        state = self._state(tree)
+        revision = self._revision(tree)
+        state = revision.state
         done = restore.restore(
             self._store,
             state,
@@ -166,6 +167,7 @@ class Trees:
                 parents=parents,
                 force=force,
                 operation=Intent(Verb.RESTORE, f"{tree}", caller.actor(self._store, {})),
+                step=step_of(self._store, revision),
             ),
         )
         changed, kept = (
@@ -186,12 +188,15 @@ class Trees:
         )
 
     def _state(self, tree: Tree) -> RecordedState:
+        return self._revision(tree).state
+
+    def _revision(self, tree: Tree) -> Revision:
         """Returns what was recorded, where that is known: the whole directory comes back."""
         if isinstance(tree, Checkpoint | Step):
-            return resolve(self._store, tree.hash).state
+            return resolve(self._store, tree.hash)
         if isinstance(tree, str):
-            return resolve(self._store, tree).state
-        return RecordedState(self.resolve(tree))
+            return resolve(self._store, tree)
+        return Revision(RecordedState(self.resolve(tree)))
 
     def _optional(self, tree: Tree | None) -> TreeHash | None:
         return None if tree is None else self.resolve(tree)

@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,7 @@ from casfs.system.files import SHARED_MEMORY, os_errors
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
 SOLE_READ_TIMEOUT_S = 5.0  # that a reader on a full disk waits for other processes
+READ_ONLY_TIMEOUT_S = 1.0
 WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
 PAGE_CACHE_KIB = 16384  # per connection
 FULL = "database or disk is full"
@@ -68,7 +69,7 @@ class Database:
 
     def _connect(self) -> Connection:
         if self._is_read_only:
-            return _open(self.path, "ro", WRITE_LOCK_TIMEOUT_S)
+            return _open_read_only(self.path)
         has_small_blocks = wal_index.has_small_blocks(self.path.parent)
         if has_small_blocks and wal_index.is_full(self.path.parent):
             raise _Full(FULL)  # before the index is mapped
@@ -137,12 +138,15 @@ class Database:
         written meanwhile."""
         before = sqlite_read_only.stamp(self.path)
         options = sqlite_read_only.unlocked_options(self.path)
-        with closing(_open(self.path, f"ro&{options}", WRITE_LOCK_TIMEOUT_S)) as connection:
-            # The index is in this process's memory then.
-            connection.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
-            yield connection
-        if sqlite_read_only.stamp(self.path) != before:
-            raise Failed(f"{self.path} was written while it was read without a lock; try again")
+        try:
+            with closing(_open(self.path, f"ro&{options}", WRITE_LOCK_TIMEOUT_S)) as connection:
+                # The index is in this process's memory then.
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
+                yield connection
+        finally:
+            # Also where it has failed: what was half written looks damaged.
+            if sqlite_read_only.stamp(self.path) != before:
+                raise Failed(f"{self.path} was written while it was read without a lock; try again")
 
     def _has_no_room(self, error: sqlite3.DatabaseError) -> bool:
         """Returns whether the disk is too full for what a connection needs."""
@@ -277,6 +281,21 @@ def _open(path: Path, mode: str, timeout_s: float) -> Connection:
     return connection
 
 
+def _open_read_only(path: Path) -> Connection:
+    """Opens a file whose directory cannot be written, with the index that others keep."""
+    deadline = time.monotonic() + READ_ONLY_TIMEOUT_S
+    while True:
+        connection = _open(path, "ro", WRITE_LOCK_TIMEOUT_S)
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()  # opens the index
+            return connection
+        except sqlite3.OperationalError:  # the last of them goes, or the first one comes
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
 def _enable_wal(connection: Connection, timeout_s: float) -> None:
     """Switches to WAL, which needs brief exclusive access, for which SQLite does not wait.
     An existing database is in WAL mode already, unless it is damaged: then the wait is short."""
@@ -302,10 +321,9 @@ class _TemporaryCopy(Database):
             folder = _make_temporary_directory()
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         copy = folder / origin.name
-        if origin.exists():
-            # Without it, the whole index is made again here.
-            with suppress(Failed, Corrupt):
-                _copy(origin, copy)
+        # Without a copy that is whole, the index is made again here.
+        if not _copied(origin, copy):
+            copy.unlink(missing_ok=True)
         super().__init__(copy, schema, synchronous="OFF")
 
     def close(self) -> None:
@@ -322,13 +340,19 @@ def _make_temporary_directory() -> Path:
         return Path(tempfile.mkdtemp(prefix="casfs-", dir=SHARED_MEMORY))
 
 
-def _copy(origin: Path, copy: Path) -> None:
-    with (
-        closing(Database(origin)) as database,
-        database.read() as connection,
-        closing(_open(copy, "rwc", WRITE_LOCK_TIMEOUT_S)) as target,
-    ):
-        connection.backup(target)
+def _copied(origin: Path, copy: Path) -> bool:
+    """Copies a database; returns whether there is one, and it is sound."""
+    try:
+        with (
+            closing(Database(origin)) as database,
+            database.read() as connection,
+            closing(_open(copy, "rwc", WRITE_LOCK_TIMEOUT_S)) as target,
+        ):
+            connection.backup(target)
+            rows = target.execute("PRAGMA quick_check(1)").fetchall()
+    except (Failed, Corrupt):
+        return False
+    return rows == [("ok",)]
 
 
 def open_derived(path: Path, schema: str) -> Database:

@@ -382,3 +382,14 @@ def _missing(text: str) -> NotFound:
     return NotFound(
         f"{text!r} is neither a hash nor a checkpoint or thread; see `casfs checkpoint list`"
     )
+
+
+def step_of(store: Store, revision: Revision) -> NodeHash | None:
+    """Returns the step of a thread that a tree is of; None for another tree."""
+    if revision.thread is None or not revision.node:
+        return None
+    node = store.node(revision.node)
+    if node.type == "thread-end":
+        last: NodeHash | None = node.payload["lastStep"]
+        return last
+    return node.hash if node.type == "thread-step" else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -122,8 +121,11 @@ def _purge_text(store: Store, options: PurgeOptions) -> None:
             raise Refused(f"{len(places)} places have the text; use --force to purge it from them")
         return
     running = 0
-    with suppress(NoDaemon):  # before the search for what was recorded meanwhile
+    try:  # before the search for what was recorded meanwhile
         running = daemon_socket.request(store.root, "redact", text=text)["threads"]
+    except NoDaemon:
+        if daemon_socket.runs(store.root):  # its threads would write the text again
+            raise
     done = redact(store, needle, findings=findings, why=options.why)
     if options.with_git:
         done.purged += (of_git := git_copies.tombstones_of(store, git.copies, options.why))

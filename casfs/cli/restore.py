@@ -12,20 +12,17 @@ from typing import NamedTuple
 
 import click
 
-from casfs.checkpoints.revisions import Revision, resolve
+from casfs.checkpoints.revisions import resolve, step_of
 from casfs.cli.common import open_store, options_as
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_lines, echo_result, json_option, say_incomplete, wants_json, warn
 from casfs.cli.progress import progress
 from casfs.cli.purged_notes import print_missing
 from casfs.cli.snapshot_options import MAX_NAMED_PATHS, named
-from casfs.digest import NodeHash
 from casfs.directories.operations import Intent, Operation, Verb
 from casfs.errors import Usage
 from casfs.sessions import caller
-from casfs.store.store import Store
 from casfs.system.paths import printable
-from casfs.trees.restore import applied_steps
 from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore as restore_tree
 
@@ -101,11 +98,9 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
                 name=f"{source.name}@{source.id}" if source else "",
                 leaves_out_failed=True,
                 operation=Intent(Verb.RESTORE, tree, caller.actor(store, os.environ)),
+                step=step_of(store, revision),
             ),
         )
-        step = _step_of(store, revision)
-        if step is not None and not options.dry_run:
-            applied_steps.note(store, Path(directory), step)
         print_missing(
             store, revision.state.full, f"{source.name}@{source.id}" if source else revision.root
         )
@@ -155,17 +150,6 @@ def restore(tree: str, directory: str, paths: tuple[str, ...], options: Flags) -
     echo_result(value, line)
     if done.operation is not None and done.old is not None and not wants_json():
         click.echo(f"casfs: {way_back(directory)}", err=True)
-
-
-def _step_of(store: Store, revision: Revision) -> NodeHash | None:
-    """Returns the step of a thread that a tree is restored from, which blame leads to."""
-    if revision.thread is None or not revision.node:
-        return None
-    node = store.node(revision.node)
-    if node.type == "thread-end":
-        last: NodeHash | None = node.payload["lastStep"]
-        return last
-    return node.hash if node.type == "thread-step" else None
 
 
 def print_failed(failed: Mapping[bytes, str]) -> None:

@@ -80,6 +80,8 @@ def undo(what: str | None, listing: bool, of_store: bool, dry_run: bool) -> int:
             if newest is None:
                 raise _nothing(store, path, actor)
             operation = newest
+        if not dry_run:
+            store.check_writable()
         return _reverse(store, path, operation, actor, is_again=is_again, dry_run=dry_run)
 
 
@@ -101,6 +103,8 @@ def redo(directory: str | None, dry_run: bool) -> int:
         operation = log.to_redo(actor)
         if operation is None:
             raise NotFound(f"{path}: nothing was taken back since the last operation")
+        if not dry_run:
+            store.check_writable()
         return _reverse(store, path, operation, actor, is_again=True, dry_run=dry_run)
 
 

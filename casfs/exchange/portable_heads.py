@@ -24,6 +24,7 @@ from casfs.trees.recorded_state import HERE_ONLY
 
 PORTABLE = (threads.HEADS, checkpoint.HEADS, WORKFLOWS, "schemas/")
 PORTABLE_STATUSES = (threads.SUSPENDED, threads.ENDED, threads.CANCELLED)
+PROCESS_OF_SESSION = ("boot", "host", "identity")
 MAX_CLOCK_SKEW_MS = 86_400_000  # of the store that an archive comes from
 
 
@@ -93,6 +94,9 @@ def without_processes(name: HeadName, head: Head, head_names: Collection[str]) -
         kept_fields = {key: value for key, value in intent.items() if key not in HERE_ONLY}
         record["intent"] = {**kept_fields, **local_fields}
     record.pop("ignored", None)
+    if session := record.get("session"):
+        elsewhere = {key: value for key, value in session.items() if key not in PROCESS_OF_SESSION}
+        record["session"] = {**elsewhere, "pid": 0, "pidStart": None}
     if "children" in record:
         record["children"] = together(record["children"])
     if record.get("parent"):

@@ -49,14 +49,16 @@ class Writing(Reading):
         """Makes a directory hold a tree: a new or empty one, or one that was recorded or restored
         before. Files that are in neither tree stay, and so do private ones. `force`: also
         overwrites local changes; a person can take it back by the number of the `operation`."""
-        shown = revisions.resolve(self.store, tree).state
+        revision = revisions.resolve(self.store, tree)
+        shown = revision.state
         store = self.store.whole
+        step = revisions.step_of(store, revision)
         with self._opened(directory, make=True) as opened:
             known = Target(store, opened.path, opened.fd).known_state()
             is_whole = shown.local is not None
             state = shown if is_whole else recorded_state.with_local_of(store, shown, known)
             intent = Intent(Verb.RESTORE, tree, ACTOR)
-            options = RestoreOptions(force=force, opened=opened.fd, operation=intent)
+            options = RestoreOptions(force=force, opened=opened.fd, operation=intent, step=step)
             done = restore_tree(store, state, opened.path, options)
         counts = {"files": done.files, "bytes": done.bytes, "deleted": done.outcome.deleted}
         moved = {os.fsdecode(old): os.fsdecode(new) for old, new in done.outcome.aside.items()}

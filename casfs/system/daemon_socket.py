@@ -213,8 +213,12 @@ def stop(root: Path) -> int:
 def _has_open(pid: int, path: Path) -> bool:
     """Returns whether a process has a file open."""
     folder = f"/proc/{pid}/fd"
-    with suppress(OSError):  # it ends
-        return any(os.readlink(f"{folder}/{fd}") == os.fspath(path) for fd in os.listdir(folder))
+    with suppress(OSError):  # it ends, or is another user's
+        file = path.stat()
+        for fd in os.listdir(folder):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if os.path.samestat(file, os.stat(f"{folder}/{fd}")):
+                    return True
     return False
 
 

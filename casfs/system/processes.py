@@ -58,6 +58,17 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
+def is_init(pid: int) -> bool:
+    """Returns whether a process is the first one, or a user's own systemd: both adopt what has lost
+    its parent."""
+    if pid <= 1:
+        return True
+    try:
+        return _read(pid, "comm") == b"systemd\n"
+    except OSError:
+        return False
+
+
 def environment(pid: int) -> dict[str, str] | None:
     """Returns the variables that a process was started with; None for one that is gone, or another
     user's."""

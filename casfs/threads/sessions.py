@@ -31,7 +31,8 @@ def readable(store: Store) -> Iterator[tuple[Thread, Mapping[str, Any]]]:
     """Yields the sessions of this store that can be read with what `about` says of each, newest
     first. The directories of one from elsewhere are of another machine."""
     for thread in newest_first(store):
-        if thread.fault is not None or "origin" in thread.fields:
+        is_whole = thread.fault is None and thread.fields.get("session")
+        if not is_whole or "origin" in thread.fields:
             continue
         try:
             described = about(store, thread)
@@ -53,5 +54,5 @@ def about(store: Store, thread: Thread) -> Mapping[str, Any]:
     """Returns `agent`, `id`, `directory`, `transcript` of a session. Raises NotFound, Corrupt."""
     begun: Mapping[str, Any] = threads.start(store, thread).payload["session"]
     # One that goes on from a point of another shares its start.
-    own: Mapping[str, Any] = thread.fields["session"]
+    own: Mapping[str, Any] = thread.fields.get("session") or {}
     return {**begun, **{name: own[name] for name in ("id", "transcript") if name in own}}

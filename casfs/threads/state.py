@@ -44,10 +44,12 @@ def state(thread: Thread) -> str:
 
 
 def _session_state(thread: Thread) -> str:
-    # No daemon runs a session, so its record never says `running`. One that was cut within a step,
-    # or imported, has no agent yet.
-    session = thread.fields["session"]
-    if thread.fields.get("intent") and session["pid"]:
+    # No daemon runs a session, so its record never says `running`. One from another store, one of a
+    # transcript, and one that was cut within a step have no agent here.
+    session = thread.fields.get("session") or {}
+    if "origin" in thread.fields or not session.get("pid"):
+        return CLOSED
+    if thread.fields.get("intent"):
         return RUNNING
     return CLOSED if session.get("ended") or session.get("pidStart") is None else OPEN
 

@@ -9,6 +9,7 @@ that cannot be recorded now stays, and is tried again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,7 @@ import trio
 
 from casfs.attach import attachments, spool
 from casfs.backend.capabilities import SharedByMachines
-from casfs.errors import CasfsError, Invalid, NotFound
+from casfs.errors import CasfsError, Conflict, Invalid, NotFound
 from casfs.sessions import find_session
 from casfs.store.store import Store
 from casfs.system.log import Log
@@ -29,7 +30,7 @@ from casfs.threads import sessions
 from casfs.threads.state import CLOSED, state
 from engine.blocking import blocking
 from engine.followers import Followers
-from engine.sessions import events, session_rewind
+from engine.sessions import events, session_rewind, session_thread
 from engine.sessions.directories import Directories
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.hook_events import READERS
@@ -39,6 +40,7 @@ from engine.sessions.session_thread import session_end
 Answer = dict[str, Any]
 RETRY_S = 10.0
 LOST_S = 30.0
+LOST = "lost-"  # names of events that nobody has reported
 MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool
 
 
@@ -91,11 +93,12 @@ class SessionService:
             for id, event in ends.items():
                 # Seen twice: its last events may be in the spool still.
                 if id in lost:
-                    await self._send(f"lost-{id}-{event.reported_ms}", event)
+                    await self._send(f"{LOST}{id}-{event.reported_ms}", event)
             lost = set(ends)
 
     def _lost(self) -> dict[str, SessionEvent]:
-        """Returns the end of each open session whose process is gone, by thread."""
+        """Returns the end of each session with a pending step whose process is gone, by thread, and
+        closes those without one."""
         ends: dict[str, SessionEvent] = {}
         is_shared = isinstance(self._store.backend, SharedByMachines)
         for thread, _ in sessions.readable(self._store):
@@ -105,11 +108,25 @@ class SessionService:
             if begun is None or state(thread) == CLOSED:
                 continue
             # Of another machine nothing is known here.
-            if is_shared and session.get("boot") != spool.current_boot():
+            if is_shared and session.get("host") != os.uname().nodename:
                 continue
-            if start_time(session["pid"]) != begun:
+            if start_time(session["pid"]) == begun:
+                continue
+            if thread.pending is not None:
                 ends[thread.id] = session_end(self._store, thread)
+                continue
+            with suppress(Conflict):  # an agent goes on with it
+                session_thread.close(self._store, thread)
         return ends
+
+    def _is_lost(self, event: SessionEvent) -> bool:
+        """Returns whether a session is still that of an agent that is gone: events that were
+        recorded meanwhile may be of the next one."""
+        thread = session_thread.find(self._store, event)
+        if thread is None or thread.pending is None:
+            return False
+        session = thread.record["session"]
+        return session["pid"] == event.pid and start_time(event.pid) != session.get("pidStart")
 
     async def _session_event(self, file: str | None = None, hex: str | None = None) -> Answer:
         """Answers once the agent may go on: `file` is its event in the spool; `hex`: one that could
@@ -225,6 +242,8 @@ class SessionService:
 
     async def _record(self, recorder: SessionRecorder, name: str, event: SessionEvent) -> bool:
         """Returns whether the event is recorded. Raises Invalid, NotFound where it can never be."""
+        if name.startswith(LOST) and not await blocking(partial(self._is_lost, event)):
+            return True
         try:
             # Looked at again where the record failed: the state is of then, and marked late.
             boundary = await self._directories.boundary(

@@ -315,6 +315,7 @@ class SessionDirectory:
         """Returns the session of the agent that started a process, PERSON where none did; None
         where the process has ended."""
         current: int | None = pid
+        oldest = pid
         for _ in range(MAX_ANCESTORS):
             if current is None:
                 return None
@@ -322,23 +323,27 @@ class SessionDirectory:
             # Its number may be another process's by now.
             if session and processes.start_time(current) == begun:
                 return session
-            if current <= 1:
+            if processes.is_init(current):
                 break
+            oldest = current
             current = processes.parent(current)
-        return self._owner_by_environment(pid)
+        return self._owner_by_environment(pid, oldest)
 
-    def _owner_by_environment(self, pid: int) -> str | None:
+    def _owner_by_environment(self, pid: int, oldest: int) -> str | None:
         """Returns the same of a process that no agent is an ancestor of: what a command leaves
-        behind has none any more. One of a call that is over may be a person's editor by now."""
-        started = processes.start_time(pid)
+        behind has none any more. `oldest`: of its ancestors; where that is of a call that is over,
+        it may be a person's editor or terminal by now."""
+        started = processes.start_time(oldest)
         environment = processes.environment(pid)
         if started is None or environment is None:
             return None
-        for agent in AGENTS.values():
-            session = f"{agent.name} {environment.get(agent.session_variable)}"
-            if any(call.session == session and call.begun <= started for call in self._open):
-                return session
-        return PERSON
+        names = (
+            f"{agent.name} {environment.get(agent.session_variable)}" for agent in AGENTS.values()
+        )
+        open_since = {call.session: call.begun for call in reversed(self._open)}
+        owners = [name for name in names if open_since.get(name, started + 1) <= started]
+        # An agent in a call of another one has the variables of both.
+        return owners[0] if len(owners) == 1 else AMBIGUOUS if owners else PERSON
 
 
 def _reasons(call: OpenCall) -> dict[str, str]:

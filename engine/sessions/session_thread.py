@@ -4,7 +4,7 @@ Its thread-start says which session it is (`session`), and its head is found by 
 daemon runs it: its record is `suspended` for the cause `session`, also while the agent works on a
 prompt, which is then the pending step. In the record, `session` holds
 
-    pid     of the agent, `pidStart`, when that process started, and `boot`, of which machine
+    pid     of the agent, `pidStart`, when that process started, `boot` and `host`, where
     fault   why its directory is not recorded, or absent
     identity  of its directory (`casfs.directories.identity`), where that was there
     event   the last event of the spool that is recorded
@@ -20,6 +20,7 @@ Each function is one transaction, by the rules of `engine.threads.transitions`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +266,8 @@ def end_step(
         for child in children:
             batch.swap(child.name, None, child.head)
         ids = [*thread.record["children"], *(child.id for child in children)]
+        # The end of an agent is nothing that its session does: another one was active last.
+        active = _last_active(thread) if event.kind is Kind.END else {}
         return move_head(
             batch,
             thread,
@@ -272,6 +275,7 @@ def end_step(
             intent=None,
             session=session,
             children=ids[-threads.MAX_CHILDREN :],
+            **active,
         )
 
 
@@ -293,7 +297,16 @@ def note(
     """Records that an event was seen that changes nothing else."""
     with store.batch() as batch:
         session = _with_fault(_updated(thread, event, name), boundary)
-        return move_head(batch, thread, thread.hash, session=session)
+        active = _last_active(thread) if event.kind is Kind.END else {}
+        return move_head(batch, thread, thread.hash, session=session, **active)
+
+
+def close(store: Store, thread: Thread) -> None:
+    """Notes that the agent of a session without a pending step is gone. Raises Conflict where the
+    session goes on."""
+    with store.batch() as batch:
+        session = {**thread.record["session"], "ended": True}
+        move_head(batch, thread, thread.hash, session=session, **_last_active(thread))
 
 
 def session_end(store: Store, thread: Thread) -> SessionEvent:
@@ -325,6 +338,10 @@ def session_key(agent: str, id: str) -> str:
     return lifecycle.key_hash(f"session\0{agent}\0{id}")
 
 
+def _last_active(thread: Thread) -> dict[str, Any]:
+    return {"updatedAt": thread.record["updatedAt"]}
+
+
 def _key(event: SessionEvent) -> str:
     return session_key(event.agent, event.session)
 
@@ -334,8 +351,9 @@ def _reason(event: SessionEvent) -> str:
 
 
 def _process(event: SessionEvent) -> dict[str, Any]:
-    process = {"pid": event.pid, "pidStart": start_time(event.pid), "boot": spool.current_boot()}
-    return {**process, "event": None, "open": {}}
+    process = {"pid": event.pid, "pidStart": start_time(event.pid)}
+    here = {"boot": spool.current_boot(), "host": os.uname().nodename}
+    return {**process, **here, "event": None, "open": {}}
 
 
 def _updated(thread: Thread, event: SessionEvent, name: str) -> dict[str, Any]:

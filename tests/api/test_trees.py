@@ -11,7 +11,10 @@ import pytest
 
 import casfs
 from casfs.checkpoints import checkpoint
+from casfs.history import versions
+from casfs.store.store import Store
 from tests.support.helpers import LARGE, Link, Program, put_tree, read_tree, write_tree
+from tests.support.thread_example import make_thread
 
 TREE = {
     "a.txt": b"one\n",
@@ -151,3 +154,14 @@ def test_trees_are_compared_and_restored(opened: casfs.Store, source: Path, tmp_
     (tmp_path / "foreign/f").write_bytes(b"")
     with pytest.raises(casfs.Refused):
         opened.trees.restore(new, tmp_path / "foreign")
+
+
+def test_blame_of_what_was_restored_from_a_thread(tmp_path: Path) -> None:
+    with casfs.init(tmp_path / "store") as store, Store.open(tmp_path / "store") as inside:
+        thread = make_thread(inside, name="fix")
+        thread.tree = put_tree(inside, {"f": b"text\n"})
+        thread.step("coder", "text")
+        store.trees.restore(f"{thread.id}@1", tmp_path / "copy")
+        store.checkpoints.create("copy", tmp_path / "copy")
+        origin, _ = versions.find(inside, "copy:f")
+        assert [place.version.revision for place in origin.called()] == [f"{thread.id}@1"]

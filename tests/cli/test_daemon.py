@@ -82,6 +82,15 @@ def test_a_daemon_goes_on_when_its_store_is_made_again(cli: Cli) -> None:
         os.close(process)
 
 
+def test_a_daemon_of_a_store_that_is_behind_a_link_is_stopped(tmp_path: Path) -> None:
+    spawn("--store", tmp_path / "real/store", "init")
+    (tmp_path / "linked").symlink_to("real")
+    with daemon(tmp_path / "real/store") as pid:
+        stopped = spawn("--store", tmp_path / "linked/../linked/store", "daemon", "stop")
+        assert stopped.returncode == 0, stopped.stderr
+        assert not alive(pid)
+
+
 def test_stop_all_ends_the_daemons_in_the_runtime_directory(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         env = {**os.environ, "XDG_RUNTIME_DIR": short}

@@ -141,8 +141,8 @@ class Repository:
 
     def _put_no_file(self, file: Path) -> None:
         target = self._chance.choice(("/dev/zero", file.name, "nowhere", "/", "..", "dir", "pipe"))
-        # At a pipe where it has its own files, git waits for ever, and each program that calls it.
-        if target == "pipe" and ".git" in file.parts:
+        # At a pipe where it expects a file, git waits for ever, and each program that calls it.
+        if target == "pipe" and ".git" in str(file.relative_to(self.directory)):
             target = "dir"
         self.said.append(f"{file.name} -> {target}")
         match target:

@@ -203,7 +203,7 @@ def _how(play: Play, call: CallRecord, name: str) -> str:
         return "with its file"
     if name in call.foreign or call.is_late:
         return "marked"
-    raise Wrong(f"{name} is recorded with {sorted(own)}, {dict(call.foreign)}")
+    raise Wrong(f"{name} is recorded with {sorted(own)}: {call}")
 
 
 # -- the whole ----------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def _restore_and_record(cli: Cli, opened: Store, project: Path, elsewhere: Path)
     assert tree.find(opened, result.root, b"data") is None
 
 
-def test_what_is_mounted_on_itself_is_part_of_it(
+def test_what_is_mounted_on_itself_is_recorded_and_not_written(
     cli: Cli, agent: AttachedAgent, project: Path
 ) -> None:
     """As the sandbox of an agent does to make it read-only."""
@@ -96,13 +96,15 @@ def test_what_is_mounted_on_itself_is_part_of_it(
         mounts.mount(str(path), path, "none", mounts.MS_BIND)
     try:
         agent.prompt()
-        agent.run("echo x >> data/own/g; echo y >> a")
+        agent.run("echo x >> data/own/g; echo y >> b")
         (call,) = agent.steps()[0].calls
         assert call.after is not None
         assert tree.find(agent.store, call.after.full, b"data/own/g") is not None
         plan = rewind_files.plan(agent.store, project, agent.steps(), Choice(Point(1)))
-        rewind_files.do(agent.store, project, plan)
-        assert (data / "own/g").read_bytes() == b"2"
+        result = rewind_files.do(agent.store, project, plan)
+        # It may be read-only, and cannot be replaced: it stays, and is named.
+        assert (data / "own/g").read_bytes() == b"2x\n"
+        assert result.outcome.kept == [b"data"]
         done = cli("checkpoint", "create", "p", project)
         assert "left out" not in done.err
         assert cli("ls", "p:data/own").text == "g\n"

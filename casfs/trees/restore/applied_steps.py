@@ -20,6 +20,7 @@ from casfs.store.store import Store
 from casfs.system import locks
 from casfs.system.clock import now_ms
 from casfs.system.paths import real_path
+from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
 FOLDER = "applied-steps"
@@ -37,6 +38,13 @@ def note(store: Store, directory: Path, step: NodeHash) -> None:
             del state.steps[oldest]
 
     _change(store, directory, add)
+
+
+def note_restored(store: Store, directory: Path, options: RestoreOptions) -> None:
+    """Notes the step that a directory was restored to, also where some of it could not be
+    written."""
+    if options.step is not None and not options.dry_run and directory.is_dir():
+        note(store, directory, options.step)
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""What a restore is asked for, and what it has done."""
+"""What a restore is asked for, what it finds, and what it has done."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from casfs.digest import TreeHash
+from casfs.digest import NodeHash, TreeHash
 from casfs.directories.operations import Intent, Operation, Verb
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
@@ -38,6 +38,23 @@ class RestoreResult:
     failed: dict[RelativePath, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Contents:
+    """What the directory holds before the restore. `olds`: the trees that it may have been restored
+    to. `tracked`: what it has at the paths of these and the new tree; None where it is empty.
+    `current`: that, with the untracked entries that this restore deletes; `dated`: with its times.
+    `purged`: paths that are left out, as their content was purged. `unseen`: the topmost paths that
+    the new tree says nothing of. `newest`: the last time of a file, in ns."""
+
+    olds: list[TreeHash | None] = field(default_factory=list)
+    tracked: TreeHash | None = None
+    current: TreeHash | None = None
+    dated: DatedTree | None = None
+    purged: list[bytes] = field(default_factory=list)
+    unseen: list[bytes] = field(default_factory=list)
+    newest: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
     """How a restore treats what is in the directory.
@@ -53,7 +70,8 @@ class RestoreOptions:
     noted in the log of the directory, so that it can be taken back; None for a directory of casfs.
     `like`: a whole directory from which all comes that is brought back, by which files are dated,
     and what is private; `seen`: what was just looked at, of the paths that are to be written and no
-    others; the tree has no others either, and both are stored.
+    others; the tree has no others either, and both are stored. `step`: of the thread whose tree it
+    is, which the next checkpoint there is to name.
     """
 
     base: TreeHash | None = None
@@ -72,6 +90,7 @@ class RestoreOptions:
     operation: Intent | None = None
     like: RecordedState | None = None
     seen: DatedTree | None = None
+    step: NodeHash | None = None
 
     def of_changes(self, seen: DatedTree, like: RecordedState | None) -> RestoreOptions:
         """Returns these for a tree of the paths that are to be written alone, which are as in the

@@ -25,7 +25,6 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,16 @@ from casfs.system.paths import DIR_FLAGS
 from casfs.trees import dated, edit, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.restore import host_entries, modification_order, unseen, written_paths
+from casfs.trees.restore import (
+    applied_steps,
+    host_entries,
+    modification_order,
+    unseen,
+    written_paths,
+)
 from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes, replaced_directories
-from casfs.trees.restore.options import RestoreOptions, RestoreResult
+from casfs.trees.restore.options import Contents, RestoreOptions, RestoreResult
 from casfs.trees.restore.restore_errors import errors_named
 from casfs.trees.restore.target import Roots, Target
 from casfs.trees.restore.write import WriteProgress, write_tree
@@ -79,26 +84,12 @@ def restore(
         restore_target.check(state.full, options.delete_untracked, options.parents)
         # Of a restore that was killed: under the lock nobody else is filling it.
         restore_target.delete_staging()
-        task.run()
+        try:
+            task.run()
+        finally:
+            applied_steps.note_restored(store, restore_target.path, options)
     task.result.seconds = time.monotonic() - started
     return task.result
-
-
-@dataclass(slots=True)
-class _Contents:
-    """What the directory holds before the restore. `olds`: the trees that it may have been restored
-    to. `tracked`: what it has at the paths of these and the new tree; None where it is empty.
-    `current`: that, with the untracked entries that this restore deletes; `dated`: with its times.
-    `purged`: paths that are left out, as their content was purged. `unseen`: the topmost paths that
-    the new tree says nothing of. `newest`: the last time of a file, in ns."""
-
-    olds: Roots = field(default_factory=list)
-    tracked: TreeHash | None = None
-    current: TreeHash | None = None
-    dated: DatedTree | None = None
-    purged: list[bytes] = field(default_factory=list)
-    unseen: list[bytes] = field(default_factory=list)
-    newest: int | None = None
 
 
 class _Restore:
@@ -114,7 +105,7 @@ class _Restore:
         self._paths: list[bytes] = []  # empty: the whole tree
         self._target = target
         self._options = options
-        self._contents = _Contents()
+        self._contents = Contents()
         self.result = RestoreResult(state.full)
         # One dict for both: what cannot be written is reported like what cannot be read.
         failed = self.result.failed if options.leaves_out_failed else None

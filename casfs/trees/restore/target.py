@@ -151,7 +151,8 @@ class Target:
         """Returns the paths in the directory at which something is mounted."""
         # The kernel gave the path of an open one, without links.
         top = self.path if self._opened is not None else real_path(self.path)
-        points = [mount.point for mount in mounts.foreign() if top in mount.point.parents]
+        # Those of the directory on itself, too: they may be read-only, and cannot be deleted.
+        points = mounts.mounted_below(top)
         return frozenset(os.fsencode(point.relative_to(top)) for point in points)
 
     def is_replaceable(self) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from casfs.backend.protocols import Head
 from casfs.errors import Conflict
+from casfs.exchange import portable_heads
 from casfs.store import graph
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
@@ -17,6 +19,7 @@ from casfs.threads.state import state
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine import content
+from engine.sessions import session_thread
 from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
 from engine.threads import lifecycle, suspension, transitions
@@ -118,6 +121,30 @@ def test_a_session_is_open_as_long_as_its_agent_lives(session: Recording) -> Non
         session(payload)
         states.append(state(session.thread))
     assert states == ["running", "open", "closed", "open", "running", "closed"]
+
+
+def test_a_session_whose_agent_is_gone_was_active_when_it_was(session: Recording) -> None:
+    events = session.events
+    session(events.prompt("one"))
+    session(events.stop())
+    last = session.thread
+    session_thread.close(session.store, last)
+    closed = session.thread
+    assert (state(closed), closed.record["updatedAt"]) == ("closed", last.record["updatedAt"])
+    with pytest.raises(Conflict):
+        session_thread.close(session.store, last)
+    session(events.payload("SessionStart", source="resume"))
+    assert state(session.thread) == "open"
+
+
+def test_a_session_of_another_store_has_no_agent_here(session: Recording) -> None:
+    session(session.events.prompt("one"))
+    thread = session.thread
+    arrived = portable_heads.without_processes(thread.name, thread.head, ())
+    assert threads.of_head(thread.name, arrived).fault is None
+    assert state(threads.of_head(thread.name, arrived)) == "closed"
+    lacking = {key: value for key, value in thread.record.items() if key != "session"}
+    assert state(threads.of_head(thread.name, Head(thread.hash, lacking))) == "closed"
 
 
 def test_the_next_prompts_follow(session: Recording) -> None:

@@ -36,11 +36,11 @@ needs_pids = pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who
 class Writer:
     """A process that lives, and writes when it is told."""
 
-    def __init__(self, **variables: str) -> None:
+    def __init__(self, *, is_orphan: bool = False, **variables: str) -> None:
         own = {agent.session_variable for agent in AGENTS.values()}  # where an agent runs the tests
         inherited = {name: value for name, value in os.environ.items() if name not in own}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WRITER],
+            [*(["setsid", "--fork"] if is_orphan else []), sys.executable, "-c", WRITER],
             env={**inherited, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -264,21 +264,26 @@ def test_a_process_whose_ancestors_have_ended(
     """As what sets a sandbox up: it is of the call in which it was started, by its environment."""
     session = sessions[0]
     at(directory, session, session.prompt("go"))
-    earlier = Writer(CLAUDE_CODE_SESSION_ID=session.session)
+    own = {"CLAUDE_CODE_SESSION_ID": session.session}
+    earlier = Writer(is_orphan=True, **own)
+    earlier.write(project / "a")
     time.sleep(0.02)  # two clock ticks
     at(directory, session, session.call("c1", command="x"))
-    orphan = Writer(CLAUDE_CODE_SESSION_ID=session.session)
-    another = Writer(CLAUDE_CODE_SESSION_ID="another")
+    made = {
+        "its": Writer(is_orphan=True, **own),
+        "of one before": earlier,
+        # As of a terminal that the agent has opened before.
+        "of a child of an older one": Writer(**own),
+        "of another": Writer(is_orphan=True, CLAUDE_CODE_SESSION_ID="another"),
+    }
     try:
-        orphan.write(project / "its")
-        earlier.write(project / "of one before")
-        another.write(project / "of another")
-        orphan.write(project / "a")
+        for name, writer in made.items():
+            writer.write(project / name)
         after = at(directory, session, session.result("c1"))
     finally:
-        for writer in (earlier, orphan, another):
+        for writer in made.values():
             writer.end()
-    assert after.foreign == {"of one before": "a person", "of another": "a person"}
+    assert after.foreign == dict.fromkeys([*made][1:], "a person")
 
 
 @needs_pids
