@@ -181,7 +181,8 @@ def check(play: Play) -> None:
                     play.counts["of a session that was attached in the middle"] += 1
                 elif match[1] != label:
                     raise Wrong(f"{match[0]} is recorded in the prompt {step.prompt[:60]!r}")
-                recorded[match[1], int(match[2])] = _how(play, call, match[0])
+                key = match[1], int(match[2])
+                recorded[key] = _how(play, call, match[0], is_made=key in expected)
     missing = sorted(expected - recorded.keys())
     play.counts.update(recorded.values())
     play.counts["made"] = len(expected)
@@ -189,7 +190,7 @@ def check(play: Play) -> None:
         raise Wrong(f"{len(missing)} calls are not recorded: {missing[:20]}")
 
 
-def _how(play: Play, call: CallRecord, name: str) -> str:
+def _how(play: Play, call: CallRecord, name: str, *, is_made: bool) -> str:
     """Returns how a call is recorded. Raises Wrong where it lacks its file, or has another's, and
     says nothing of that."""
     if call.fault or call.is_unseen or not call.has_trees:
@@ -201,6 +202,8 @@ def _how(play: Play, call: CallRecord, name: str) -> str:
     own = {path for path in made if MADE.fullmatch(path)} - call.foreign.keys()
     if own == {name}:
         return "with its file"
+    if not own and not is_made:
+        return "killed before it was made"
     if name in call.foreign or call.is_late:
         return "marked"
     raise Wrong(f"{name} is recorded with {sorted(own)}: {call}")
