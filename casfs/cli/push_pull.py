@@ -36,15 +36,19 @@ MAX_NAMED = 20  # private files in the output of a push
 @click.argument("name", metavar="REMOTE")
 @click.argument("revs", nargs=-1, metavar="REV...")
 @click.option("--all", "everything", is_flag=True, help="All checkpoints, threads and workflows.")
+@click.option("--sessions", is_flag=True, help="With --all: sessions of attached agents, too.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
 @click.option("--delete", is_flag=True, help="Delete these names in the remote instead.")
 @with_local_option
 @json_option
 def push(
     name: str, revs: tuple[str, ...],
-    everything: bool, dry_run: bool, delete: bool, with_local: bool,
+    everything: bool, sessions: bool, dry_run: bool, delete: bool, with_local: bool,
 ) -> None:  # fmt: skip
     """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
+
+    A session of an attached agent holds what you typed and it read: it leaves by its name, or with
+    --all --sessions.
 
     Only what the remote lacks is sent; a push that was interrupted goes on where it was. A name
     that has moved there is refused (exit 4) unless yours follows from its value. What --delete
@@ -60,13 +64,17 @@ def push(
 
     if everything == bool(revs) or (delete and (everything or with_local)):
         raise Usage("name what to push, or --all of it")
+    if sessions and not everything:
+        raise Usage("--sessions goes with --all; a session is also pushed by its name")
     with open_store() as store, Remote.open(store_root(), name) as opened:
         if delete:
             gone = push.delete(opened, list(revs), dry_run=dry_run)
             verb = "would delete" if dry_run else "deleted"
             echo_result(record(gone), "\n".join(f"{verb} {label(x)}" for x in gone.refs))
             return
-        wanted = heads.of_store(store, revs or heads.all_names(store))
+        names = revs or heads.all_names(store, with_sessions=sessions)
+        wanted = heads.of_store(store, names)
+        staying_sessions = heads.sessions_besides(store, wanted) if everything else 0
         begin = partial(progress, "pushing", "blobs")
         done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin, with_local=with_local)
         warn_purged(store, done.purged)
@@ -94,12 +102,18 @@ def push(
             f"{printable(path)}: {objects.total} git objects of private files stay here"
             + (mend if commits else "")
         )
+    if staying_sessions:
+        lines.append(
+            f"sessions of attached agents stay here: {staying_sessions}; push one by its name, or"
+            " --all --sessions"
+        )
     private = [{"path": os.fsdecode(path), "line": line or None} for path, line in stays.files]
     git = [
         {"path": os.fsdecode(path), "objects": objects.total, "commits": objects.commits}
         for path, objects in stays.objects.items()
     ]
-    echo_result({**record(done), "private": private, "git": git}, "\n".join(lines))
+    value = {**record(done), "private": private, "git": git, "sessions": staying_sessions}
+    echo_result(value, "\n".join(lines))
 
 
 @click.command()

@@ -44,14 +44,41 @@ def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
     }
 
 
-def all_names(store: Store) -> list[str]:
+def all_names(store: Store, *, with_sessions: bool = False) -> list[str]:
     """Returns the names of all checkpoints, threads and workflows, for `of_store`; none that is
-    another's, ORIGIN.NAME."""
+    another's, ORIGIN.NAME. Sessions of outside agents hold all that a person typed and read there,
+    so they and what they have called are left out unless `with_sessions`."""
     kinds = (checkpoint.HEADS, threads.HEADS, WORKFLOWS)
-    named_heads = (
+    named_heads = [
         named_head for kind in kinds for named_head in head_kinds.sound(store.heads, kind)
-    )
-    return [name for name, head in named_heads if not arrivals.is_alias(name, head)]
+    ]
+    private = set() if with_sessions else _of_sessions(dict(named_heads))
+    return [
+        name
+        for name, head in named_heads
+        if name not in private and not arrivals.is_alias(name, head)
+    ]
+
+
+def sessions_besides(store: Store, wanted: Collection[str]) -> int:
+    """Returns how many sessions there are besides those that are wanted."""
+    named_heads = head_kinds.sound(store.heads, threads.HEADS)
+    return sum(is_session(head) and name not in wanted for name, head in named_heads)
+
+
+def _of_sessions(named_heads: Mapping[HeadName, Head]) -> set[HeadName]:
+    """Returns the names of sessions, and of the threads that they have called."""
+    callees: dict[str, list[HeadName]] = {}
+    for name, head in named_heads.items():
+        callees.setdefault(f"{threads.HEADS}{head.record.get('parent')}", []).append(name)
+    of_sessions = [name for name, head in named_heads.items() if is_session(head)]
+    for name in of_sessions:  # which grows
+        of_sessions += callees.pop(name, ())
+    return set(of_sessions)
+
+
+def is_session(head: Head) -> bool:
+    return head.record.get("cause") == threads.SESSION
 
 
 def _at_rest(name: HeadName, head: Head, leaving_names: Collection[str]) -> Head:

@@ -52,6 +52,33 @@ def test_add_list_ls_rm(filled: Cli, url: str) -> None:
     assert len(filled("remote", "ls", "again", "--json").json) == 1
 
 
+def test_sessions_of_agents_stay_unless_they_are_named(filled: Cli) -> None:
+    """What a subagent has done stays, too."""
+    lines = [
+        {"type": "user", "message": {"content": "Do it"}, "uuid": "1", "cwd": "/project"},
+        {
+            "type": "assistant",
+            "message": {"id": "m", "content": [{"type": "text", "text": "Yes."}]},
+        },
+    ]
+    file = Path.home() / ".claude/projects/-project/one.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(f"{json.dumps({'sessionId': 'one', **line})}\n" for line in lines))
+    filled("sessions", "import", "claude")
+    (session,) = filled("sessions", "list", "--json").json
+    name = f"threads/{session['thread']}"
+    pushed = filled("push", "backup", "--all")
+    assert "sessions of attached agents stay here: 1" in pushed.text
+    named = [row["name"] for row in filled("remote", "ls", "backup", "--json").json]
+    assert name not in named
+    again = filled("push", "backup", "--all", "--sessions", "--dry-run", "--json").json
+    assert (name in again["refs"], again["sessions"]) == (True, 0)
+    assert name in filled("push", "backup", session["thread"], "--json").json["refs"]
+    assert "--sessions goes with --all" in filled.refused(
+        "push", "backup", "app", "--sessions", code=2
+    )
+
+
 def test_what_is_refused(filled: Cli, url: str, tmp_path: Path) -> None:
     filled.refused("remote", "add", "backup", url, code=4)
     filled.refused("remote", "add", "Bad/Name", url, code=4)
