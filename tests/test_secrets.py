@@ -110,7 +110,7 @@ class User:
         self.run("run", "command:sh agent.sh", "Show what is there", "project", "--no-apply")
 
     def push(self) -> None:
-        self.run("push", "origin", "--all", "--sessions")
+        self.run("push", "origin", "--all", "--sessions", "--yes")
 
     def purge(self) -> None:
         for secret in SECRETS:

@@ -12,6 +12,7 @@ import click
 
 from casfs.cli.arrived import arrived_lines
 from casfs.cli.common import STDIO, open_store, read_input, with_local_option
+from casfs.cli.disclosed import agree
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line, echo_result, json_option, wants_json, warn
 from casfs.cli.progress import progress
@@ -27,10 +28,15 @@ COMPRESSED_SUFFIX = ".zst"
 @click.argument("roots", nargs=-1, required=True, metavar="ROOT...")
 @click.option("-o", "output", required=True, metavar="FILE", help="Compressed if it ends in .zst.")
 @click.option("--have", metavar="FILE", help="Hashes that the receiver has, one a line.")
+@click.option("--yes", is_flag=True, help="Write sessions of agents without a question.")
 @with_local_option
 @json_option
-def export(roots: tuple[str, ...], output: str, have: str | None, with_local: bool) -> None:
+def export(
+    roots: tuple[str, ...], output: str, have: str | None, yes: bool, with_local: bool
+) -> None:
     """Write threads, checkpoints (NAME[@ID]), workflows or hashes, with all they reach.
+
+    A session of an attached agent is written after a question that says what is in it.
 
     \b
     casfs export 01J9ZTHREAD work -o history.tar.zst
@@ -40,6 +46,7 @@ def export(roots: tuple[str, ...], output: str, have: str | None, with_local: bo
     known = _hashes(have) if have else frozenset()
     with open_store() as store:
         hashes, heads = names.roots(store, list(roots))
+        agree(store, dict(heads), yes=yes, verb="write")
         compress = output.endswith(COMPRESSED_SUFFIX)
         with _replace_file(output) as target, progress("exporting", "members") as update:
             done = archive.export(

@@ -17,6 +17,7 @@ from casfs.cli.common import (
     store_root,
     with_local_option,
 )
+from casfs.cli.disclosed import agree
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, json_option, warn
 from casfs.cli.progress import progress
@@ -38,17 +39,18 @@ MAX_NAMED = 20  # private files in the output of a push
 @click.option("--all", "everything", is_flag=True, help="All checkpoints, threads and workflows.")
 @click.option("--sessions", is_flag=True, help="With --all: sessions of attached agents, too.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
+@click.option("--yes", is_flag=True, help="Send sessions without a question.")
 @click.option("--delete", is_flag=True, help="Delete these names in the remote instead.")
 @with_local_option
 @json_option
 def push(
     name: str, revs: tuple[str, ...],
-    everything: bool, sessions: bool, dry_run: bool, delete: bool, with_local: bool,
+    everything: bool, sessions: bool, dry_run: bool, yes: bool, delete: bool, with_local: bool,
 ) -> None:  # fmt: skip
     """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
 
     A session of an attached agent holds what you typed and it read: it leaves by its name, or with
-    --all --sessions.
+    --all --sessions, after a question that says what is in it.
 
     Only what the remote lacks is sent; a push that was interrupted goes on where it was. A name
     that has moved there is refused (exit 4) unless yours follows from its value. What --delete
@@ -75,6 +77,7 @@ def push(
         names = revs or heads.all_names(store, with_sessions=sessions)
         wanted = heads.of_store(store, names)
         staying_sessions = heads.sessions_besides(store, wanted) if everything else 0
+        agree(store, wanted, yes=yes or dry_run, verb="send")
         begin = partial(progress, "pushing", "blobs")
         done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin, with_local=with_local)
         warn_purged(store, done.purged)

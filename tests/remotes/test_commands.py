@@ -11,6 +11,7 @@ import pytest
 from casfs import config
 from casfs.store.store import Store
 from engine.workflow import registry as workflows
+from tests.scanner import samples
 from tests.support.engine import Cli, daemon, says, spawn, start_thread, until, workflow
 from tests.support.engine import rule as edge
 from tests.support.helpers import read_tree, write_tree
@@ -53,13 +54,11 @@ def test_add_list_ls_rm(filled: Cli, url: str) -> None:
 
 
 def test_sessions_of_agents_stay_unless_they_are_named(filled: Cli) -> None:
-    """What a subagent has done stays, too."""
+    asked = {"content": f"Do it with {samples.github_token()}"}
+    answer = {"id": "m", "content": [{"type": "text", "text": "Yes."}]}
     lines = [
-        {"type": "user", "message": {"content": "Do it"}, "uuid": "1", "cwd": "/project"},
-        {
-            "type": "assistant",
-            "message": {"id": "m", "content": [{"type": "text", "text": "Yes."}]},
-        },
+        {"type": "user", "message": asked, "uuid": "1", "cwd": "/project"},
+        {"type": "assistant", "message": answer},
     ]
     file = Path.home() / ".claude/projects/-project/one.jsonl"
     file.parent.mkdir(parents=True)
@@ -73,7 +72,15 @@ def test_sessions_of_agents_stay_unless_they_are_named(filled: Cli) -> None:
     assert name not in named
     again = filled("push", "backup", "--all", "--sessions", "--dry-run", "--json").json
     assert (name in again["refs"], again["sessions"]) == (True, 0)
-    assert name in filled("push", "backup", session["thread"], "--json").json["refs"]
+    refused = filled("push", "backup", session["thread"], code=4).err
+    assert "sessions hold what was typed and read there; --yes to send them" in refused
+    sent = filled("push", "backup", session["thread"], "--yes", "--json")
+    assert name in sent.json["refs"]
+    assert f"session {session['thread']} of claude in /project: 1 prompts, 0 calls" in sent.err
+    assert "redacted in it: 1; found in it: no other" in sent.err
+    exported = filled("export", session["thread"], "-o", filled.root.parent / "x.tar", code=4)
+    assert "--yes to write them" in exported.err
+    assert not (filled.root.parent / "x.tar").exists()
     assert "--sessions goes with --all" in filled.refused(
         "push", "backup", "app", "--sessions", code=2
     )

@@ -1,0 +1,94 @@
+"""What leaves with the sessions of agents: what a person is shown before they are sent.
+
+A session holds all that was typed into the agent and all that it read. What was known to be secret
+when it was recorded is redacted; what is known by now, or what the scanner finds, is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from casfs.agents.secret_marks import MARKS
+from casfs.agents.secrets import Secrets
+from casfs.backend.protocols import Head, HeadName, targets
+from casfs.scanner import scan
+from casfs.sessions import session_steps
+from casfs.store import graph
+from casfs.store.store import Store
+from casfs.threads import sessions, threads
+from casfs.threads.threads import Thread
+from casfs.trees.recorded_state import RecordedState
+from engine.secrets import redaction
+
+WORK = ("directory", "times")  # the files of the project, which are sent as any checkpoint's
+KNOWN = "value of a private file"
+
+
+class Disclosure(NamedTuple):
+    """`bytes`: of its texts; `redacted`: how many secrets are redacted in them; `found`: what is
+    not, kinds of the scanner or KNOWN, each once."""
+
+    thread: str
+    agent: str
+    directory: str
+    prompts: int
+    calls: int
+    bytes: int
+    redacted: int
+    found: list[str]
+
+
+def of_heads(store: Store, heads: Mapping[HeadName, Head]) -> Iterator[Disclosure]:
+    """Yields what each session among heads would disclose. Raises NotFound, Corrupt."""
+    for name, head in heads.items():
+        thread = threads.of_head(name, head)
+        if sessions.is_session(thread):
+            yield _of_session(store, thread)
+
+
+def _of_session(store: Store, thread: Thread) -> Disclosure:
+    about = sessions.about(store, thread)
+    steps = session_steps.load(store, thread)
+    calls = [call for step in steps for call in step.calls]
+    states = [state for call in calls[-1:] for state in (call.before, call.after) if state]
+    known = _known_values(store, states or [step.before for step in steps[-1:] if step.before])
+    size = 0
+    marks: set[bytes] = set()
+    found: set[str] = set()
+    for text in _texts(store, targets(thread.head)):
+        size += len(text)
+        marks.update(match[0].encode() for match in MARKS.finditer(text.decode("utf-8", "replace")))
+        found.update(finding.kind for finding in scan(text))
+        if known and known.redact_values_in_bytes(text) != text:
+            found.add(KNOWN)
+    return Disclosure(
+        thread.id,
+        about["agent"],
+        about["directory"],
+        prompts=len(steps),
+        calls=len(calls),
+        bytes=size,
+        redacted=len(marks),
+        found=sorted(found),
+    )
+
+
+def _known_values(store: Store, states: Iterable[RecordedState]) -> Secrets:
+    values = (redaction.values_in_private_files(store, state, {}) for state in states)
+    return Secrets({}, [value for group in values for value in group])
+
+
+def _texts(store: Store, roots: Iterable[str]) -> Iterator[bytes]:
+    """Yields all that is reachable but the work."""
+    stack = [*roots]
+    seen = set(stack)
+    while stack:
+        hash = stack.pop()
+        info = store.blobs.info([hash])[hash]
+        if info.type is not None and store.node(hash).type in WORK:
+            continue
+        yield store.get(hash)
+        new = [ref for ref in graph.refs(store, hash) if ref not in seen]
+        seen.update(new)
+        stack += new
