@@ -1,5 +1,5 @@
-"""The values in a private file: of `KEY=VALUE`, `key: value`, JSON, `.netrc` and `.pgpass`, and
-lines of one word.
+"""The values in a private file: of `KEY=VALUE`, several on a line too, `key: value`, lists in JSON,
+`.netrc` and `.pgpass`, passwords in URLs, and lines of one word.
 
 A transcript that shows one of them is redacted, although by its form it may be no secret. A value
 whose name says that it is one counts from 4 characters on; any other from 6 on, unless it is an
@@ -8,21 +8,28 @@ ordinary word, the name of a host or a path.
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from casfs.system import foreign_json
 
 MIN_SECRET_CHARS = 4
 MIN_CHARS = 6
 MIN_LINE_CHARS = 16  # of a value of several lines, as a key is: each counts
 MAX_VALUES = 1000  # of one file
+BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 ASSIGNED = re.compile(
     r"""(?mx)
-    (?: ^[ \t]*(?:export[ ]+)?(?P<name>[\w.-]+)[ \t]*[=:][ \t]* | "(?P<quoted>[^"\n]+)"\s*:\s*
-      | \b(?P<netrc>password)[ \t]+ )
+    (?: ^[ \t]*(?:-[ ]+)?(?:export[ ]+)?(?P<name>[\w.-]+)[ \t]*[=:][ \t]*
+      | "(?P<quoted>[^"\n]+)"\s*:\s* | \b(?P<netrc>password)[ \t]+ )
     (?: "(?P<double>(?:[^"\\]|\\.)*)" | '(?P<single>[^']*)' | (?P<plain>[^\s"'][^\n]*) )
     """
 )
+PAIR = re.compile(r"""[ \t]([A-Za-z_][\w.-]*)=("[^"]*"|'[^']*'|\S+)""")  # behind another one
+URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/@]+)@")
 BARE = re.compile(r"(?m)^[ \t]*(?P<line>[^\s=:#\"'{}\[\],-][^\s=:#\"'{}\[\]]{7,}={0,2})[ \t]*$")
 PGPASS = re.compile(r"(?m)^[^#:\n]+(?::[^:\n]*){3}:(?P<password>.+)$")
 SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|key|cred|auth|salt|private|pin\b")
@@ -32,6 +39,14 @@ ORDINARY = re.compile(  # numbers, words, names of hosts and files, URLs without
     r"[\d.,:_-]+|[a-z]+|[A-Z]+|[A-Z][a-z]+|[\w.-]+\.[a-z]{2,6}|[./~][\w./~-]*"
     r"|[a-z][\w+.-]*://[^\s@]*"
 )
+
+
+def decoded(data: bytes) -> str:
+    """Returns the text of a file, in UTF-16 where its first bytes say so."""
+    for bom, codec in BOMS.items():
+        if data.startswith(bom):
+            return data.decode(codec, "replace")
+    return data.decode("utf-8", "replace")
 
 
 class PrivateValue(NamedTuple):
@@ -44,7 +59,8 @@ class PrivateValue(NamedTuple):
 def private_values(text: str) -> list[PrivateValue]:
     """Returns the values in a private file that may be secrets, each once."""
     values: dict[str, bool] = {}
-    for name, whole in _assigned(text):
+    named = [*_in_json(text)] or _assigned(text)
+    for name, whole in _with_parts(named):
         is_secret = SECRET_NAME.search(name) is not None
         for value in (whole, *_lines(whole)):
             if _counts(value, is_secret):
@@ -65,6 +81,32 @@ def _lines(value: str) -> list[str]:
     return [line for line in lines if len(line) >= MIN_LINE_CHARS] if len(lines) > 1 else []
 
 
+def _in_json(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the names of members of a JSON text and the strings in them, those of lists, too."""
+    try:
+        value = foreign_json.parse(text) if text.lstrip()[:1] in ("{", "[") else None
+    except ValueError:
+        return
+    stack: list[tuple[str, Any]] = [("", value)]
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, list):
+            stack += ((name, item) for item in value)
+        elif isinstance(value, dict):
+            stack += value.items()
+
+
+def _with_parts(named: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields names and values, and the passwords of URLs in these."""
+    for name, value in named:
+        yield name, value
+        for match in URL_PASSWORD.finditer(value):
+            yield "password", match[1]
+            yield "password", unquote(match[1])
+
+
 def _assigned(text: str) -> Iterator[tuple[str, str]]:
     """Yields names and values."""
     for match in ASSIGNED.finditer(text):
@@ -72,6 +114,10 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
         plain = match["plain"]
         if plain is not None:
             yield name, COMMENT.sub("", plain).strip().strip("{}[]\"'")
+            pairs = [*PAIR.finditer(plain)]
+            if pairs:
+                yield name, plain[: pairs[0].start()].strip().strip("\"'")
+            yield from ((pair[1], pair[2].strip("\"'")) for pair in pairs)
         else:
             yield name, (match["double"] or match["single"] or "").strip()
     for match in BARE.finditer(text):  # as in `.vault-token`, and in keys

@@ -26,7 +26,7 @@ from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.scanner import Scanner, scan
 from casfs.scanner.private_names import is_private
-from casfs.scanner.private_values import private_values
+from casfs.scanner.private_values import decoded, private_values
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.system.paths import printable
@@ -35,7 +35,8 @@ from casfs.trees.recorded_state import RecordedState
 from engine.secrets.config_marks import ENV, marked_values
 
 ALLOWED = "snapshot.allow"
-MAX_PRIVATE_BYTES = 64 << 10  # of a file whose values are looked for
+MAX_PRIVATE_BYTES = 1 << 20  # of a file whose values are looked for
+MAX_WORK_FILE = 64 << 10  # bytes of one in which a value may be a word
 MAX_WORK_BYTES = 16 << 20  # that are searched for words; that are read at once
 READ_FILES = 200
 
@@ -70,7 +71,7 @@ def values_in_private_files(
                 secret = finding.secret.decode("utf-8", "replace")
                 values += [secret, *(line for line in secret.split("\n") if len(line) >= 16)]
             if is_private(path.rpartition(b"/")[2]):
-                for value in private_values(data.decode("utf-8", "replace")):
+                for value in private_values(decoded(data)):
                     (values if value.is_secret else doubtful).append(value.text)
     if unknown := {value for value in doubtful if value not in words}:
         in_work = _words_of_work(store, state.tree, unknown)
@@ -86,7 +87,7 @@ def _words_of_work(store: Store, root: TreeHash, values: set[str]) -> set[str]:
     words = set[str]()
     files = (entry for _, entry in tree.walk(store, root) if isinstance(entry, File))
     while missing and left > 0 and (batch := list(islice(files, READ_FILES))):
-        small = [file.digest.hash for file in batch if file.digest.size_bytes <= MAX_PRIVATE_BYTES]
+        small = [file.digest.hash for file in batch if file.digest.size_bytes <= MAX_WORK_FILE]
         try:
             contents = [data or b"" for data in store.blobs.get_many(small)]
         except CasfsError:  # one is purged, or damaged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from casfs.scanner.private_values import MAX_VALUES, private_values
+from casfs.scanner.private_values import MAX_VALUES, decoded, private_values
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,17 @@ from casfs.scanner.private_values import MAX_VALUES, private_values
         ('C: "dOuble-99-quoted"\n', ["dOuble-99-quoted"]),
         ('{"key": "js0n-44-value", "n": 12345678}', ["js0n-44-value"]),
         ("machine h login me password p4ss-in-netrc\n", ["p4ss-in-netrc"]),
-        ("URL=postgres://u:p4ssw0rd@db.internal/app\n", ["postgres://u:p4ssw0rd@db.internal/app"]),
+        (
+            "URL=postgres://u:p4ssw0rd@db.internal/app\n",
+            ["p4ssw0rd", "postgres://u:p4ssw0rd@db.internal/app"],
+        ),
+        ("R=redis://:w%3Ard@h\n", ["redis://:w%3Ard@h", "w%3Ard", "w:rd"]),
+        (
+            "export A_KEY=word B_TOKEN='two words'\n",
+            ["two words", "word", "word B_TOKEN='two words"],
+        ),
+        ('{"tokens": ["worda", {"secret": "wordb"}], "n": [1]}', ["worda", "wordb"]),
+        ("list:\n  - token: word\n  - name: x\n", ["word"]),
         ("D=sho1\nE=production\nF=20261123\nG=/usr/lib/python3\nH=db.example.org\n", []),
         ("PASSWORD=abcd\nPIN_SECRET=1234 # four\nTOKEN_ON=true\n", ["abcd", "1234"]),
         ("DB_PASSWORD=correcthorse\nAPI_KEY=a/b.c;d{e}f\n", ["correcthorse", "a/b.c;d{e}f"]),
@@ -38,6 +48,12 @@ from casfs.scanner.private_values import MAX_VALUES, private_values
 )
 def test_values(text: str, values: list[str]) -> None:
     assert sorted(one.text for one in private_values(text)) == sorted(values)
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_encoding_of_a_file(codec: str) -> None:
+    (value,) = private_values(decoded("A_KEY=word\n".encode(codec)))
+    assert value.text == "word"
 
 
 def test_a_large_file_has_a_limit() -> None:
