@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from casfs import config
@@ -32,6 +33,7 @@ from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
+from engine.secrets import private_files
 from engine.secrets.config_marks import ENV, marked_values
 
 ALLOWED = "snapshot.allow"
@@ -60,23 +62,44 @@ def values_in_private_files(
     scanner finds in them, and of those that are private by their names every value, but words of
     the work whose names do not say that they are secrets. `words`: what is known of such; it
     grows."""
+    return _values(store, state.tree, _recorded_contents(store, state), words)
+
+
+def values_in_directory(
+    store: Store, directory: Path, root: TreeHash | None, words: dict[str, bool]
+) -> list[str]:
+    """Returns the same of the private files that lie in a directory now. `root`: its work, where
+    that is known."""
+    return _values(store, root, private_files.contents(directory, MAX_PRIVATE_BYTES), words)
+
+
+def _recorded_contents(store: Store, state: RecordedState) -> Iterator[tuple[bytes, bytes]]:
+    for path, entry in recorded_state.local_paths(store, state.tree, state.full):
+        if isinstance(entry, File) and entry.digest.size_bytes <= MAX_PRIVATE_BYTES:
+            with suppress(CasfsError):  # purged, or damaged
+                yield path.rpartition(b"/")[2], store.get(entry.digest.hash)
+
+
+def _values(
+    store: Store,
+    root: TreeHash | None,
+    contents: Iterable[tuple[bytes, bytes]],
+    words: dict[str, bool],
+) -> list[str]:
     values: list[str] = []
     doubtful: list[str] = []
-    for path, entry in recorded_state.local_paths(store, state.tree, state.full):
-        if not isinstance(entry, File) or entry.digest.size_bytes > MAX_PRIVATE_BYTES:
-            continue
-        with suppress(CasfsError):  # purged, or damaged
-            data = store.get(entry.digest.hash)
-            for finding in scan(data):
-                secret = finding.secret.decode("utf-8", "replace")
-                values += [secret, *(line for line in secret.split("\n") if len(line) >= 16)]
-            if is_private(path.rpartition(b"/")[2]):
-                for value in private_values(decoded(data)):
-                    (values if value.is_secret else doubtful).append(value.text)
-    if unknown := {value for value in doubtful if value not in words}:
-        in_work = _words_of_work(store, state.tree, unknown)
+    for name, data in contents:
+        for finding in scan(data):
+            secret = finding.secret.decode("utf-8", "replace")
+            values += [secret, *(line for line in secret.split("\n") if len(line) >= 16)]
+        if is_private(name):
+            for value in private_values(decoded(data)):
+                (values if value.is_secret else doubtful).append(value.text)
+    unknown = {value for value in doubtful if value not in words}
+    if root is not None and unknown:
+        in_work = _words_of_work(store, root, unknown)
         words |= {value: value in in_work for value in unknown}
-    return [*values, *(value for value in doubtful if not words[value])]
+    return [*values, *(value for value in doubtful if not words.get(value))]
 
 
 def _words_of_work(store: Store, root: TreeHash, values: set[str]) -> set[str]:

@@ -58,7 +58,7 @@ class SessionRecorder:
         thread = session_thread.find(self._store, event)
         if thread is not None and session_thread.last_event(thread) == name:
             return thread
-        store = self._redacting(thread, boundary)
+        store = self._redacting(thread, event, boundary)
         if thread is not None and thread.pending is not None and boundary.interrupted:
             thread = session_thread.end_interrupted(store, thread, event, boundary)
         match event.kind:
@@ -124,12 +124,18 @@ class SessionRecorder:
     def _create(self, store: Store, event: SessionEvent, boundary: Boundary) -> Thread:
         return session_thread.create(store, event, boundary, self.directory(event))
 
-    def _redacting(self, thread: Thread | None, boundary: Boundary) -> Store:
+    def _redacting(self, thread: Thread | None, event: SessionEvent, boundary: Boundary) -> Store:
+        is_first = self._secrets is None
         if self._secrets is None:
             highest = 0 if thread is None else thread.record.get("secretMarks", 0)
             marks = redaction.new_marks(self._store, self._env, highest=highest)
             self._secrets = Secrets({}, marks=marks)
         state = boundary.state
+        if is_first or event.kind in (Kind.BEGIN, Kind.PROMPT):
+            root = None if state is None else state.tree
+            directory = self.directory(event)
+            values = redaction.values_in_directory(self._store, directory, root, self._words)
+            self._secrets.add_private(values)
         if state is not None and state.local not in (None, self._read_local):
             values = redaction.values_in_private_files(self._store, state, self._words)
             self._secrets.add_private(values)

@@ -147,6 +147,16 @@ def test_a_session_of_another_store_has_no_agent_here(session: Recording) -> Non
     assert state(threads.of_head(thread.name, Head(thread.hash, lacking))) == "closed"
 
 
+def test_what_no_look_has_seen_of_private_files_is_redacted(
+    session: Recording, tmp_path: Path
+) -> None:
+    """As where `.casfsignore` names it, or the daemon was started within a prompt."""
+    (tmp_path / ".env").write_text("A_SECRET=correct-horse\n")
+    session(session.events.prompt("it is correct-horse"))
+    turn = session.store.node(session.thread.record["intent"]["prompt"], "react-turn").payload
+    assert "correct-horse" not in session.text(turn["input"])
+
+
 def test_the_next_prompts_follow(session: Recording) -> None:
     events = session.events
     for number in range(3):
