@@ -29,6 +29,7 @@ ASSIGNED = re.compile(
     """
 )
 PAIR = re.compile(r"""[ \t]([A-Za-z_][\w.-]*)=("[^"]*"|'[^']*'|\S+)""")  # behind another one
+QUOTED_PAIR = re.compile(r"""(?:^|[\s"'])([A-Za-z_][\w.-]*)=([^\s"']+)""")  # as in a command
 URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/@]+)@")
 BARE = re.compile(r"(?m)^[ \t]*(?P<line>[^\s=:#\"'{}\[\],-][^\s=:#\"'{}\[\]]{7,}={0,2})[ \t]*$")
 PGPASS = re.compile(r"(?m)^[^#:\n]+(?::[^:\n]*){3}:(?P<password>.+)$")
@@ -68,6 +69,15 @@ def private_values(text: str) -> list[PrivateValue]:
         if len(values) >= MAX_VALUES:
             break
     return [PrivateValue(value, is_secret) for value, is_secret in values.items()][:MAX_VALUES]
+
+
+def values_in_command(text: str) -> list[str]:
+    """Returns the values in a text that writes a private file, whose names say that they are
+    secrets, each once."""
+    named = ((match[1], match[2]) for match in QUOTED_PAIR.finditer(text))
+    quoted = [value for name, value in named if SECRET_NAME.search(name) and _counts(value, True)]
+    stated = [value.text for value in private_values(text) if value.is_secret]
+    return list(dict.fromkeys([*stated, *quoted]))
 
 
 def _counts(value: str, is_secret: bool) -> bool:

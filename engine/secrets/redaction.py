@@ -26,8 +26,8 @@ from casfs.agents.secrets import Secrets, redacting_store, secrets_of
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.scanner import Scanner, scan
-from casfs.scanner.private_names import is_private
-from casfs.scanner.private_values import decoded, private_values
+from casfs.scanner.private_names import is_private, private_names
+from casfs.scanner.private_values import decoded, private_values, values_in_command
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.system.paths import printable
@@ -38,6 +38,7 @@ from engine.secrets.config_marks import ENV, marked_values
 
 ALLOWED = "snapshot.allow"
 MAX_PRIVATE_BYTES = 1 << 20  # of a file whose values are looked for
+WORD = re.compile(r"[^\s'\"<>;&|()=]+")  # of a command
 MAX_WORK_FILE = 64 << 10  # bytes of one in which a value may be a word
 MAX_WORK_BYTES = 16 << 20  # that are searched for words; that are read at once
 READ_FILES = 200
@@ -71,6 +72,30 @@ def values_in_directory(
     """Returns the same of the private files that lie in a directory now. `root`: its work, where
     that is known."""
     return _values(store, root, private_files.contents(directory, MAX_PRIVATE_BYTES), words)
+
+
+def values_in_call(arguments: Any) -> list[str]:
+    """Returns the values that a tool call is about to write into a private file, by its tool or in
+    a command that names one: no look has seen them when its beginning is recorded."""
+    texts = [text[:MAX_PRIVATE_BYTES] for text in _strings(arguments)]
+    words = (
+        word.encode("utf-8", "surrogateescape") for text in texts for word in WORD.findall(text)
+    )
+    if not private_names(word.rpartition(b"/")[2] for word in words):
+        return []
+    return [value for text in texts for value in values_in_command(text)]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
 
 
 def _recorded_contents(store: Store, state: RecordedState) -> Iterator[tuple[bytes, bytes]]:

@@ -136,6 +136,8 @@ class SessionRecorder:
             directory = self.directory(event)
             values = redaction.values_in_directory(self._store, directory, root, self._words)
             self._secrets.add_private(values)
+        if event.call is not None:
+            self._secrets.add_private(redaction.values_in_call(event.call.arguments))
         if state is not None and state.local not in (None, self._read_local):
             values = redaction.values_in_private_files(self._store, state, self._words)
             self._secrets.add_private(values)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, targets
 from casfs.errors import Conflict
 from casfs.exchange import portable_heads
 from casfs.store import graph
@@ -155,6 +155,27 @@ def test_what_no_look_has_seen_of_private_files_is_redacted(
     session(session.events.prompt("it is correct-horse"))
     turn = session.store.node(session.thread.record["intent"]["prompt"], "react-turn").payload
     assert "correct-horse" not in session.text(turn["input"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("Write", {"file_path": "/p/.env", "content": "API_SECRET=correct-horse\n"}),
+        ("Edit", {"file_path": "a/credentials.json", "new_string": '"token": "correct-horse"'}),
+        ("Bash", {"command": "cat > .env <<'END'\nA_KEY=correct-horse\nEND"}),
+        ("Bash", {"command": "echo 'DB_PASSWORD=correct-horse' >>./api/.env.local"}),
+    ],
+)
+def test_what_a_call_is_about_to_write_into_a_private_file_is_redacted(
+    session: Recording, tool: str, arguments: dict[str, str]
+) -> None:
+    """From its beginning on, whose node has its arguments, too."""
+    session(session.events.prompt("go"))
+    session(session.events.call("c1", tool, **arguments))
+    session(session.events.result("c1", tool, **arguments))
+    session(session.events.stop())
+    reached = graph.walk(session.store, targets(session.thread.head))
+    assert [hash for hash in reached if b"correct-horse" in session.store.get(hash)] == []
 
 
 def test_the_next_prompts_follow(session: Recording) -> None:
