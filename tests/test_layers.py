@@ -84,6 +84,7 @@ ENVIRONMENT = {
     "casfs.api.store",
     "casfs.backend.lazy_packs",  # opened by any read: the size of its cache
     "casfs.trees.snapshot.policy",  # records a directory: the settings of what is recorded
+    "casfs.system.sandbox",  # whose it is, for the line of what it refuses
     "casfs.system.cache_directory",  # the user's
     "casfs.object_storage.credentials",  # the S3 client reads the same variables
 }

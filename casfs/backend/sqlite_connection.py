@@ -22,11 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from casfs.backend import sqlite_read_only, wal_index
+from casfs.backend import wal_index
 from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, Result, WalCheckpoints
 from casfs.errors import Corrupt, Failed
-from casfs.system import sandbox
-from casfs.system.files import SHARED_MEMORY, os_errors
+from casfs.system.files import SHARED_MEMORY, is_writable, os_errors
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
 SOLE_READ_TIMEOUT_S = 5.0  # that a reader on a full disk waits for other processes
@@ -50,7 +49,7 @@ class Database:
         `synchronous`: as SQLite's; of data that can be had again NORMAL, which loses the last
         commits with the power, or OFF, which may lose the file."""
         self.path = path
-        self._is_read_only = not sandbox.is_writable(path.parent)
+        self._is_read_only = not is_writable(path.parent)
         self._synchronous = synchronous
         self._create = bool(schema)
         self._idle: list[Connection] = []
@@ -99,7 +98,7 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Lends a connection in autocommit mode. Turns SQLite's errors into Failed, Corrupt."""
         try:
-            if self._is_read_only and not sqlite_read_only.has_index(self.path):
+            if self._is_read_only and not self._has_index():
                 with self._unlocked() as connection:
                     yield connection
                 return
@@ -119,6 +118,10 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise self.translated(error) from error
 
+    def _has_index(self) -> bool:
+        """Returns whether readers of a directory that cannot be written can lock what they read."""
+        return self.path.with_name(f"{self.path.name}-shm").exists()
+
     def _lend(self) -> Connection:
         with self._lock:
             if self._idle:
@@ -136,6 +139,8 @@ class Database:
     def _unlocked(self) -> Iterator[Connection]:
         """Lends a connection for one read that locks nothing. Raises Failed where the file was
         written meanwhile."""
+        from casfs.backend import sqlite_read_only
+
         before = sqlite_read_only.stamp(self.path)
         options = sqlite_read_only.unlocked_options(self.path)
         try:
@@ -175,6 +180,8 @@ class Database:
         what this connection deletes from now on is overwritten; in the WAL only by `shrink`.
         Raises Failed where the directory cannot be written."""
         if self._is_read_only:
+            from casfs.system import sandbox
+
             raise Failed(sandbox.cannot_write(self.path.parent))
         self._checkpoints.before_transaction()
         with self.read() as connection:
@@ -198,7 +205,9 @@ class Database:
     def version(self) -> int:
         """Returns a number that changes when any connection of any process has committed; on a
         full disk, where no connection stays open, another one at each call."""
-        if self._is_read_only and not sqlite_read_only.has_index(self.path):
+        if self._is_read_only and not self._has_index():
+            from casfs.backend import sqlite_read_only
+
             return hash(tuple(sqlite_read_only.stamp(self.path)))
         try:
             if self._watch is None:
@@ -358,7 +367,7 @@ def _copied(origin: Path, copy: Path) -> bool:
 def open_derived(path: Path, schema: str) -> Database:
     """Opens a database of data that can be recomputed; makes it anew where it is damaged. Where its
     directory cannot be written, this is a copy that goes when it is closed."""
-    if not sandbox.is_writable(path.parent):
+    if not is_writable(path.parent):
         return _TemporaryCopy(path, schema)
     try:
         return Database(path, schema, synchronous="OFF")
@@ -370,7 +379,7 @@ def open_derived(path: Path, schema: str) -> Database:
 def remove_derived(path: Path) -> None:
     """Deletes a database of derived data, where its directory can be written. A process that has it
     open keeps the deleted one."""
-    if not sandbox.is_writable(path.parent):
+    if not is_writable(path.parent):
         return
     for end in ("", "-wal", "-shm"):
         path.with_name(path.name + end).unlink(missing_ok=True)

@@ -14,11 +14,6 @@ from pathlib import Path
 Stamp = list[tuple[int, int, int] | None]
 
 
-def has_index(path: Path) -> bool:
-    """Returns whether readers can lock what they read."""
-    return _beside(path, "-shm").exists()
-
-
 def unlocked_options(path: Path) -> str:
     """Returns the parameters of a URI that opens the file without its index."""
     # `immutable` reads nothing of a WAL, and the other needs one.

@@ -13,8 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from casfs.system import sandbox
-from casfs.system.files import os_errors
+from casfs.system.files import is_writable, os_errors
 from casfs.system.locks import lock_file
 
 CLAIM_GRACE_S = 60.0  # that a writer may take between making and locking its directory
@@ -58,7 +57,7 @@ class StagingDirectory:
     def sweep(self) -> int:
         """Removes the directories of dead writers; returns their number."""
         swept = 0
-        if not sandbox.is_writable(self._root):
+        if not is_writable(self._root):
             return swept
         for directory in self._root.glob("*/"):
             if directory != self._own and _is_orphan(directory):

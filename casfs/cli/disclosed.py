@@ -25,8 +25,8 @@ def agree(store: Store, heads: Mapping[HeadName, Head], *, yes: bool, verb: str)
     for session in disclosure.of_heads(store, heads):
         counts = f"{session.prompts} prompts, {session.calls} calls, {readable(session.bytes)}"
         warn(f"session {session.thread} of {session.agent} in {session.directory}: {counts}")
-        found = ", ".join(session.found) or "no other"
-        warn(f"  secrets that are redacted in it: {session.redacted}; found in it: {found}")
+        in_clear = ", ".join(session.in_clear) or "no other"
+        warn(f"  secrets that are redacted in it: {session.redacted}; found in it: {in_clear}")
     if yes:
         return
     if not is_asked():

@@ -19,8 +19,8 @@ from casfs.cli import background
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.mount import mount_points
 from casfs.store.store import Store
-from casfs.system import daemon_socket, locks, sandbox, store_mounts
-from casfs.system.files import closing_fd, os_errors
+from casfs.system import daemon_socket, locks, store_mounts
+from casfs.system.files import closing_fd, is_writable, os_errors
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator
@@ -63,7 +63,7 @@ def end(root: Path, env: Mapping[str, str]) -> None:
 @contextmanager
 def kept(root: Path) -> Iterator[None]:
     """Keeps the mount while a workspace is opened. Raises Failed."""
-    if not sandbox.is_writable(root):  # nobody who may not write there can unmount it
+    if not is_writable(root):  # nobody who may not write there can unmount it
         yield
         return
     with os_errors(f"cannot open {root / LOCK}"):

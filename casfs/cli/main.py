@@ -20,7 +20,7 @@ import click
 from casfs.cli.lazy_group import INCOMPLETE, LazyGroup
 from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
-from casfs.system import safe_text, sandbox
+from casfs.system import safe_text
 from casfs.version import VERSION
 
 EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
@@ -215,7 +215,11 @@ def _run() -> int:
         return _discard_stdout()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        hint = sandbox.hint() if error.errno == errno.EROFS else ""
+        hint = ""
+        if error.errno == errno.EROFS:
+            from casfs.system import sandbox
+
+            hint = sandbox.hint()
         return _fail(f"{where}{error.strerror or error}{hint}", 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,6 +13,7 @@ from casfs import config
 from casfs.cli.arrived import arrived_lines, some_of
 from casfs.cli.common import (
     open_store,
+    options_as,
     server_options,
     store_root,
     with_local_option,
@@ -33,6 +34,15 @@ SHORT_ID = 12  # of a commit
 MAX_NAMED = 20  # private files in the output of a push
 
 
+class PushFlags(NamedTuple):
+    everything: bool
+    sessions: bool
+    dry_run: bool
+    yes: bool
+    delete: bool
+    with_local: bool
+
+
 @click.command()
 @click.argument("name", metavar="REMOTE")
 @click.argument("revs", nargs=-1, metavar="REV...")
@@ -43,10 +53,8 @@ MAX_NAMED = 20  # private files in the output of a push
 @click.option("--delete", is_flag=True, help="Delete these names in the remote instead.")
 @with_local_option
 @json_option
-def push(
-    name: str, revs: tuple[str, ...],
-    everything: bool, sessions: bool, dry_run: bool, yes: bool, delete: bool, with_local: bool,
-) -> None:  # fmt: skip
+@options_as(PushFlags)
+def push(name: str, revs: tuple[str, ...], options: PushFlags) -> None:
     """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
 
     A session of an attached agent holds what you typed and it read: it leaves by its name, or with
@@ -64,31 +72,39 @@ def push(
     from casfs.remotes import heads, push, staying
     from casfs.remotes.remote import Remote
 
-    if everything == bool(revs) or (delete and (everything or with_local)):
+    everything = options.everything
+    if everything == bool(revs) or (options.delete and (everything or options.with_local)):
         raise Usage("name what to push, or --all of it")
-    if sessions and not everything:
+    if options.sessions and not everything:
         raise Usage("--sessions goes with --all; a session is also pushed by its name")
     with open_store() as store, Remote.open(store_root(), name) as opened:
-        if delete:
-            gone = push.delete(opened, list(revs), dry_run=dry_run)
-            verb = "would delete" if dry_run else "deleted"
+        if options.delete:
+            gone = push.delete(opened, list(revs), dry_run=options.dry_run)
+            verb = "would delete" if options.dry_run else "deleted"
             echo_result(record(gone), "\n".join(f"{verb} {label(x)}" for x in gone.refs))
             return
-        names = revs or heads.all_names(store, with_sessions=sessions)
+        names = revs or heads.all_names(store, with_sessions=options.sessions)
         wanted = heads.of_store(store, names)
         staying_sessions = heads.sessions_besides(store, wanted) if everything else 0
-        agree(store, wanted, yes=yes or dry_run, verb="send")
+        agree(store, wanted, yes=options.yes or options.dry_run, verb="send")
         begin = partial(progress, "pushing", "blobs")
-        done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin, with_local=with_local)
+        done = push.push(
+            store,
+            opened,
+            wanted,
+            dry_run=options.dry_run,
+            begin=begin,
+            with_local=options.with_local,
+        )
         warn_purged(store, done.purged)
-        stays = staying.NOTHING if with_local else staying.of_heads(store, wanted.values())
-    verb = "would push" if dry_run else "pushed"
+        stays = staying.NOTHING if options.with_local else staying.of_heads(store, wanted.values())
+    verb = "would push" if options.dry_run else "pushed"
     new = f"{done.nodes} nodes, {done.blobs} blobs, {readable(done.bytes)}"
-    sent = "" if dry_run else f" as {readable(done.sent)} in {done.packs} packs"
+    sent = "" if options.dry_run else f" as {readable(done.sent)} in {done.packs} packs"
     is_new = bool(done.refs or done.nodes or done.blobs or done.tombstones)
     lines = [f"{verb} {label(ref)}" for ref in done.refs]
     if done.tombstones:
-        what = "tombstones would go along" if dry_run else "tombstones went along"
+        what = "tombstones would go along" if options.dry_run else "tombstones went along"
         lines.append(f"{done.tombstones} {what}; `casfs remote gc {name}` deletes the bytes")
     lines.append(new + sent if is_new else "everything is there already")
     if stays.files:

@@ -34,8 +34,7 @@ from casfs.store.nodes import node
 from casfs.store.nodes.node import Node
 from casfs.store.nodes.ref_collectors import Ref
 from casfs.store.nodes.registry import Registry, builtin
-from casfs.system import sandbox
-from casfs.system.files import SHARED_MEMORY, os_errors, replacing, syncfs
+from casfs.system.files import SHARED_MEMORY, is_writable, os_errors, replacing, syncfs
 from casfs.system.lru_cache import LruCache
 
 if TYPE_CHECKING:
@@ -198,7 +197,9 @@ class Store:
 
     def check_writable(self) -> None:
         """Raises Refused where its directory cannot be written, as in an agent's sandbox."""
-        if not sandbox.is_writable(self.root):
+        if not is_writable(self.root):
+            from casfs.system import sandbox
+
             raise Refused(sandbox.cannot_write(self.root))
 
     def close(self) -> None:

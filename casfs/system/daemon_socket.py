@@ -27,7 +27,6 @@ from typing import Any
 from casfs import canonical, errors
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, DaemonUnreachable, Failed, NoDaemon, Refused
-from casfs.system import sandbox
 from casfs.system.files import closing_fd, os_errors, replacing
 from casfs.system.locks import lock_file, try_lock
 from casfs.version import VERSION
@@ -164,6 +163,8 @@ def _exchange(
             with connection.makefile("rb") as stream:
                 line = stream.readline(MAX_MESSAGE_BYTES)
     except PermissionError as error:
+        from casfs.system import sandbox
+
         raise DaemonUnreachable(
             f"the daemon runs (pid {daemon['pid']}) and cannot be asked from here:"
             f" {error.strerror}{sandbox.hint()}"
@@ -195,6 +196,8 @@ def stop(root: Path) -> int:
     pid = int(daemon["pid"])
     # In another namespace of processes, the number is nobody's or that of another process.
     if not _has_open(pid, root / "daemon.lock") and runs(root):
+        from casfs.system import sandbox
+
         raise DaemonUnreachable(f"the daemon runs (pid {pid}) and is not seen here{sandbox.hint()}")
 
     def ask(process: int) -> None:

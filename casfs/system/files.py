@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from casfs.errors import Failed
-from casfs.system import interruption, sandbox
+from casfs.system import interruption
 from casfs.system.syscalls import call
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -31,7 +31,11 @@ class os_errors:  # noqa: N801  # used like a function
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            hint = sandbox.hint() if error.errno == errno.EROFS else ""
+            hint = ""
+            if error.errno == errno.EROFS:
+                from casfs.system import sandbox
+
+                hint = sandbox.hint()
             raise Failed(f"{self._text}: {error.strerror}{hint}") from error
 
 
@@ -46,6 +50,12 @@ class closing_fd:  # noqa: N801  # used like a function
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+
+def is_writable(directory: Path) -> bool:
+    """Returns whether files can be made in a directory; not on a read-only file system, as an
+    agent's sandbox shows it."""
+    return os.access(directory, os.W_OK)
 
 
 def read_up_to(source: BinaryIO, count: int) -> bytes:

@@ -2,7 +2,8 @@
 cannot do more, the cause is the sandbox, and no daemon that would have to be started again.
 
 Codex's `workspace-write` shows the home directory read-only and refuses `connect`; Claude Code's
-`/sandbox` refuses unix sockets. Neither can be asked; both set a variable.
+`/sandbox` refuses unix sockets. Neither can be asked; both set a variable. What fails imports this:
+each command has the way to a fault, and few take it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,6 @@ MARKS: Mapping[str, str] = {
     "CODEX_SANDBOX": "codex's sandbox",
     "SANDBOX_RUNTIME": "the agent's sandbox",
 }
-
-
-def is_writable(directory: Path) -> bool:
-    """Returns whether files can be made in a directory; not on a read-only file system."""
-    return os.access(directory, os.W_OK)
 
 
 def hint() -> str:

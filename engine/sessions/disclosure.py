@@ -26,8 +26,8 @@ KNOWN = "value of a private file"
 
 
 class Disclosure(NamedTuple):
-    """`bytes`: of its texts; `redacted`: how many secrets are redacted in them; `found`: what is
-    not, kinds of the scanner or KNOWN, each once."""
+    """`bytes`: of its texts; `redacted`: how many secrets are redacted in them; `in_clear`:
+    what is not, kinds of the scanner or KNOWN, each once."""
 
     thread: str
     agent: str
@@ -36,7 +36,7 @@ class Disclosure(NamedTuple):
     calls: int
     bytes: int
     redacted: int
-    found: list[str]
+    in_clear: list[str]
 
 
 def of_heads(store: Store, heads: Mapping[HeadName, Head]) -> Iterator[Disclosure]:
@@ -55,13 +55,13 @@ def _of_session(store: Store, thread: Thread) -> Disclosure:
     known = _known_values(store, states or [step.before for step in steps[-1:] if step.before])
     size = 0
     marks: set[bytes] = set()
-    found: set[str] = set()
+    in_clear: set[str] = set()
     for text in _texts(store, targets(thread.head)):
         size += len(text)
         marks.update(match[0].encode() for match in MARKS.finditer(text.decode("utf-8", "replace")))
-        found.update(finding.kind for finding in scan(text))
+        in_clear.update(finding.kind for finding in scan(text))
         if known and known.redact_values_in_bytes(text) != text:
-            found.add(KNOWN)
+            in_clear.add(KNOWN)
     return Disclosure(
         thread.id,
         about["agent"],
@@ -70,7 +70,7 @@ def _of_session(store: Store, thread: Thread) -> Disclosure:
         calls=len(calls),
         bytes=size,
         redacted=len(marks),
-        found=sorted(found),
+        in_clear=sorted(in_clear),
     )
 
 

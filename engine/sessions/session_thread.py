@@ -352,8 +352,8 @@ def _reason(event: SessionEvent) -> str:
 
 def _process(event: SessionEvent) -> dict[str, Any]:
     process = {"pid": event.pid, "pidStart": start_time(event.pid)}
-    here = {"boot": spool.current_boot(), "host": os.uname().nodename}
-    return {**process, **here, "event": None, "open": {}}
+    machine = {"boot": spool.current_boot(), "host": os.uname().nodename}
+    return {**process, **machine, "event": None, "open": {}}
 
 
 def _updated(thread: Thread, event: SessionEvent, name: str) -> dict[str, Any]:

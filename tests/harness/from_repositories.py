@@ -140,10 +140,12 @@ class Repository:
             file.unlink(missing_ok=True)
 
     def _put_no_file(self, file: Path) -> None:
-        target = self._chance.choice(("/dev/zero", file.name, "nowhere", "/", "..", "dir", "pipe"))
-        # At a pipe where it expects a file, git waits for ever, and each program that calls it.
-        if target == "pipe" and ".git" in str(file.relative_to(self.directory)):
-            target = "dir"
+        targets = [file.name, "nowhere", "..", "dir"]
+        # At a pipe where it expects a file, git waits for ever; it replaces what its own link leads
+        # to, as root a device.
+        if ".git" not in str(file.relative_to(self.directory)):
+            targets += ["/dev/zero", "/", "pipe"]
+        target = self._chance.choice(targets)
         self.said.append(f"{file.name} -> {target}")
         match target:
             case "dir":

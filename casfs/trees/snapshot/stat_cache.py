@@ -30,7 +30,7 @@ from casfs.backend.sqlite_connection import Database, open_derived
 from casfs.digest import BlobHash, Digest, TreeDigest
 from casfs.store.nodes.times import TimesRef
 from casfs.store.store import Store
-from casfs.system import sandbox
+from casfs.system.files import is_writable
 from casfs.system.paths import real_path
 from casfs.trees.scratch_store import ScratchStore
 from casfs.trees.snapshot.file_stat import Stat
@@ -221,7 +221,7 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
         ).fetchall()
     looks = store if isinstance(store, ScratchStore) else None
     known = {row[0]: CachedDirectory(*row[1:]) for row in rows}
-    saved = path if sandbox.is_writable(store.root) else None
+    saved = path if is_writable(store.root) else None
     return StatCache(saved, looks, root=root, rows=known)
 
 

@@ -143,9 +143,9 @@ def test_the_workspace_is_freed_before_the_head_moves(
     there: list[bool] = []
     cancel = stop_thread.transitions.cancel
 
-    def look(*arguments: Any) -> Any:
+    def look(*arguments: Any, **options: Any) -> Any:
         there.append(place.exists())
-        return cancel(*arguments)
+        return cancel(*arguments, **options)
 
     monkeypatch.setattr(stop_thread.transitions, "cancel", look)
     stop_thread.cancel(disk_store, thread.id, COPYING, ())
