@@ -192,14 +192,14 @@ def test_they_are_in_no_way_out(cli: Cli, kept: Kept, tmp_path: Path) -> None:
     assert_none(in_pages(kept.root))
     remote = tmp_path / "remote"
     cli("remote", "add", "far", remote.as_uri())
-    pushed = cli("push", "far", "--all", "--json").json
+    pushed = cli("push", "far", "--all", "--sessions", "--yes", "--json").json
     assert {one["path"] for one in pushed["private"]} >= set(planted_project.PLANTED)
     assert_none(iter([("remote", remote_bytes(remote))]))
     cli("clone", remote.as_uri(), tmp_path / "clone")
     with Store.open(tmp_path / "clone") as clone:
         assert_none(in_store(clone))
     archived = ("work", "told", "watched", kept.thread, "@last")
-    cli("export", *archived, "-o", tmp_path / "archive")
+    cli("export", "--yes", *archived, "-o", tmp_path / "archive")
     cli("--store", tmp_path / "other", "init")
     cli("--store", tmp_path / "other", "import", tmp_path / "archive")
     with Store.open(tmp_path / "other") as other:

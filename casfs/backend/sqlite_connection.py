@@ -104,7 +104,9 @@ class Database:
                 return
             closings = self._closings
             try:
-                connection = self._lend()
+                connection = self._idle.pop() if self._idle else self._connect()
+            except IndexError:  # another thread has taken it
+                connection = self._connect()
             except sqlite3.OperationalError as error:
                 if not self._has_no_room(error):
                     raise
@@ -114,26 +116,16 @@ class Database:
             try:
                 yield connection
             finally:
-                self._give_back(connection, closings)
+                if closings == self._closings:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
         except sqlite3.DatabaseError as error:
             raise self.translated(error) from error
 
     def _has_index(self) -> bool:
         """Returns whether readers of a directory that cannot be written can lock what they read."""
         return self.path.with_name(f"{self.path.name}-shm").exists()
-
-    def _lend(self) -> Connection:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return self._connect()
-
-    def _give_back(self, connection: Connection, closings: int) -> None:
-        with self._lock:
-            if closings == self._closings:
-                self._idle.append(connection)
-            else:
-                connection.close()
 
     @contextmanager
     def _unlocked(self) -> Iterator[Connection]:

@@ -219,7 +219,7 @@ def test_it_travels_without_them(agent: AttachedAgent, cli: Cli, tmp_path: Path)
     agent.stop()
     collect(agent)
     cli("remote", "add", "origin", (tmp_path / "remote").as_uri())
-    cli("push", "origin", agent.thread.id)
+    cli("push", "origin", agent.thread.id, "--yes")
     elsewhere = Cli(tmp_path / "elsewhere", cli._monkeypatch, cli._capture)
     elsewhere("clone", (tmp_path / "remote").as_uri(), tmp_path / "elsewhere")
     with Store.open(tmp_path / "elsewhere") as store:
