@@ -230,7 +230,7 @@ def test_it_travels_without_them(agent: AttachedAgent, cli: Cli, tmp_path: Path)
         assert revisions.have_trees(store, turns[1][2:])
         assert last.payload["index"] == 3
     exported = tmp_path / "thread.casfs"
-    cli("export", agent.thread.id, "--with-local", "-o", exported)
+    cli("export", "--yes", agent.thread.id, "--with-local", "-o", exported)
 
 
 def steps(agent: AttachedAgent) -> list[StepNode]:
