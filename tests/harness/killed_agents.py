@@ -206,7 +206,11 @@ def _how(play: Play, call: CallRecord, name: str, *, is_made: bool) -> str:
         return "killed before it was made"
     if name in call.foreign or call.is_late:
         return "marked"
-    raise Wrong(f"{name} is recorded with {sorted(own)}: {call}")
+    path = name.encode()
+    sides = [
+        tree.find(play.store, side.full, path) is not None for side in (call.before, call.after)
+    ]
+    raise Wrong(f"{name} is recorded with {sorted(own)}, before and after: {sides}: {call}")
 
 
 # -- the whole ----------------------------------------------------------------------------
