@@ -40,6 +40,7 @@ from engine.sessions.session_thread import session_end
 Answer = dict[str, Any]
 RETRY_S = 10.0
 LOST_S = 30.0
+ASK_S = 0.1
 LOST = "lost-"  # names of events that nobody has reported
 MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool
 
@@ -57,6 +58,7 @@ class SessionService:
         self._taken: set[str] = set()  # files of the spool that are being recorded
         self._released: set[str] = set()  # files being recorded whose agents may go on
         self._awaited: dict[str, trio.Event] = {}  # by file: what hooks wait for
+        self._asked: set[str] = set()  # files whose hooks have asked for them
         self._sessions: dict[str, trio.MemorySendChannel[tuple[str, SessionEvent]]] = {}
         self._wake = trio.Event()
         self._unspooled = 0
@@ -134,11 +136,14 @@ class SessionService:
         if file is None:
             self._unspooled += 1
             file = f"unspooled-{self._unspooled}"
+            self._asked.add(file)
             done = self._awaited[file] = trio.Event()
             await self._take(file, spool.parse(bytes.fromhex(hex or "")))
         elif file in self._released:
+            self._asked.add(file)
             return {}
         else:
+            self._asked.add(file)
             # The loop takes it, after those before it.
             done = self._awaited.setdefault(file, trio.Event())
             self._wake.set()
@@ -249,6 +254,8 @@ class SessionService:
             boundary = await self._directories.boundary(
                 recorder.directory(event), event, partial(self._let_go, name, event)
             )
+            if event.call is not None and not await self._has_waited(name):
+                boundary = replace(boundary, is_late=True)
             await blocking(partial(recorder.record, event, boundary, name))
         except (Invalid, NotFound):
             raise
@@ -256,6 +263,13 @@ class SessionService:
             self._log("session event not recorded yet", file=name, error=str(error))
             return False
         return True
+
+    async def _has_waited(self, name: str) -> bool:
+        """Returns whether the agent of a call can have waited for the look. Where the daemon has
+        just begun, the hook may have found nobody to ask."""
+        if name not in self._asked:
+            await trio.sleep(ASK_S)  # a hook asks once its file is written
+        return name in self._asked
 
     async def _set_aside(self, name: str, error: Exception) -> None:
         self._log("session event set aside", file=name, error=str(error) or repr(error))
@@ -271,6 +285,7 @@ class SessionService:
         if is_gone:
             self._taken.discard(name)
         self._released.discard(name)
+        self._asked.discard(name)
         self._answer(name)
 
     def _let_go(self, name: str, event: SessionEvent) -> None:
