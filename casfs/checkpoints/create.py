@@ -122,18 +122,7 @@ def create(
                 options=snapshot_options,
                 earlier=working_tree.Earlier(base=base, known=known),
             )
-            # The report is of the whole directory, the statistics are of the work.
-            local = recorded_state.local_totals(store, state)
-            if previous is not None:
-                changes, paths = compare(store, previous.root, state.tree)
-            else:  # all is new: the tree need not be walked
-                changes = {"added": report.entries - local.entries, "modified": 0, "deleted": 0}
-                additions = tree.changes(store, old=None, new=state.tree)
-                first_additions = islice(additions, MAX_CHANGED_PATHS)
-                paths = [printable(change.path) for change in first_additions]
-            files = report.files - local.files
-            size = report.bytes - local.bytes
-            stats = {"files": files, "bytes": size, **changes}
+            stats, paths = _statistics(store, previous, state, report)
             skipped = options.skip_if_unchanged and state.is_equal(base)
             content = Content(state, message, stats=stats, paths=paths, applied=applied)
             if skipped and previous:
@@ -148,6 +137,23 @@ def create(
     # After the commit: the note must not name a checkpoint that was never made.
     record_state(store, directory, state=state, name=f"{created.name}@{created.id}")
     return Created(created, report, stats=stats, new_bytes=batch.new_bytes, skipped=skipped)
+
+
+def _statistics(
+    store: Store, previous: Checkpoint | None, state: RecordedState, report: SnapshotReport
+) -> Comparison:
+    """Returns the statistics of the work, where the report is of the whole directory, and the first
+    paths that have changed."""
+    local = recorded_state.local_totals(store, state)
+    if previous is not None:
+        changes, paths = compare(store, previous.root, state.tree)
+    else:  # all is new: the tree need not be walked
+        changes = {"added": report.entries - local.entries, "modified": 0, "deleted": 0}
+        additions = tree.changes(store, old=None, new=state.tree)
+        paths = [printable(change.path) for change in islice(additions, MAX_CHANGED_PATHS)]
+    files = report.files - local.files
+    size = report.bytes - local.bytes
+    return {"files": files, "bytes": size, **changes}, paths
 
 
 def create_of_state(

@@ -63,7 +63,7 @@ def end(root: Path, env: Mapping[str, str]) -> None:
 @contextmanager
 def kept(root: Path) -> Iterator[None]:
     """Keeps the mount while a workspace is opened. Raises Failed."""
-    if not is_writable(root):  # nobody who may not write there can unmount it
+    if not is_writable(root):  # read-only: no workspace is opened, so no lock is needed
         yield
         return
     with os_errors(f"cannot open {root / LOCK}"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
@@ -22,6 +22,7 @@ RUNNING = "it was running in another store when it was pushed from there"
 UNKNOWN = "unknown"  # causes, see `casfs.threads.threads`
 CALLER = "caller"
 MIN_PART_CHARS = 4
+Name = TypeVar("Name", bound=str)
 
 
 def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
@@ -68,13 +69,22 @@ def sessions_besides(store: Store, wanted: Collection[str]) -> int:
 
 def _of_sessions(named_heads: Mapping[HeadName, Head]) -> set[HeadName]:
     """Returns the names of sessions, and of the threads that they have called."""
-    callees: dict[str, list[HeadName]] = {}
-    for name, head in named_heads.items():
-        callees.setdefault(f"{threads.HEADS}{head.record.get('parent')}", []).append(name)
-    of_sessions = [name for name, head in named_heads.items() if is_session(head)]
-    for name in of_sessions:  # which grows
-        of_sessions += callees.pop(name, ())
-    return set(of_sessions)
+    sessions = [name for name, head in named_heads.items() if is_session(head)]
+    records = {name: head.record for name, head in named_heads.items()}
+    return set(with_called(sessions, records))
+
+
+def with_called(names: Iterable[Name], records: Mapping[Name, Mapping[str, Any]]) -> list[Name]:
+    """Returns names, and those of the threads that they have called, of which these are the
+    records, each once."""
+    called: dict[str, list[Name]] = {}
+    for name, record in records.items():
+        if name.startswith(threads.HEADS):
+            called.setdefault(f"{threads.HEADS}{record.get('parent')}", []).append(name)
+    family = list(names)
+    for name in family:  # which grows
+        family += called.pop(name, ())
+    return list(dict.fromkeys(family))
 
 
 def is_session(head: Head) -> bool:
@@ -107,13 +117,8 @@ def of_remote(refs: Mapping[str, Any], texts: Collection[str]) -> list[str]:
     remote has. Raises NotFound, Conflict (ambiguous)."""
     if not texts:
         return list(refs)
-    below: dict[str, list[str]] = {}
-    for name in _some(refs, threads.HEADS):
-        below.setdefault(str(refs[name]["record"].get("parent")), []).append(name)
     matched_names = [name for text in texts for name in _matching(refs, text)]
-    for name in matched_names:  # which grows
-        matched_names += below.pop(name[len(threads.HEADS) :], ())
-    return list(dict.fromkeys(matched_names))
+    return with_called(matched_names, {name: ref["record"] for name, ref in refs.items()})
 
 
 def _matching(refs: Mapping[str, Any], text: str) -> list[str]:

@@ -92,11 +92,16 @@ def _lines(value: str) -> list[str]:
 
 
 def _in_json(text: str) -> Iterator[tuple[str, str]]:
-    """Yields the names of members of a JSON text and the strings in them, those of lists, too."""
     try:
         value = foreign_json.parse(text) if text.lstrip()[:1] in ("{", "[") else None
     except ValueError:
         return
+    yield from named_strings(value)
+
+
+def named_strings(value: Any) -> Iterator[tuple[str, str]]:
+    """Yields the strings in a JSON value, with the name of the member that each is in, also those
+    of lists."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         name, value = stack.pop()

@@ -194,7 +194,7 @@ def stop(root: Path) -> int:
     if (daemon := find(root)) is None:
         raise NoDaemon(f"{NO_DAEMON} {root}")
     pid = int(daemon["pid"])
-    # In another namespace of processes, the number is nobody's or that of another process.
+    # In another pid namespace, the pid is unknown or that of an unrelated process.
     if not _has_open(pid, root / "daemon.lock") and runs(root):
         from casfs.system import sandbox
 

@@ -1,9 +1,9 @@
-"""What the sandbox of an agent refuses, said so: a command that an agent calls reads, and where it
-cannot do more, the cause is the sandbox, and no daemon that would have to be started again.
+"""Error messages for commands that run in the sandbox of an agent. They name the sandbox as the
+cause, so that an agent does not take the daemon for dead and start it again.
 
 Codex's `workspace-write` shows the home directory read-only and refuses `connect`; Claude Code's
-`/sandbox` refuses unix sockets. Neither can be asked; both set a variable. What fails imports this:
-each command has the way to a fault, and few take it.
+`/sandbox` refuses unix sockets. Each sets an environment variable by which it is known. Imported by
+error paths only, to keep the start of commands short.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MARKS: Mapping[str, str] = {
 
 
 def hint() -> str:
-    """Returns the end of a line on what is refused here and nowhere else."""
+    """Returns the end of an error message: the sandbox as the cause, and the remedy."""
     name = next((name for mark, name in MARKS.items() if mark in os.environ), None)
     cause = "as in an agent's sandbox" if name is None else name
     return f" ({cause}); outside of it this can be done"
 
 
 def cannot_write(directory: Path) -> str:
-    """Returns the line for a command that would have to write into a directory."""
+    """Returns the error message of a command that has to write into a read-only directory."""
     return f"{directory} can be read here, not written{hint()}"

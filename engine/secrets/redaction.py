@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,12 @@ from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.scanner import Scanner, scan
 from casfs.scanner.private_names import is_private, private_names
-from casfs.scanner.private_values import decoded, private_values, values_in_command
+from casfs.scanner.private_values import (
+    decoded,
+    named_strings,
+    private_values,
+    values_in_command,
+)
 from casfs.store.nodes.directory import File
 from casfs.store.store import Store
 from casfs.system.paths import printable
@@ -39,7 +44,7 @@ from engine.secrets.config_marks import ENV, marked_values
 ALLOWED = "snapshot.allow"
 MAX_PRIVATE_BYTES = 1 << 20  # of a file whose values are looked for
 WORD = re.compile(r"[^\s'\"<>;&|()=]+")  # of a command
-MAX_WORK_FILE = 64 << 10  # bytes of one in which a value may be a word
+MAX_WORK_FILE_BYTES = 64 << 10  # of a file that is searched for values as words
 MAX_WORK_BYTES = 16 << 20  # that are searched for words; that are read at once
 READ_FILES = 200
 
@@ -77,25 +82,13 @@ def values_in_directory(
 def values_in_call(arguments: Any) -> list[str]:
     """Returns the values that a tool call is about to write into a private file, by its tool or in
     a command that names one: no look has seen them when its beginning is recorded."""
-    texts = [text[:MAX_PRIVATE_BYTES] for text in _strings(arguments)]
+    texts = [text[:MAX_PRIVATE_BYTES] for _, text in named_strings(arguments)]
     words = (
         word.encode("utf-8", "surrogateescape") for text in texts for word in WORD.findall(text)
     )
     if not private_names(word.rpartition(b"/")[2] for word in words):
         return []
     return [value for text in texts for value in values_in_command(text)]
-
-
-def _strings(value: Any) -> Iterator[str]:
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, Mapping):
-            stack += item.values()
-        elif isinstance(item, list):
-            stack += item
 
 
 def _recorded_contents(store: Store, state: RecordedState) -> Iterator[tuple[bytes, bytes]]:
@@ -135,7 +128,8 @@ def _words_of_work(store: Store, root: TreeHash, values: set[str]) -> set[str]:
     words = set[str]()
     files = (entry for _, entry in tree.walk(store, root) if isinstance(entry, File))
     while missing and left > 0 and (batch := list(islice(files, READ_FILES))):
-        small = [file.digest.hash for file in batch if file.digest.size_bytes <= MAX_WORK_FILE]
+        is_small = [file.digest.size_bytes <= MAX_WORK_FILE_BYTES for file in batch]
+        small = [file.digest.hash for file in compress(batch, is_small)]
         try:
             contents = [data or b"" for data in store.blobs.get_many(small)]
         except CasfsError:  # one is purged, or damaged

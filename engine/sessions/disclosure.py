@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from casfs import canonical
 from casfs.agents.secret_marks import MARKS
 from casfs.agents.secrets import Secrets
 from casfs.backend.protocols import Head, HeadName, targets
+from casfs.remotes.heads import is_session, with_called
 from casfs.scanner import scan
 from casfs.sessions import session_steps
 from casfs.store import graph
@@ -26,8 +28,9 @@ KNOWN = "value of a private file"
 
 
 class Disclosure(NamedTuple):
-    """`bytes`: of its texts; `redacted`: how many secrets are redacted in them; `in_clear`:
-    what is not, kinds of the scanner or KNOWN, each once."""
+    """What a session discloses, with its subagents. `bytes`: of the texts; `redacted`: how many
+    secrets are redacted in them; `in_clear`: what is not, kinds of the scanner or KNOWN, each
+    once."""
 
     thread: str
     agent: str
@@ -41,13 +44,15 @@ class Disclosure(NamedTuple):
 
 def of_heads(store: Store, heads: Mapping[HeadName, Head]) -> Iterator[Disclosure]:
     """Yields what each session among heads would disclose. Raises NotFound, Corrupt."""
+    records = {name: head.record for name, head in heads.items()}
     for name, head in heads.items():
-        thread = threads.of_head(name, head)
-        if sessions.is_session(thread):
-            yield _of_session(store, thread)
+        if is_session(head):
+            family = with_called([name], records)
+            roots = [root for member in family for root in targets(heads[member])]
+            yield _of_session(store, threads.of_head(name, head), roots)
 
 
-def _of_session(store: Store, thread: Thread) -> Disclosure:
+def _of_session(store: Store, thread: Thread, roots: Iterable[str]) -> Disclosure:
     about = sessions.about(store, thread)
     steps = session_steps.load(store, thread)
     calls = [call for step in steps for call in step.calls]
@@ -56,7 +61,7 @@ def _of_session(store: Store, thread: Thread) -> Disclosure:
     size = 0
     marks: set[bytes] = set()
     in_clear: set[str] = set()
-    for text in _texts(store, targets(thread.head)):
+    for text in _texts(store, roots):
         size += len(text)
         marks.update(match[0].encode() for match in MARKS.finditer(text.decode("utf-8", "replace")))
         in_clear.update(finding.kind for finding in scan(text))
@@ -85,10 +90,12 @@ def _texts(store: Store, roots: Iterable[str]) -> Iterator[bytes]:
     seen = set(stack)
     while stack:
         hash = stack.pop()
-        info = store.blobs.info([hash])[hash]
-        if info.type is not None and store.node(hash).type in WORK:
+        if store.blobs.info([hash])[hash].type is None:
+            yield store.get(hash)
             continue
-        yield store.get(hash)
-        new = [ref for ref in graph.refs(store, hash) if ref not in seen]
-        seen.update(new)
-        stack += new
+        node = store.node(hash)
+        if node.type not in WORK:
+            yield canonical.encode(node.payload)
+            new = [ref for ref in graph.node_refs(store, hash) if ref not in seen]
+            seen.update(new)
+            stack += new

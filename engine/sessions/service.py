@@ -40,8 +40,8 @@ from engine.sessions.session_thread import session_end
 Answer = dict[str, Any]
 RETRY_S = 10.0
 LOST_S = 30.0
-ASK_S = 0.1
-LOST = "lost-"  # names of events that nobody has reported
+ASK_S = 0.1  # between a hook's writing of its event and its request
+LOST = "lost-"  # prefix of the names of END events that the daemon makes, without a hook
 MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool
 
 
@@ -83,7 +83,7 @@ class SessionService:
                     await self._wake.wait()
 
     async def _end_lost(self) -> None:
-        """Ends the sessions whose agents were killed: nobody reports that."""
+        """Ends the sessions whose agents were killed, for which no hook runs."""
         lost: set[str] = set()
         while True:
             await trio.sleep(LOST_S)
@@ -265,10 +265,10 @@ class SessionService:
         return True
 
     async def _has_waited(self, name: str) -> bool:
-        """Returns whether the agent of a call can have waited for the look. Where the daemon has
-        just begun, the hook may have found nobody to ask."""
+        """Returns whether the hook of a call has asked for it, so that the agent waited for the
+        look. While a daemon starts, its socket refuses connections, and the agent goes on."""
         if name not in self._asked:
-            await trio.sleep(ASK_S)  # a hook asks once its file is written
+            await trio.sleep(ASK_S)
         return name in self._asked
 
     async def _set_aside(self, name: str, error: Exception) -> None:

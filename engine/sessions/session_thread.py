@@ -266,8 +266,6 @@ def end_step(
         for child in children:
             batch.swap(child.name, None, child.head)
         ids = [*thread.record["children"], *(child.id for child in children)]
-        # The end of an agent is nothing that its session does: another one was active last.
-        active = _last_active(thread) if event.kind is Kind.END else {}
         return move_head(
             batch,
             thread,
@@ -275,7 +273,7 @@ def end_step(
             intent=None,
             session=session,
             children=ids[-threads.MAX_CHILDREN :],
-            **active,
+            **_last_active(thread, event.kind),
         )
 
 
@@ -297,7 +295,7 @@ def note(
     """Records that an event was seen that changes nothing else."""
     with store.batch() as batch:
         session = _with_fault(_updated(thread, event, name), boundary)
-        active = _last_active(thread) if event.kind is Kind.END else {}
+        active = _last_active(thread, event.kind)
         return move_head(batch, thread, thread.hash, session=session, **active)
 
 
@@ -306,7 +304,8 @@ def close(store: Store, thread: Thread) -> None:
     session goes on."""
     with store.batch() as batch:
         session = {**thread.record["session"], "ended": True}
-        move_head(batch, thread, thread.hash, session=session, **_last_active(thread))
+        active = _last_active(thread, Kind.END)
+        move_head(batch, thread, thread.hash, session=session, **active)
 
 
 def session_end(store: Store, thread: Thread) -> SessionEvent:
@@ -338,8 +337,10 @@ def session_key(agent: str, id: str) -> str:
     return lifecycle.key_hash(f"session\0{agent}\0{id}")
 
 
-def _last_active(thread: Thread) -> dict[str, Any]:
-    return {"updatedAt": thread.record["updatedAt"]}
+def _last_active(thread: Thread, kind: Kind) -> dict[str, Any]:
+    """Returns the change of a record that keeps the time of the last activity, where the event is
+    none: `rewind` takes the session that was active last, not the one whose agent ended last."""
+    return {"updatedAt": thread.record["updatedAt"]} if kind is Kind.END else {}
 
 
 def _key(event: SessionEvent) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,23 @@ class Attached:
         return [(kind, text.split()[0].strip('"') if kind == "user" else "") for kind, text in told]
 
 
+@contextmanager
+def attached_in(
+    project: Path, name: str, cli: Cli, store: Store, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Attached]:
+    """Attaches an agent, which is set up, in a new project; ends the daemon with the block."""
+    program = PROGRAMS[name]
+    project.mkdir()
+    subprocess.run(["git", "init", "-q", project], check=True)
+    monkeypatch.chdir(project)
+    cli("attach", program.agent, *["--trust"] * (program.agent == "codex"))
+    try:
+        yield Attached(cli, store, model, project, program)
+    finally:
+        if daemon_socket.runs(store.root):
+            daemon_socket.stop(store.root)
+
+
 @pytest.fixture(params=PROGRAMS)
 def attached(
     request: pytest.FixtureRequest,
@@ -100,17 +118,11 @@ def attached(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Attached]:
-    program = PROGRAMS[request.param]
     ready(request.param, model.url, monkeypatch)
     project = tmp_path / "project"
-    project.mkdir()
-    subprocess.run(["git", "init", "-q", project], check=True)
-    (project / "README").write_text("A project.\n")
-    monkeypatch.chdir(project)
-    cli("attach", program.agent, *["--trust"] * (program.agent == "codex"))
-    yield Attached(cli, disk_store, model, project, program)
-    if daemon_socket.runs(disk_store.root):
-        daemon_socket.stop(disk_store.root)
+    with attached_in(project, request.param, cli, disk_store, model, monkeypatch) as made:
+        (project / "README").write_text("A project.\n")
+        yield made
 
 
 def test_a_session(attached: Attached) -> None:

@@ -4,7 +4,6 @@ sandbox refuses; outside, the record goes on."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +14,10 @@ import pytest
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from tests.agents_real.conftest import ready
-from tests.agents_real.test_attached import Attached
+from tests.agents_real.test_attached import Attached, attached_in
 from tests.support import programs
 from tests.support.agent_model import Model
 from tests.support.engine import Cli
-from tests.support.outside_programs import PROGRAMS
 
 pytestmark = [pytest.mark.agents, programs.needs("bwrap", "socat")]
 CASFS = f"{sys.executable} -W error -P -m casfs"
@@ -73,17 +71,11 @@ def sandboxed(
 ) -> Iterator[Attached]:
     ready(request.param, model.url, monkeypatch)
     SANDBOXES[request.param](Path.home())
-    program = PROGRAMS[request.param]
     project = tmp_path / "project"
-    project.mkdir()
-    subprocess.run(["git", "init", "-q", project], check=True)
-    (project / "a.txt").write_text("one\n")
-    monkeypatch.chdir(project)
-    cli("checkpoint", "create", "c1", ".")
-    cli("attach", program.agent, *["--trust"] * (program.agent == "codex"))
-    yield Attached(cli, disk_store, model, project, program)
-    if daemon_socket.runs(disk_store.root):
-        daemon_socket.stop(disk_store.root)
+    with attached_in(project, request.param, cli, disk_store, model, monkeypatch) as made:
+        (project / "a.txt").write_text("one\n")
+        cli("checkpoint", "create", "c1", ".")
+        yield made
 
 
 def test_commands_of_an_agent_in_its_sandbox(sandboxed: Attached) -> None:
@@ -108,7 +100,7 @@ def test_commands_of_an_agent_in_its_sandbox(sandboxed: Attached) -> None:
             assert code in ("1", "4", "5"), (command, text)
             assert "sandbox" in said[-1], (command, text)
     assert (daemon_socket.find(root) or {})["pid"] == pid
-    # Each call has the one file that it made, and the sandbox's own are nobody else's.
+    # No change of a call is ambiguous, not by the files that the sandbox itself makes.
     calls = [sandboxed.call(turn) for turn in sandboxed.turns(2)]
     assert len(calls) == len(commands)
     assert [call.get("foreign") for call in calls] == [None] * len(calls)

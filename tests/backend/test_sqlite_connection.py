@@ -1,4 +1,4 @@
-"""A SQLite file that several threads read: what a close does to who reads still."""
+"""A SQLite file that several threads read: a close while another thread has a connection."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,6 +72,9 @@ LASTING = {
     ("daemon", "logs"),
 }  # fmt: skip
 MAX_COMMAND_S = 60
+
+
+Play = Callable[[int, int], Counter[str]]  # of a count and a seed
 
 
 class Wrong(Exception):
@@ -409,17 +412,18 @@ PLAYS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=PLAYS)
-    parser.add_argument("--count", type=int, default=20_000)
+def main(plays: Mapping[str, Play], description: str | None, count: int) -> None:
+    """Runs the play that the command line names; ends with what is wrong."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("what", choices=plays)
+    parser.add_argument("--count", type=int, default=count)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     try:
-        print(dict(PLAYS[options.what](options.count, options.seed)))
+        print(dict(plays[options.what](options.count, options.seed)))
     except Wrong as error:
         sys.exit(f"seed {options.seed}: {error}")
 
 
 if __name__ == "__main__":
-    main()
+    main(PLAYS, __doc__, count=20_000)

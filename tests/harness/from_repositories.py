@@ -13,12 +13,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +32,7 @@ from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.system.zstd import Dictionary
 from casfs.trees import tree
-from tests.harness.from_outside import ENV_WORDS, Wrong
+from tests.harness.from_outside import ENV_WORDS, Wrong, main
 from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import spawn
 from tests.support.following import OwnSessionDirectory
@@ -105,7 +103,7 @@ def _check_store(store: Store) -> None:
 
 
 class Repository:
-    """A project as somebody has cloned it. `said`: what is in the files that were changed."""
+    """A cloned project, some of whose files are mutated. `said`: what these have, for a fault."""
 
     def __init__(self, directory: Path, chance: random.Random) -> None:
         self.directory = directory
@@ -297,17 +295,5 @@ def _mutated(data: bytes, chance: random.Random, *, is_row: bool) -> bytes:
 PLAYS = {"repositories": play_repositories, "rows": play_rows}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=PLAYS)
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    try:
-        print(dict(PLAYS[options.what](options.count, options.seed)))
-    except Wrong as error:
-        sys.exit(f"seed {options.seed}: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    main(PLAYS, __doc__, count=2000)

@@ -18,6 +18,7 @@ from tests.support.helpers import read_tree, write_tree
 from tests.support.new_store import init_store
 from tests.support.remotes import remote_bytes
 from tests.support.s3_servers import S3Server
+from tests.support.thread_example import make_thread
 
 
 @pytest.fixture
@@ -70,14 +71,19 @@ def test_sessions_of_agents_stay_unless_they_are_named(filled: Cli) -> None:
     assert "sessions of attached agents stay here: 1" in pushed.text
     named = [row["name"] for row in filled("remote", "ls", "backup", "--json").json]
     assert name not in named
-    again = filled("push", "backup", "--all", "--sessions", "--dry-run", "--json").json
-    assert (name in again["refs"], again["sessions"]) == (True, 0)
+    again = filled("push", "backup", "--all", "--sessions", "--dry-run", "--json")
+    assert (name in again.json["refs"], again.json["sessions"]) == (True, 0)
+    assert "redacted in it: 1; found in it: no other" in again.err
+    with Store.open(filled.root) as store:
+        subagent = make_thread(store, parent=session["thread"], status="suspended")
+        subagent.step("coder", f"I see {samples.build('npm-token')}")
+    assert f"threads/{subagent.id}" not in filled("push", "backup", "--all", "--json").json["refs"]
     refused = filled("push", "backup", session["thread"], code=4).err
     assert "sessions hold what was typed and read there; --yes to send them" in refused
     sent = filled("push", "backup", session["thread"], "--yes", "--json")
-    assert name in sent.json["refs"]
+    assert {name, f"threads/{subagent.id}"} <= set(sent.json["refs"])
     assert f"session {session['thread']} of claude in /project: 1 prompts, 0 calls" in sent.err
-    assert "redacted in it: 1; found in it: no other" in sent.err
+    assert "redacted in it: 1; found in it: npm-token" in sent.err
     exported = filled("export", session["thread"], "-o", filled.root.parent / "x.tar", code=4)
     assert "--yes to write them" in exported.err
     assert not (filled.root.parent / "x.tar").exists()

@@ -104,13 +104,10 @@ class Schema:
         # is explained: the library takes 100 µs for each error, and much less to say yes or no.
         self._cost.limit(payload)
         try:
-            reason = None
             if not self._validator.is_valid(payload):
-                reason = self._cost.explain(self._validator, payload)
+                raise Invalid(self._cost.explain(self._validator, payload))
         except ValueError as error:  # no JSON to the library: nested too deep, lone surrogates
-            reason = f"$: {line(str(error))}"
-        if reason is not None:
-            raise Invalid(reason)
+            raise Invalid(f"$: {line(str(error))}") from None
 
     def refs(self, payload: Any) -> list[Ref]:
         """Returns the references of a valid payload in its order, local ones too, with repetitions.
