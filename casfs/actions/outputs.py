@@ -39,7 +39,7 @@ from casfs.trees.restore import modification_order
 from casfs.trees.restore.write import WriteProgress, write_tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.derived import Surroundings
-from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.ignore import IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 if TYPE_CHECKING:
@@ -52,17 +52,20 @@ STAGING_NAME = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # also the restore
 class OnlyPaths(IgnoreRules):
     """Excludes all but the given paths, their content and their parent directories."""
 
+    leaves_out_nothing = True
+
     def __init__(self, paths: Collection[str]) -> None:
         super().__init__()
         self._paths = frozenset(os.fsencode(path) for path in paths)
         self._above = frozenset(above for path in self._paths for above in _parents(path))
 
-    def reason(
+    def verdict(
         self, path: bytes, name: bytes, *, directory: bool, surroundings: Surroundings | None = None
-    ) -> str | None:
-        if path in self._paths or (directory and path in self._above):
-            return None
-        return None if any(above in self._paths for above in _parents(path)) else "not an output"
+    ) -> Verdict | None:
+        is_output = path in self._paths or any(above in self._paths for above in _parents(path))
+        if not is_output and not (directory and path in self._above):
+            return Verdict("not an output")
+        return super().verdict(path, name, directory=directory, surroundings=surroundings)
 
 
 def _parents(path: bytes) -> Iterator[bytes]:
@@ -87,24 +90,21 @@ def record(store: Store, batch: Batch, root: Path, paths: Collection[str]) -> Re
     from casfs.trees.git.recorded_index import RecordedTrackedFiles
     from casfs.trees.recorded_state import RecordedState
     from casfs.trees.snapshot import policy, working_tree
-    from casfs.trees.snapshot.git_classes import ThreadRules
 
-    settings = policy.load(store)
     report = SnapshotReport()
-    scanner = settings.scanner()
-    options = SnapshotOptions(scanner=scanner, must_be_whole=True)
+    options = SnapshotOptions(scanner=policy.load(store).scanner(), must_be_whole=True)
     full = walker.snapshot(batch, root, rules=OnlyPaths(paths), report=report, options=options)
     # All of it is new, and what a program has git track is no more work for that.
     nothing = RecordedState(batch.put_directory(directory.encode([])).hash)
-    ignore = IgnoreRules(work=settings.work, private=settings.private)
-    rules = ThreadRules(RecordedTrackedFiles(store, nothing), ignore, scanner)
     return working_tree.divide(
         store,
         batch,
         full=full.dated,
         directory=root,
         report=report,
-        earlier=working_tree.Earlier(base=nothing, thread=rules),
+        earlier=working_tree.Earlier(
+            base=nothing, tracked_at_start=RecordedTrackedFiles(store, nothing)
+        ),
     )
 
 

@@ -22,7 +22,7 @@ from casfs.trees.snapshot.report import Excluded, SnapshotReport
 
 # What a snapshot reports by path of the directories that it lists, and of no others.
 BY_LISTING = (
-    "private", "derived", "findings", "purged", "unreadable", "git_files", "repositories",
+    "private", "derived", "findings", "purged", "unreadable", "git_files",
 )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _left_out(seen: SnapshotReport, extent: Extent) -> dict[bytes, str]:
     if not extent.keeps_top_git:
         reasons[os.fsencode(GIT)] = derived.GIT  # whatever it is, also a file that leads to one
     if not extent.keeps_derived:
-        reasons |= seen.derived | dict.fromkeys(seen.repositories, derived.GIT)
+        reasons |= seen.derived
     return {path: why for path, why in reasons.items() if not is_below(path, reasons)}
 
 

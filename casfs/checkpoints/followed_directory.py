@@ -144,10 +144,7 @@ class FollowedDirectory:
         """Whether a checkpoint may have what is at a path; others may record more."""
         if self._extents.widest is CHECKPOINT or path.rpartition(b"/")[2] in EVIDENCE:
             return True
-        return not any(
-            is_below(path, directories)
-            for directories in (self._seen.derived, self._seen.repositories)
-        )
+        return not is_below(path, self._seen.derived)
 
     def close(self) -> None:
         with suppress(CasfsError):  # the store may be gone

@@ -30,8 +30,8 @@ from casfs.system.paths import printable
 from casfs.system.sizes import readable
 
 ORIGIN = "origin"  # the remote of a clone
-SHORT_ID = 12  # of a commit
 MAX_NAMED = 20  # private files in the output of a push
+COMMITS_HOME = "`casfs thread apply --commits` brings those of a thread into your repository"
 
 
 class PushFlags(NamedTuple):
@@ -114,23 +114,16 @@ def push(name: str, revs: tuple[str, ...], options: PushFlags) -> None:
         suffix = f" and {len(shown) - MAX_NAMED} more" if len(shown) > MAX_NAMED else ""
         named = ", ".join(shown[:MAX_NAMED]) + suffix
         lines.append(f"private, stays here: {named} ({TO_SHARE}; --with-local sends all)")
-    for path, objects in stays.objects.items():
-        commits = ", ".join(commit[:SHORT_ID] for commit in objects.commits[:MAX_NAMED])
-        mend = f"; commits that lack them elsewhere, until git takes the files out: {commits}"
-        lines.append(
-            f"{printable(path)}: {objects.total} git objects of private files stay here"
-            + (mend if commits else "")
-        )
+    if stays.repositories:
+        named = ", ".join(map(printable, stays.repositories[:MAX_NAMED]))
+        lines.append(f"git repositories stay here with their commits: {named} ({COMMITS_HOME})")
     if staying_sessions:
         lines.append(
             f"sessions of attached agents stay here: {staying_sessions}; push one by its name, or"
             " --all --sessions"
         )
     private = [{"path": os.fsdecode(path), "line": line or None} for path, line in stays.files]
-    git = [
-        {"path": os.fsdecode(path), "objects": objects.total, "commits": objects.commits}
-        for path, objects in stays.objects.items()
-    ]
+    git = [os.fsdecode(path) for path in stays.repositories]
     value = {**record(done), "private": private, "git": git, "sessions": staying_sessions}
     echo_result(value, "\n".join(lines))
 

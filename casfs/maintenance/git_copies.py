@@ -39,7 +39,6 @@ from casfs.trees.git.objects import (
     loose_header,
     skip_bundle_header,
 )
-from casfs.trees.git.objects_of_files import blob_ids
 
 OBJECT_NAME = re.compile(rb"[0-9a-f]{38}|[0-9a-f]{62}")  # behind the two digits of its directory
 LIKELY = re.compile(
@@ -99,7 +98,7 @@ def with_text(store: Store, needle: Needle) -> GitCopies:
 
 def of_blobs(store: Store, hashes: Collection[str]) -> GitCopies:
     """Finds the git objects that have the content of one of these blobs, by their ids."""
-    ids = {object_id for hash in hashes for object_id in blob_ids(store, hash)}
+    ids = {object_id for hash in hashes for object_id in _blob_ids(store, hash)}
     git_copies = GitCopies()
     loose, packs = _object_files(store)
     names = {object_id[2:].encode(): object_id for object_id in ids}
@@ -113,6 +112,18 @@ def of_blobs(store: Store, hashes: Collection[str]) -> GitCopies:
                 GitCopy(held_id, BLOB.decode(), *pack) for held_id in sorted(held & ids)
             ]
     return git_copies
+
+
+def _blob_ids(store: Store, hash: str) -> list[str]:
+    """Returns the ids that git gives to a stored file, in hex: by SHA-1 and by SHA-256. Raises as
+    `Store.get`."""
+    header = b"blob %d\0" % store.blobs.info([hash])[hash].size
+    hashers = [hashlib.new(name, header, usedforsecurity=False) for name in FORMATS.values()]
+    with closing(store.blobs.open(hash)) as file:
+        while piece := file.read(PIECE_BYTES):
+            for hasher in hashers:
+                hasher.update(piece)
+    return [hasher.hexdigest() for hasher in hashers]
 
 
 def _object_files(store: Store) -> tuple[dict[str, bytes], set[_Pack]]:

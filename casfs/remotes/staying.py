@@ -1,7 +1,8 @@
-"""What a push leaves here: the private files of the heads that it sends, and git objects."""
+"""What a push leaves here: the private files and git repositories of the heads that it sends."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -9,11 +10,10 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints import revisions
 from casfs.errors import NotFound
 from casfs.scanner import Scanner
-from casfs.store.nodes.directory import File
+from casfs.store.nodes.directory import File, Subdirectory
 from casfs.store.store import Store
 from casfs.trees import recorded_state
-from casfs.trees.git.object_files import is_object_file
-from casfs.trees.git.private_objects import StayingObjects, staying_objects
+from casfs.trees.git.index import GIT
 from casfs.trees.snapshot import policy
 
 MAX_SCANNED_BYTES = 1 << 20  # of a file, to say in which line its secret is
@@ -27,20 +27,20 @@ class PrivateFile(NamedTuple):
 
 
 class Staying(NamedTuple):
-    """`objects`: by repository, the git objects that agents made of private files."""
+    """`repositories`: the paths of recorded `.git` directories."""
 
     files: list[PrivateFile]
-    objects: dict[bytes, StayingObjects]
+    repositories: list[bytes]
 
 
-NOTHING = Staying([], {})
+NOTHING = Staying([], [])
 
 
 def of_heads(store: Store, heads: Iterable[Head]) -> Staying:
     """Returns what stays here of the trees of checkpoints and threads, each path once, sorted."""
     scanner = policy.load(store).scanner()
     files: dict[bytes, File] = {}
-    objects: dict[bytes, StayingObjects] = {}
+    repositories: set[bytes] = set()
     for head in heads:
         try:
             state = revisions.state_if_any(store, head.hash)
@@ -48,12 +48,13 @@ def of_heads(store: Store, heads: Iterable[Head]) -> Staying:
             continue
         if state is None or state.local is None:
             continue
-        for path, entry in recorded_state.private_files(store, state).items():
-            if isinstance(entry, File) and not is_object_file(path):
+        for path, entry in recorded_state.local_paths(store, state.tree, state.full):
+            if isinstance(entry, File):
                 files[path] = entry
-        objects |= staying_objects(store, state)
+            elif isinstance(entry, Subdirectory) and entry.name == os.fsencode(GIT):
+                repositories.add(path)
     private = [PrivateFile(path, _line(store, scanner, files[path])) for path in sorted(files)]
-    return Staying(private, objects)
+    return Staying(private, sorted(repositories))
 
 
 def _line(store: Store, scanner: Scanner, file: File) -> int:

@@ -12,7 +12,6 @@ whenever it was made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from casfs.digest import BlobHash, NodeDigest, NodeHash, TimesHash, TreeHash
@@ -149,18 +148,12 @@ def divide(
     local_paths: Iterable[bytes],
     base: TreeHash | None = None,
     kept: Iterable[bytes] = (),
-    replaced: Mapping[bytes, Entry] = MappingProxyType({}),
 ) -> RecordedState:
     """Returns the state of the stored tree `full`; the work is all but these paths. Of a path in
     `kept`, a file that became private, the work keeps the version in the tree `base`: it was not
-    deleted, and what applies the work elsewhere must not delete it there. `replaced`: files that
-    the work has in place of others."""
+    deleted, and what applies the work elsewhere must not delete it there."""
     # None takes a path out of the work.
-    topmost = _topmost([*local_paths, *replaced])
-    changes: dict[bytes, Entry | None] = dict.fromkeys(topmost)
-    # A replacement below a private directory is dropped, as it is not topmost: it would re-create
-    # that directory in the work.
-    changes |= {path: entry for path, entry in replaced.items() if path in changes}
+    changes: dict[bytes, Entry | None] = dict.fromkeys(_topmost(local_paths))
     if not changes:
         return RecordedState.of_tree(full)
     for path in kept:

@@ -11,7 +11,6 @@ from casfs.errors import CasfsError
 from casfs.store.nodes.node import Node
 from casfs.store.store import Store
 from casfs.trees import recorded_state
-from casfs.trees.git.object_files import is_object_file
 
 MAX_NAMES = 100
 
@@ -31,5 +30,4 @@ def names(store: Store, node: Node[Any]) -> Sequence[bytes]:
         private = recorded_state.private_files(whole, state)
     except CasfsError:
         return []
-    shown = (path for path in private if not is_object_file(path))
-    return list(islice(shown, MAX_NAMES))
+    return list(islice(private, MAX_NAMES))

@@ -145,13 +145,11 @@ def snapshot(
         full = walker.snapshot(
             batch, path, rules=rules(read_patterns(path)), report=report, options=options
         ).dated
-    thread = None
+    tracked = None
     if has_git:  # of a thread: its repository is recorded as one
         from casfs.trees.git.recorded_index import RecordedTrackedFiles
-        from casfs.trees.snapshot.git_classes import ThreadRules
 
         tracked = RecordedTrackedFiles(store, workspace.recorded)
-        thread = ThreadRules(tracked, own_rules(read_patterns(path)), settings.scanner())
     return working_tree.divide(
         store,
         batch,
@@ -159,5 +157,5 @@ def snapshot(
         directory=path,
         report=report,
         is_partial=strategy.layered,
-        earlier=working_tree.Earlier(base=workspace.recorded, thread=thread),
+        earlier=working_tree.Earlier(base=workspace.recorded, tracked_at_start=tracked),
     )

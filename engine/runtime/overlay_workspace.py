@@ -178,7 +178,7 @@ class OverlayWorkspace(Workspace):
                 directory=self.path,
                 report=report,
                 is_partial=True,
-                earlier=working_tree.Earlier(base=self._begun, thread=self._thread_rules()),
+                earlier=working_tree.Earlier(base=self._begun, tracked_at_start=self._tracked),
             )
 
     def _stat_empty_upper(self) -> tuple[int, ...] | None:

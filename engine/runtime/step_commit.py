@@ -38,7 +38,6 @@ from engine.threads import transitions
 from engine.threads.prompt_digest import PromptDigester
 from engine.threads.record import step_limit
 
-SHORT_ID = 12  # of a commit
 LARGE_BYTES = 8 << 10  # of changes, which are uploaded before other steps wait for this one
 
 
@@ -213,9 +212,6 @@ class StepCommitter:
         for path, hits in report.exposed.items():
             hit = str(hits[0])
             self._log("secret in workspace", thread=thread, path=printable(path), found=hit)
-        for path, commits in report.git_commits.items():
-            shown = " ".join(commit[:SHORT_ID] for commit in commits)
-            self._log("git objects kept here", thread=thread, path=printable(path), commits=shown)
         for path in report.purged:
             self._log("purged content left out", thread=thread, path=printable(path))
         for path, why in report.unreadable.items():

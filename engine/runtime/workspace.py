@@ -31,7 +31,6 @@ from casfs.trees.git.recorded_index import RecordedTrackedFiles
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import policy, walker, working_tree
-from casfs.trees.snapshot.git_classes import ThreadRules
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import (
     BY_PATTERN,
@@ -113,7 +112,7 @@ class Workspace:
                 full=full.dated,
                 directory=self.path,
                 report=report,
-                earlier=working_tree.Earlier(base=self._begun, thread=self._thread_rules()),
+                earlier=working_tree.Earlier(base=self._begun, tracked_at_start=self._tracked),
             )
         self._stats.advance()
         return state
@@ -141,9 +140,6 @@ class Workspace:
             raise Refused(f"{self.path}: an invalid pattern: {error}") from None
         own.excluded = dict.fromkeys(self.ignored.paths, BY_PATTERN)
         return own
-
-    def _thread_rules(self) -> ThreadRules:
-        return ThreadRules(self._tracked, self._own_rules(), self._scanner())
 
     @cached_property
     def _tracked(self) -> TrackedFiles:

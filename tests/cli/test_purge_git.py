@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from casfs.store.store import Store
+from casfs.trees.restore.restore import restore
+from casfs.workspaces import registry
 from engine.runtime.workspace import Workspace
 from tests.support import readings
 from tests.support.engine import Cli
@@ -45,7 +47,7 @@ def thread(cli: Cli, opened: Store, tmp_path: Path, request: pytest.FixtureReque
     for arguments in FORMS[request.param]:
         git(workspace.path, *arguments)
     example = make_thread(opened)
-    example.step("a", "done", workspace=workspace.record().tree)
+    example.step("a", "done", state=workspace.record())
     return example.id
 
 
@@ -60,10 +62,10 @@ def test_a_file_is_purged_and_git_named(
     blob = git(tmp_path / "workspace", "rev-parse", "HEAD:conf.py").strip()
     done = cli("purge", f"{thread}@1:conf.py", "--force")
     assert f"the content is still in the git blob {blob}; --with-git purges it here" in done.err
-    assert readings.leaks(opened, b"PASSWORD")
+    assert readings.leaks(opened, b"PASSWORD", whole=True)
     again = cli("purge", "--text", "--force", "--with-git", stdin=TEXT)
     assert f"git blob {blob}" in again.text
-    assert readings.leaks(opened, TEXT) == []
+    assert readings.leaks(opened, TEXT, whole=True) == []
     assert cli("fsck").out is not None
     place = restored(cli, thread, tmp_path / "after")
     assert git(place, "show", f"{_first(tmp_path)}:other.py") == "1\n"
@@ -73,7 +75,7 @@ def test_a_file_is_purged_and_git_named(
 
 def test_a_file_is_purged_with_git(cli: Cli, opened: Store, thread: str, tmp_path: Path) -> None:
     cli("purge", f"{thread}@1:conf.py", "--force", "--with-git")
-    assert readings.leaks(opened, b"PASSWORD") == []
+    assert readings.leaks(opened, b"PASSWORD", whole=True) == []
     place = restored(cli, thread, tmp_path / "after")
     assert git(place, "show", f"{_first(tmp_path)}:other.py") == "1\n"
     assert "with" in git(place, "log", "-1", "--format=%s")
@@ -85,16 +87,16 @@ def test_a_text_is_named_in_git(cli: Cli, opened: Store, thread: str, tmp_path: 
     assert f"git commit {commit} {thread}@1:.git/objects/" in asked.text
     forced = cli("purge", "--text", "--force", stdin=TEXT)
     assert f"the text is still in the git commit {commit}; --with-git purges it" in forced.err
-    assert readings.leaks(opened, TEXT)
+    assert readings.leaks(opened, TEXT, whole=True)
     found = cli("purge", "--text", "--force", "--with-git", "--json", stdin=TEXT).json
     assert {one["kind"].partition(" ")[0] for one in found["found"]} == {"git"}
-    assert readings.leaks(opened, TEXT) == []
+    assert readings.leaks(opened, TEXT, whole=True) == []
 
 
 def test_a_text_of_many_lines(cli: Cli, opened: Store, thread: str) -> None:
     cli("purge", "--text", "--force", "--with-git", stdin=LINES)
-    assert readings.leaks(opened, b"MIIEpAIBAAKCAQEA0Z3VS5JJ") == []
-    assert readings.leaks(opened, TEXT)
+    assert readings.leaks(opened, b"MIIEpAIBAAKCAQEA0Z3VS5JJ", whole=True) == []
+    assert readings.leaks(opened, TEXT, whole=True)
 
 
 def _first(tmp_path: Path) -> str:
@@ -139,16 +141,16 @@ def test_a_workspace_of_a_step_keeps_its_repository(
     git(place, "add", "-A")
     git(place, "commit", "-qm", "first")
     example = make_thread(opened)
-    example.step("a", "done", workspace=Workspace(opened, place).record().tree)
+    example.step("a", "done", state=Workspace(opened, place).record())
     ws = tmp_path / "ws"
     cli("workspace", "open", f"{example.id}@1", ws)
     (ws / "b").write_text("b")
     (ws / ".env").write_bytes(b"PASSWORD=" + TEXT)
     for arguments in (["add", "-A"], ["commit", "-qm", "second"], ["gc", "-q", "--prune=now"]):
         git(ws, *arguments)
-        root = cli("workspace", "commit", ws, "--json").json["root"]
+        cli("workspace", "commit", ws)
+    restore(opened, registry.find(opened, ws).recorded, tmp_path / "back")
     cli("workspace", "close", ws)
-    cli("checkpoint", "restore", root, tmp_path / "back")
     assert git(tmp_path / "back", "log", "--format=%s").split() == ["second", "first"]
     assert git(tmp_path / "back", "show", "HEAD:b") == "b"
     assert readings.leaks(opened, TEXT) == []
@@ -187,7 +189,7 @@ def test_what_is_left_of_a_hidden_pack_is_hidden(cli: Cli, opened: Store, tmp_pa
         git(workspace.path, *arguments)
     state = workspace.record()
     example = make_thread(opened)
-    example.step("a", "done", workspace=state.tree)
+    example.step("a", "done", state=state)
     cli("purge", "--text", "--force", "--with-git", stdin=TEXT)
     assert readings.leaks(opened, TEXT, whole=True) == []
     assert readings.leaks(opened, other) == []

@@ -234,13 +234,15 @@ def test_a_session_that_ends_after_the_next_has_begun(disk_store: Store, project
 
 
 def test_who_is_named_as_exposed(disk_store: Store, project: Path) -> None:
-    """What only a wider look records is in no report of a narrower one."""
+    """A repository is in the local tree of a wider look, and in no report."""
     (project / ".git/config").write_text(f"token = {planted.token().decode()}\n")
     directory = FollowedDirectory(disk_store, project)
     try:
-        wide = directory.look(None, of_session(None)).report
-        narrow = directory.look(None, CHECKPOINT).report
-        assert b".git/config" in {**wide.exposed, **wide.local}
-        assert {*narrow.exposed, *narrow.local} == set()
+        for extent in (of_session(None), CHECKPOINT):
+            look = directory.look(None, extent)
+            assert {*look.report.exposed, *look.report.local} == set()
+            assert tree.find(disk_store, look.state.tree, b".git") is None
+            recorded = tree.find(disk_store, look.state.full, b".git/config")
+            assert (recorded is None) == (extent is CHECKPOINT)
     finally:
         directory.close()

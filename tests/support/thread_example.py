@@ -7,10 +7,13 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.digest import Digest
+from casfs.store import local_trees
+from casfs.store.local_trees import LocalTree
 from casfs.store.nodes import directory
 from casfs.store.nodes.directory import File, Symlink
 from casfs.store.store import Store
 from casfs.threads import threads
+from casfs.trees.recorded_state import RecordedState
 
 RULES = [
     {"from": "__start__", "to": "planner", "when": None},
@@ -56,9 +59,10 @@ class Example:
         changes: str | None = None,
         attempts: list[str] | None = None,
         children: list[str] | None = None,
+        state: RecordedState | None = None,
         **more: Any,
     ) -> str:
-        """Record one more step and return its hash."""
+        """Record one more step, of a directory with `state`, and return its hash."""
         index = len(self.steps) + 1
         content = self._put("content", {"text": text, "artifacts": artifacts or []})
         hash = self._put(
@@ -77,13 +81,16 @@ class Example:
                 "childThreads": children or [],
                 "attempts": attempts or [],
                 "extraction": "block",
-                "workspace": self.tree,
+                "workspace": self.tree if state is None else state.tree,
                 "changes": changes,
                 "startedAt": STARTED,
                 "completedAt": STARTED + 1000 * index,
                 **more,
             },
         )
+        if state is not None and state.local is not None:
+            with self.store.batch() as batch:
+                local_trees.put(batch, hash, LocalTree(state.local, state.local_times))
         self.steps.append(hash)
         self.move(hash)
         return hash

@@ -25,7 +25,7 @@ from casfs.trees.git import linked_repositories
 from casfs.trees.git.index import GIT
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import exclusions, policy, working_tree
-from casfs.trees.snapshot.ignore import IgnoreRules, read_patterns
+from casfs.trees.snapshot.ignore import read_patterns
 from casfs.trees.snapshot.report import BY_PATTERN, SnapshotOptions, SnapshotReport
 from casfs.workspaces import ignored_files
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from casfs.agents.notation import AgentSpec
     from casfs.store.store import Store
     from casfs.threads.threads import Thread
+    from casfs.trees.git.index import TrackedFiles
     from casfs.trees.recorded_state import RecordedState
-    from casfs.trees.snapshot.git_classes import ThreadRules
 
 MAX_SECONDS = 1e9
 ROLE_PREFIX = re.compile(r"([^=<>!~:\s]+)=(?!=)")
@@ -214,17 +214,14 @@ def _warn_of_unreadable(what: str) -> None:
     warn(f"not in the thread's workspace: {what}")
 
 
-def _thread_rules(
-    store: Store, known: RecordedState | None, rules: IgnoreRules, options: SnapshotOptions
-) -> ThreadRules | None:
-    """Returns what decides in a directory to which a thread's step was restored, with the
+def _tracked_at_start(store: Store, known: RecordedState | None) -> TrackedFiles | None:
+    """Returns what git tracked in a directory to which a thread's step was restored, with the
     repository that agents worked in; None for any other."""
     if known is None or tree.find(store, known.full, os.fsencode(GIT)) is None:
         return None
     from casfs.trees.git.recorded_index import RecordedTrackedFiles
-    from casfs.trees.snapshot.git_classes import ThreadRules
 
-    return ThreadRules(RecordedTrackedFiles(store, known), rules, options.scanner)
+    return RecordedTrackedFiles(store, known)
 
 
 def record_workspace(
@@ -261,7 +258,7 @@ def record_workspace(
                 earlier=working_tree.Earlier(
                     base=known,
                     known=target.restored_state(),
-                    thread=_thread_rules(store, known, rules=rules, options=options),
+                    tracked_at_start=_tracked_at_start(store, known),
                 ),
             )
             state, left_out = linked_repositories.replaced(

@@ -12,15 +12,18 @@ from casfs.checkpoints.revisions import step_state
 from casfs.cli.applied import report_applied
 from casfs.cli.common import open_store
 from casfs.cli.diff import DiffFormat, format_options, print_state_diff
-from casfs.cli.output import json_option
+from casfs.cli.output import echo_result, json_option, warn
 from casfs.digest import NodeHash
 from casfs.errors import Usage
 from casfs.sessions import caller
 from casfs.store.store import Store
 from casfs.threads import lookup, threads
 from casfs.threads.threads import Thread
+from casfs.trees.git import brought_commits
 from casfs.trees.recorded_state import RecordedState
 
+MAX_NAMED = 20
+SHORT_ID = 12  # of a commit
 STEPS = re.compile(r"(?P<id>@last|[^@]+)(@((?P<first>\d*)\.\.(?P<last>\d*)|(?P<upto>\d+)))?")
 
 
@@ -43,22 +46,28 @@ def diff(id: str, format: DiffFormat) -> None:
 @click.argument("id", metavar="ID[@A..B]")
 @click.argument("directory", default=".")
 @click.option("--check", is_flag=True, help="Print what would be changed; change nothing.")
+@click.option("--commits", is_flag=True, help="Bring its git commits, as branches, and no files.")
 @json_option
-def apply(id: str, directory: str, check: bool) -> int:
+def apply(id: str, directory: str, check: bool, commits: bool) -> int:
     """Bring what a thread changed to DIRECTORY (the working directory), by a three-way merge.
 
     Exit 1 where both changed the same: in text the conflict is marked as by git, and each is
-    named. `casfs undo` takes it back. Paths in .git are left out. Exit 4 while a file to be merged
-    has the conflict markers of a former apply.
+    named. `casfs undo` takes it back. Exit 4 while a file to be merged has the conflict markers of
+    a former apply. --commits fetches the commits that agents made there into the repository
+    DIRECTORY, onto branches casfs/ID/BRANCH: what is checked out stays as it is.
 
     \b
     casfs thread apply 8XKQ --check
     casfs thread apply 8XKQ@3 ./project
+    casfs thread apply 8XKQ --commits && git merge casfs/01JD…/main
     """
     from casfs.trees.restore.apply import apply as apply_changes
 
     with open_store() as store:
         thread, old, new, step = _steps(store, id)
+        if commits:
+            return _apply_commits(store, thread, old, new, directory, check=check)
+        has_commits = brought_commits.has_new(store, old, new)
         done = apply_changes(
             store,
             old,
@@ -69,7 +78,29 @@ def apply(id: str, directory: str, check: bool) -> int:
             step=step,
             check=check,
         )
+    if has_commits:
+        warn("its git commits were left out; --commits brings them")
     return report_applied(done, {"thread": thread.id}, directory, check=check)
+
+
+def _apply_commits(
+    store: Store, thread: Thread, old: RecordedState, new: RecordedState, directory: str, *,
+    check: bool,
+) -> int:  # fmt: skip
+    branches = brought_commits.bring(
+        store, old, new, Path(directory), f"casfs/{thread.id}", os.environ, check=check
+    )
+    lines = []
+    for branch in branches:
+        count = "" if branch.commits is None else f": {branch.commits} commits"
+        lines.append(f"{branch.name}{count} ({branch.tip[:SHORT_ID]})")
+        if branch.private:
+            files = ", ".join(branch.private[:MAX_NAMED])
+            warn(f"{branch.name} has files that are private in the thread: {files}")
+    value = {"thread": thread.id, "directory": directory, "check": check}
+    value |= {"branches": [branch._asdict() for branch in branches]}
+    echo_result(value, "\n".join(lines) or "no commits to bring")
+    return 0
 
 
 def _steps(store: Store, text: str) -> tuple[Thread, RecordedState, RecordedState, NodeHash | None]:

@@ -9,7 +9,6 @@ Formats: Documentation/gitformat-pack of git (version 2 of the index), gitformat
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shutil
@@ -18,12 +17,10 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, Self
+from typing import BinaryIO, NamedTuple, Self
 
 from casfs.errors import Failed, Invalid
-from casfs.store.store import Store
 
 KINDS = BLOB, TREE, COMMIT, _ = b"blob", b"tree", b"commit", b"tag"
 MAX_HEADER_BYTES = 64  # of a loose object
@@ -53,43 +50,6 @@ class Header(NamedTuple):
     size: int
 
 
-class Objects(Protocol):
-    def headers(self) -> Mapping[bytes, Header]:
-        """Returns the header of each object, by its id; of a damaged one there is none."""
-
-    def contents(self, ids: Iterable[bytes]) -> Iterator[tuple[bytes, BinaryIO]]:
-        """Yields each of these objects with its content, which is to be read before the next."""
-
-    def is_sound(self, object_id: bytes, content: BinaryIO) -> bool:
-        """Whether a content from `contents`, of which nothing is read any more, is that of its
-        object, and all that the file has."""
-
-
-class LooseObjects:
-    """`files`: the hash of the file of each object, by its id."""
-
-    def __init__(self, store: Store, files: Mapping[bytes, str]) -> None:
-        self._store = store
-        self._files = files
-
-    def headers(self) -> Mapping[bytes, Header]:
-        read: dict[bytes, Header] = {}
-        for object_id, hash in self._files.items():
-            with closing(self._store.blobs.open(hash)) as file:
-                if header := loose_header(Inflated(file)):
-                    read[object_id] = header
-        return read
-
-    def contents(self, ids: Iterable[bytes]) -> Iterator[tuple[bytes, BinaryIO]]:
-        for object_id in ids:
-            with closing(self._store.blobs.open(self._files[object_id])) as file:
-                yield object_id, io.BufferedReader(LooseContent(Inflated(file), len(object_id)))
-
-    def is_sound(self, object_id: bytes, content: BinaryIO) -> bool:
-        raw = content.raw if isinstance(content, io.BufferedReader) else content
-        return isinstance(raw, LooseContent) and raw.digest() == object_id
-
-
 class Inflated(io.RawIOBase):
     """Reads a zlib stream, in constant memory. It ends early where the stream is damaged."""
 
@@ -100,12 +60,6 @@ class Inflated(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def is_at_end(self) -> bool:
-        """Whether the stream is whole, and nothing is behind it."""
-        next_byte = self.read(1)
-        behind = self._decompressor.unused_data or self._waiting or self._source.read(1)
-        return not next_byte and self._decompressor.eof and not behind
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]  # writable bytes, as of all readers
@@ -122,33 +76,6 @@ class Inflated(io.RawIOBase):
             if not self._waiting:
                 return 0
         return 0
-
-
-class LooseContent(io.RawIOBase):
-    """The content of a loose object: as much of it as its header says."""
-
-    def __init__(self, file: Inflated, id_bytes: int) -> None:
-        self._file = file
-        header = loose_header(file) or Header(b"", 0)
-        self._left = header.size
-        self._hasher = hashlib.new(FORMATS[id_bytes], usedforsecurity=False)
-        self._hasher.update(b"%b %d\0" % header)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer)[: self._left]  # type: ignore[arg-type]  # as in Inflated
-        count = self._file.readinto(view) if len(view) else 0
-        self._hasher.update(view[:count])
-        self._left -= count
-        return count
-
-    def digest(self) -> bytes:
-        """Returns the id that it has; empty where there is more, or less, than its header says."""
-        while self.read(io.DEFAULT_BUFFER_SIZE):
-            pass
-        return b"" if self._left or not self._file.is_at_end() else self._hasher.digest()
 
 
 def loose_header(content: io.RawIOBase) -> Header | None:
@@ -240,9 +167,6 @@ class PackedObjects:
                 end = output.tell() + int(size)
                 yield object_id, io.BufferedReader(Part(output, int(size)))
                 output.seek(end + 1)  # behind the line feed
-
-    def is_sound(self, object_id: bytes, content: BinaryIO) -> bool:
-        return True  # git has checked all when it made the index
 
     def packed(self, ids: Iterable[bytes]) -> tuple[Path, Path]:
         """Returns the files of a pack of these objects, and of its index; equal for equal ones."""

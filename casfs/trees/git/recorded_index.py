@@ -8,7 +8,7 @@ one left.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from casfs.digest import TreeHash
@@ -37,12 +37,12 @@ class RecordedTrackedFiles(TrackedFiles):
         git = (directory + b"/" if directory else b"") + os.fsencode(GIT)
         if tree.find(self._store, self._state.full, git + b"/HEAD") is None:
             return None
-        return frozenset(index_entries(self._store, self._state.full, git))
+        return frozenset(_index_names(self._store, self._state.full, git))
 
 
-def index_entries(store: Store, root: TreeHash, git: bytes) -> Mapping[bytes, bytes]:
-    """Returns the object id of each path in the index of the recorded repository `git`; nothing
-    where it has none that can be read: then nothing there counts as tracked."""
+def _index_names(store: Store, root: TreeHash, git: bytes) -> Iterable[bytes]:
+    """Returns the paths in the index of the recorded repository `git`; none where it has no index
+    that can be read: then nothing there counts as tracked."""
 
     def read(name: str) -> bytes:
         entry = tree.find(store, root, git + b"/" + os.fsencode(name))
@@ -53,4 +53,4 @@ def index_entries(store: Store, root: TreeHash, git: bytes) -> Mapping[bytes, by
     try:
         return index.entries(read("index"), "", read)
     except CasfsError:
-        return {}
+        return ()

@@ -36,6 +36,11 @@ VENV = "a virtual environment"
 EVIDENCE_INSIDE = (GIT, VENV, CACHE_TAG.decode())  # reasons that what is inside gives
 
 
+def is_whole_repository(fd: int, name: bytes) -> bool:
+    """Whether git would take a directory for a repository."""
+    return all(_exists(fd, name, inner_name) for inner_name in REPOSITORY)
+
+
 class Surroundings(NamedTuple):
     """Where an entry is. `root`, `fd`: descriptors of the recorded directory and of the one that
     holds the entry, which has `names`; `inside`: they are of the entry itself, where it has a
@@ -60,10 +65,6 @@ class DerivedDirectories:
             return CACHE_TAG.decode() if _is_tagged(surroundings.fd) else None
         if name in NAMES:
             return "derived files"
-        if name == b".git" and all(
-            _exists(surroundings.fd, name, inner_name) for inner_name in REPOSITORY
-        ):
-            return GIT
         if name in VIRTUAL_ENVIRONMENTS and _exists(surroundings.fd, name, b"pyvenv.cfg"):
             return VENV
         made_from = _first(MADE_FROM.get(name, ()), surroundings.names)

@@ -49,6 +49,7 @@ def ignore_rules(
         work=settings.work,
         private=settings.private,
     )
+    rules.leaves_out_nothing = not defaults
     exclude_stores(store, directory, rules=rules, report=report)
     return rules
 

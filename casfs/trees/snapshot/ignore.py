@@ -23,19 +23,25 @@ from casfs.store.store import Store
 from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_beneath, shown_path
 from casfs.trees import tree
-from casfs.trees.snapshot.derived import GIT, DerivedDirectories, Surroundings
+from casfs.trees.snapshot.derived import (
+    GIT,
+    DerivedDirectories,
+    Surroundings,
+    is_whole_repository,
+)
 from casfs.trees.snapshot.gitignore import Patterns
 from casfs.trees.snapshot.report import BY_PATTERN
 
 IGNORE_FILE = ".casfsignore"
 IGNORE_NAME = IGNORE_FILE.encode()
+GIT_NAME = b".git"
 MAX_IGNORE_BYTES = 1 << 20
 BY_SETTING = "the setting snapshot.private"
 
 
 class Verdict(NamedTuple):
     """Why an entry is excluded from the work tree. `is_local`: it is recorded in the local tree,
-    with all below it; else nowhere. A repository that is kept is work all the same."""
+    with all below it; else nowhere."""
 
     reason: str
     is_local: bool = False
@@ -44,10 +50,12 @@ class Verdict(NamedTuple):
 class IgnoreRules:
     """`IgnoreRules()` leaves out nothing. `excluded`: paths that are left out whatever the patterns
     are, with the reason; `keeps_top_git`: with `keeps_git`, the repository that the directory
-    itself is, and not only those below it."""
+    itself is, and not only those below it; `leaves_out_nothing`: without defaults, of a directory
+    that is recorded: even then repositories are in its local tree alone."""
 
     excluded: Mapping[bytes, str] = {}
     keeps_top_git = True
+    leaves_out_nothing = False
 
     def __init__(
         self,
@@ -60,8 +68,8 @@ class IgnoreRules:
         private: Sequence[str] = (),
     ) -> None:
         """`patterns`: as the lines of a `.casfsignore`; `defaults`: derived directories are no
-        work, and left out; `keeps_derived`: they are kept in the local tree instead, and with
-        `keeps_git` `.git` is work; `work`, `private`: patterns that move what they match to that
+        work, and left out; `keeps_derived`: they are kept in the local tree instead, with
+        `keeps_git` `.git`, too; `work`, `private`: patterns that move what they match to that
         class. Raises ValueError."""
         self._patterns = Patterns(patterns) if patterns else None
         self._derived = DerivedDirectories() if defaults else None
@@ -128,6 +136,8 @@ class IgnoreRules:
             decision = self._patterns.decision(path, name, directory=directory)
             if decision is not None:
                 return Verdict(BY_PATTERN) if decision else None
+        if directory and name == GIT_NAME and self._knows_git:
+            return Verdict(GIT, self._keeps_repository(path, surroundings))
         if self.is_work(path, name, directory=directory):
             return None
         if self._private is not None and self._private.decision(path, name, directory=directory):
@@ -135,12 +145,21 @@ class IgnoreRules:
         if not directory or self._derived is None or surroundings is None:
             return None
         reason = self._derived.reason(path, name, surroundings)
-        if reason is None:
-            return None
-        is_kept = self._keeps_derived
-        if reason == GIT:
-            is_kept = self._keeps_git and (self.keeps_top_git or path != name)
-        return Verdict(reason, is_kept)
+        return None if reason is None else Verdict(reason, self._keeps_derived)
+
+    @property
+    def _knows_git(self) -> bool:
+        return self._derived is not None or self.leaves_out_nothing
+
+    def _keeps_repository(self, path: bytes, surroundings: Surroundings | None) -> bool:
+        """Whether a `.git` directory is recorded in the local tree, and not left out. What git has
+        in it no person reads, so it is work for none, whatever the settings say."""
+        if self.leaves_out_nothing:
+            return True
+        if self._keeps_git:
+            return self.keeps_top_git or path != GIT_NAME
+        # Git has what is in it; where it is damaged, that may be had from nowhere else.
+        return surroundings is not None and not is_whole_repository(surroundings.fd, GIT_NAME)
 
     def is_work(self, path: bytes, name: bytes, *, directory: bool = False) -> bool:
         """Whether a person has said that an entry, or a directory above it, is work, whatever its

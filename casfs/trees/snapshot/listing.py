@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from casfs.scanner.private_names import private_names
-from casfs.trees.snapshot.derived import CACHE_TAG, GIT, Surroundings
+from casfs.trees.snapshot.derived import CACHE_TAG, Surroundings
 from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules, Verdict
 from casfs.trees.snapshot.report import SnapshotReport
 
@@ -54,8 +54,6 @@ def keeps(report: SnapshotReport, path: bytes, verdict: Verdict) -> bool:
         report.exclude(path, verdict.reason)
     elif verdict.reason == BY_SETTING:
         report.private[path] = verdict.reason
-    elif verdict.reason == GIT:
-        report.repositories[path] = None
     else:
         report.derived[path] = verdict.reason
     return verdict.is_local

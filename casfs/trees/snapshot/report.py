@@ -76,9 +76,7 @@ class SnapshotReport:
     scanner found. By path, what `classes.settle` decided: `local`: private files; `exposed`:
     files with secrets that are work. `purged`: files that were left out, since their content was
     purged; `unreadable`: entries that were left out, with the reason; `git_files`: the `.git`
-    files, of linked work trees and submodules; `repositories`: the `.git` directories that
-    are recorded, and by the rules of a checkpoint would not be; `git_commits`: by repository, the
-    new commits that lack a private object elsewhere, in hex."""
+    files, of linked work trees and submodules."""
 
     files: int = 0
     bytes: int = 0
@@ -94,9 +92,7 @@ class SnapshotReport:
     exposed: dict[RelativePath, Hits] = field(default_factory=dict)
     purged: dict[RelativePath, str] = field(default_factory=dict)
     unreadable: dict[RelativePath, str] = field(default_factory=dict)
-    git_commits: dict[RelativePath, list[str]] = field(default_factory=dict)
     git_files: dict[RelativePath, None] = field(default_factory=dict)
-    repositories: dict[RelativePath, None] = field(default_factory=dict)
     not_kept: Counter[str] = field(default_factory=Counter)
     known: KnownFiles | None = None
 
@@ -115,9 +111,7 @@ class SnapshotReport:
         self.exposed |= other.exposed
         self.purged |= other.purged
         self.unreadable |= other.unreadable
-        self.git_commits |= other.git_commits
         self.git_files |= other.git_files
-        self.repositories |= other.repositories
         self.not_kept.update(other.not_kept)
 
     def exclude(self, path: RelativePath, reason: str) -> bool:

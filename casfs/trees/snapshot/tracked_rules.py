@@ -10,7 +10,7 @@ from __future__ import annotations
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
-from casfs.trees.snapshot.derived import Surroundings
+from casfs.trees.snapshot.derived import GIT, Surroundings
 from casfs.trees.snapshot.ignore import BY_SETTING, IgnoreRules, Verdict
 
 
@@ -35,8 +35,9 @@ class TrackedRules(IgnoreRules):
         if verdict is None or verdict.reason == BY_SETTING:
             return verdict
         is_tracked = tree.find(self._store, self._base.tree, path) is not None
-        if verdict.is_local:  # a derived directory
-            return None if is_tracked else verdict
+        # A derived directory. A repository is never work: in what an older casfs recorded it was.
+        if verdict.is_local:
+            return None if is_tracked and verdict.reason != GIT else verdict
         if is_tracked:
             if directory:
                 self._inside[path] = verdict

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import time
 from collections import deque
@@ -53,9 +52,6 @@ from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 AnyStat = Stat | os.stat_result
 Subdirectories = list[tuple[bytes, AnyStat]]
 GIT_NAME = b".git"
-# In which git keeps objects, and copies of files. By their names alone, in a bare repository, too.
-# Where another directory has such a name, its files are work only after `Batch.settle`: no harm.
-GIT_DIRECTORIES = re.compile(rb"/(?:objects|rr-cache|lfs|rebase-[^/]*)\Z")
 MAX_DEPTH = 200  # directories; each level holds a descriptor and four frames of Python's 1,000
 
 
@@ -198,11 +194,9 @@ class Snapshot:
         report = self._report
         own_path = path[1:]
         # The listing of the directory above has put it into these.
-        is_local = above or own_path in report.derived or own_path in report.private
         # New files of such a directory keep the mark of local blobs until `Batch.settle` says what
-        # is work; all others are work at once, unless the scanner finds something. Git's objects
-        # hold what a thread's agents committed, and perhaps copies of private files.
-        self._may_be_local = is_local or GIT_DIRECTORIES.search(path) is not None
+        # is work; all others are work at once, unless the scanner finds something.
+        self._may_be_local = above or own_path in report.derived or own_path in report.private
         scanned = ScannedDirectory(
             path, own, cached=row, entries={}, may_be_local=self._may_be_local
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from casfs.digest import TreeHash
 from casfs.store.nodes.directory import Entry, File, Subdirectory
@@ -19,16 +19,12 @@ from casfs.store.write_batch import Batch
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.git.index import TrackedFiles
-from casfs.trees.git.object_files import is_object_file
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import classes, exclusions, policy, stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
-
-if TYPE_CHECKING:
-    from casfs.trees.snapshot.git_classes import ThreadRules
 
 AS_BEFORE = "as it was before"
 
@@ -69,13 +65,13 @@ def record(
 class Earlier(NamedTuple):
     """What is known of a directory before a snapshot. `base`: what it held; `known`: what a restore
     made of it: what was private in that stays private. `tracked`: what git tracks there, as it was
-    read with the directory. `thread`: of the workspace of one: what was
-    private in `base` stays so, too, as an agent may have had git track it."""
+    read with the directory. `tracked_at_start`: of the workspace of a thread, what git tracked when
+    that began: what was private in `base` stays so, too, as an agent may have had git track it."""
 
     base: RecordedState | None = None
     known: RecordedState | None = None
     tracked: TrackedFiles | None = None
-    thread: ThreadRules | None = None
+    tracked_at_start: TrackedFiles | None = None
 
 
 NOTHING_EARLIER = Earlier()
@@ -118,13 +114,12 @@ def divide(
     this batch. `is_partial`: only what has changed since the earlier `base` was looked at and
     reported. Raises Invalid for a damaged git index."""
     base = earlier.base
-    thread = earlier.thread
     # From here to `Batch.settle` all is stored with the mark of local blobs: whatever ends this
     # early shows nothing of it. Committed, the tree can be read; no head leads to it yet.
     batch.begin_local()
     batch.commit()
     base_private: tree.Entries = {}
-    if base is not None and (is_partial or thread is not None):
+    if base is not None and (is_partial or earlier.tracked_at_start is not None):
         base_private = _private_before(store, base)
     if is_partial:
         _report_unchanged(store, full.tree, before=base_private, report=report)
@@ -132,9 +127,7 @@ def divide(
     rules = IgnoreRules(work=settings.work)
     # Before `classes.settle`: a file whose only findings are allowed is not private for them.
     _drop_allowed(report, settings.allowed_lines)
-    tracked = earlier.tracked or TrackedFiles(directory, above=True)
-    if thread is not None:
-        tracked = thread.tracked
+    tracked = earlier.tracked_at_start or earlier.tracked or TrackedFiles(directory, above=True)
     # Without git a file that was recorded as work, with this content, stays work.
     is_known_work = partial(_is_known_work, store, base, full.tree)
     reasons, private_by_content = classes.settle(
@@ -144,19 +137,9 @@ def divide(
         private_before=_stays_private(store, earlier, base_private),
         is_known_work=is_known_work,
     )
-    git_objects = _git_objects(
-        store, batch, full.tree, earlier, report=report, base_private=base_private
-    )
-    local_paths = [*reasons]
-    replaced: dict[bytes, Entry] = {}
-    for path, entry in git_objects.items():
-        if entry is None:
-            local_paths.append(path)
-        else:
-            replaced[path] = entry
     base_tree = None if base is None else base.tree
     state = recorded_state.divide(
-        store, batch, full, local_paths, base=base_tree, kept=private_by_content, replaced=replaced
+        store, batch, full, reasons, base=base_tree, kept=private_by_content
     )
     batch.commit()
     # Takes effect with the commit that moves the caller's head: whatever ends this before leaves
@@ -168,53 +151,15 @@ def divide(
 def _stays_private(store: Store, earlier: Earlier, base_private: tree.Entries) -> tree.Entries:
     """Returns what stays private although git may track it by now."""
     # Of a checkpoint git says anew what is private; in a thread an agent's `git add` must not.
-    entries = {} if earlier.thread is None else base_private
+    entries = {} if earlier.tracked_at_start is None else base_private
     # What a restore has made here as private was private when it was recorded.
     if earlier.known is not None:
         entries = entries | _private_before(store, earlier.known)
     return entries
 
 
-def _git_objects(
-    store: Store,
-    batch: Batch,
-    full: TreeHash,
-    earlier: Earlier,
-    report: SnapshotReport,
-    base_private: tree.Entries,
-) -> Mapping[bytes, Entry | None]:
-    """Returns, by path, the files of git's objects that are not in the work as they are. None: it
-    stays local; else what the work has in its place. `report`: settled."""
-    # An agent may have committed or stashed a private file, so the new git objects are read.
-    if earlier.thread is not None and earlier.base is not None:
-        from casfs.trees.snapshot import git_classes  # 5 ms; no other command needs it
-
-        private_objects = git_classes.kept_objects(
-            store,
-            batch,
-            earlier.base,
-            full,
-            rules=earlier.thread,
-            local=report.derived | report.local,
-            before=base_private,
-        )
-        report.git_commits |= private_objects.commits
-        return private_objects.entries
-    # A person's repository is not read, but what git keeps of a private file stays here like it.
-    if report.local:
-        from casfs.trees.git.objects_of_files import objects_of_files
-
-        return dict.fromkeys(objects_of_files(store, full, report.local))
-    return {}
-
-
 def _private_before(store: Store, base: RecordedState) -> dict[bytes, Entry]:
-    """Returns what stayed here of a state, but for git objects, which are decided by themselves."""
-    private: tree.Entries = {}
-    for path, entry in recorded_state.local_paths(store, base.tree, base.full):
-        if isinstance(entry, Subdirectory) or not is_object_file(path):
-            private[path] = entry
-    return private
+    return dict(recorded_state.local_paths(store, base.tree, base.full))
 
 
 def _is_known_work(store: Store, base: RecordedState | None, full: TreeHash, path: bytes) -> bool:

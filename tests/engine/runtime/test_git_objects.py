@@ -1,17 +1,17 @@
-"""What an agent's git keeps of private files stays in the store; all else of it travels."""
+"""A repository of a workspace stays in its store, whatever an agent does with it."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-import zlib
 from pathlib import Path
 
 import pytest
 
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.create import CreateOptions, create
 from casfs.store.store import Store
-from casfs.trees import tree
-from casfs.trees.git.private_objects import staying_objects
+from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
 from engine.runtime.workspace import Workspace
@@ -91,101 +91,20 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_what_git_keeps_of_private_files_stays(
+def test_a_repository_stays(
     disk_store: Store, workspace: Workspace, tmp_path: Path, name: str
 ) -> None:
     (workspace.path / "a.txt").write_text("changed\n")
     (workspace.path / "notes.txt").write_bytes(planted.settings_file() + b"more\n")
     for arguments in STEPS[name]:
         git(workspace.path, *arguments)
-    place = work(disk_store, workspace, tmp_path)
-    # All that travels is whole but for the private objects.
-    told = subprocess.run(["git", "-C", place, "fsck"], capture_output=True, check=False, text=True)
-    lines = (told.stdout + told.stderr).splitlines()
-    expected = ("missing blob", "broken link from    tree", "              to    blob", "dangling")
-    odd = [line for line in lines if not line.startswith((*expected, "notice"))]
-    if name != "message":  # the commit itself stays here
-        assert odd == []
-        assert "first" in git(place, "log", "--all", "--format=%s")
-    first = git(workspace.path, "rev-list", "--max-parents=0", "HEAD").strip()
-    assert git(place, "show", f"{first}:d/b") == "b\n"
-
-
-def test_the_history_travels(disk_store: Store, workspace: Workspace, tmp_path: Path) -> None:
-    (workspace.path / "new.py").write_text("print()\n")
-    (workspace.path / "empty.env").write_text("")
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "second")
-    head = git(workspace.path, "rev-parse", "HEAD").strip()
-    workspace.record()
-    report = workspace.take_report()
-    place = work(disk_store, workspace, tmp_path)
-    assert report.git_commits == {b".git": [head]}
-    assert git(place, "show", "HEAD:new.py") == "print()\n"
-    assert git(place, "show", "HEAD:empty.env") == ""
-    assert not (place / ".env").exists()
-    # Its index names the files, and what the directory lacks shows as deleted.
-    assert set(git(place, "status", "--porcelain").splitlines()) == {
-        " D .env",
-        " D empty.env",
-        " D notes.txt",
-    }
-
-
-def test_packs_of_later_steps(disk_store: Store, workspace: Workspace, tmp_path: Path) -> None:
-    """What stayed here as a loose object stays here in a pack, and so on in the next one."""
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "second")
-    work(disk_store, workspace, tmp_path, "one")
-    git(workspace.path, "gc", "-q", "--prune=now")
-    work(disk_store, workspace, tmp_path, "two")
-    (workspace.path / "c").write_text("c\n")
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "third")
-    place = work(disk_store, workspace, tmp_path, "three")
-    assert len(list(place.glob(".git/objects/pack/*.pack"))) == 1
-    git(workspace.path, "repack", "-adq")
-    place = work(disk_store, workspace, tmp_path, "four")
-    assert git(place, "log", "--format=%s").split() == ["third", "second", "first"]
-    assert git(place, "show", "HEAD:c") == "c\n"
+    elsewhere = work(disk_store, workspace, tmp_path)
+    assert {path.name for path in elsewhere.iterdir()} == {"a.txt", "d"}
     # On this machine all of it is there.
     again = tmp_path / "again"
     restore(disk_store, workspace.record(), again)
-    assert git(again, "show", "HEAD:.env") == PASSWORD.decode()
-    assert git(again, "fsck") == ""
-
-
-def test_an_unchanged_repository_keeps_its_tree(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
-) -> None:
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "second")
-    git(workspace.path, "gc", "-q", "--prune=now")
-    work(disk_store, workspace, tmp_path)
-    first = workspace.record()
-    (workspace.path / "c").write_text("c\n")
-    second = workspace.record()
-    objects = [tree.find(disk_store, state.tree, b".git") for state in (first, second)]
-    assert objects[0] == objects[1]
-
-
-def test_without_git_a_pack_stays(
-    disk_store: Store,
-    workspace: Workspace,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "second")
-    git(workspace.path, "gc", "-q", "--prune=now")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    state = workspace.record()
-    monkeypatch.undo()
-    workspace._begun = state
-    assert readings.leaks(disk_store, *SECRETS) == []
-    packs = tree.find(disk_store, state.tree, b".git/objects/pack")
-    assert packs is not None
-    assert not tree.load(disk_store, packs.digest.hash)  # type: ignore[union-attr]
+    assert git(again, "rev-parse", "HEAD") == git(workspace.path, "rev-parse", "HEAD")
+    assert git(again, "fsck", "--no-dangling") == ""
 
 
 def test_what_git_tracked_at_the_start_is_work(disk_store: Store, tmp_path: Path) -> None:
@@ -198,34 +117,9 @@ def test_what_git_tracked_at_the_start_is_work(disk_store: Store, tmp_path: Path
     (workspace.path / ".env").write_bytes(PASSWORD + b"MORE=1\n")
     git(workspace.path, "commit", "-qam", "second")
     state = workspace.record()
-    assert state.local is None
+    assert recorded_state.private_files(disk_store, state) == {}
     assert tree.find(disk_store, state.tree, b".env") is not None
-
-
-@pytest.mark.parametrize("damage", [b"", b"x" * 40, b"\x78\x9c broken"])
-def test_a_damaged_object_stays(
-    disk_store: Store, workspace: Workspace, tmp_path: Path, damage: bytes
-) -> None:
-    git(workspace.path, "add", "-A")
-    blob = git(workspace.path, "rev-parse", ":.env").strip()
-    path = workspace.path / ".git/objects" / blob[:2] / blob[2:]
-    path.unlink()
-    path.write_bytes(damage)
-    place = work(disk_store, workspace, tmp_path)
-    assert not (place / path.relative_to(workspace.path)).exists()
-
-
-def test_a_repository_that_an_agent_makes(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
-) -> None:
-    inner = write_tree(workspace.path / "inner", FILES)
-    git(inner, "init", "-q")
-    git(inner, "add", "-A")
-    git(inner, "commit", "-qm", "first")
-    git(inner, "clone", "-q", "--bare", ".", str(workspace.path / "bare.git"))
-    place = work(disk_store, workspace, tmp_path)
-    assert git(place / "inner", "show", "HEAD:a.txt") == "a\n"
-    assert git(place / "bare.git", "show", "HEAD:a.txt") == "a\n"
+    assert tree.find(disk_store, state.tree, b".git") is None
 
 
 def test_an_index_of_an_agent_makes_nothing_work_later(
@@ -247,47 +141,45 @@ def test_an_index_of_an_agent_makes_nothing_work_later(
         work(disk_store, second, tmp_path, f"{name}-elsewhere")
 
 
-def test_what_was_derived_is_read_when_it_is_work(
+def test_repositories_at_other_paths(
     disk_store: Store, workspace: Workspace, tmp_path: Path
 ) -> None:
-    (workspace.path / "package.json").write_text("{}")
-    (workspace.path / "node_modules").mkdir()
-    inner = write_tree(workspace.path / "node_modules/x", {".env": PASSWORD, "a": b"a"})
+    inner = write_tree(workspace.path / "inner", FILES)
     git(inner, "init", "-q")
     git(inner, "add", "-A")
     git(inner, "commit", "-qm", "first")
-    (inner / ".env").write_text("X=1\n")
-    work(disk_store, workspace, tmp_path)
-    (workspace.path / "package.json").unlink()
-    place = work(disk_store, workspace, tmp_path, "later")
-    assert git(place / "node_modules/x", "show", "HEAD:a") == "a"
+    git(inner, "clone", "-q", "--bare", ".", str(workspace.path / "bare.git"))
+    git(inner, "init", "-q", "--separate-git-dir", str(workspace.path / "kept"), ".")
+    elsewhere = work(disk_store, workspace, tmp_path)
+    assert [path.name for path in (elsewhere / "inner").glob(".git/*")] == []
+    again = tmp_path / "again"
+    restore(disk_store, workspace.record(), again)
+    assert git(again / "bare.git", "show", "HEAD:a.txt") == "a\n"
 
 
-def test_paths_of_another_repository_are_not_those_of_the_first(
+def test_a_repository_that_git_does_not_know_stays(
     disk_store: Store, workspace: Workspace, tmp_path: Path
 ) -> None:
-    path = workspace.path
-    (path / ".git/modules").mkdir()
-    git(path, "init", "-q", "--separate-git-dir", str(path / ".git/modules/lib"), str(path / "lib"))
-    for content in (planted.settings_file(), b"clean\n"):
-        (path / "lib/a.txt").write_bytes(content)
-        (path / "lib/.env").write_bytes(PASSWORD if content != b"clean\n" else b"X=1\n")
-        git(path / "lib", "add", "-A")
-        git(path / "lib", "commit", "-qm", "of lib")
-    work(disk_store, workspace, tmp_path)
+    git(workspace.path, "add", "-A")
+    (workspace.path / ".git/HEAD").unlink()
+    (workspace.path / ".git/rr-cache").mkdir()
+    (workspace.path / ".git/rr-cache/preimage").write_bytes(PASSWORD)
+    assert not (work(disk_store, workspace, tmp_path) / ".git").exists()
 
 
-@pytest.mark.parametrize("name", [
-    "objects/tmp_objdir-incoming-AQFadL/b1/ba61", "objects/pack/pack-x.pack.bak",
-    "rr-cache/0f/preimage", "lfs/objects/ab/cd/abcd",
-])  # fmt: skip
-def test_what_git_leaves_behind_stays(
-    disk_store: Store, workspace: Workspace, tmp_path: Path, name: str
-) -> None:
-    file = workspace.path / ".git" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(PASSWORD)
-    assert not (work(disk_store, workspace, tmp_path) / ".git" / name).exists()
+def test_a_checkpoint_has_a_damaged_repository(disk_store: Store, project: Path) -> None:
+    for name, is_recorded in (("config", False), ("HEAD", True)):
+        (project / ".git" / name).unlink()
+        for defaults in (True, False):
+            state = checkpoint.recorded(
+                disk_store,
+                create(
+                    disk_store, "c", project, options=CreateOptions(defaults=defaults)
+                ).checkpoint,
+            )
+            assert tree.find(disk_store, state.tree, b".git") is None
+            recorded = tree.find(disk_store, state.full, b".git")
+            assert (recorded is not None) == (is_recorded or not defaults)
 
 
 def test_objects_elsewhere_stay(disk_store: Store, workspace: Workspace, tmp_path: Path) -> None:
@@ -299,97 +191,8 @@ def test_objects_elsewhere_stay(disk_store: Store, workspace: Workspace, tmp_pat
         ["git", "-C", path, "pack-objects", "-q", "--all", str(path / "x")], check=True,
         capture_output=True, text=True, stdin=subprocess.DEVNULL,
     ).stdout.strip()  # fmt: skip
-    shutil.copytree(path / ".git/objects", path / ".git/objects.bak")
-    place = work(disk_store, workspace, tmp_path)
-    assert not (place / "x.bundle").exists()
-    assert not (place / f"x-{packed}.pack").exists()
-    assert not [one for one in place.glob(".git/objects.bak/??/*") if one.is_file()]
-
-
-def test_a_pack_is_read_whatever_its_index_says(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
-) -> None:
-    git(workspace.path, "gc", "-q", "--prune=now")
-    [old] = workspace.path.glob(".git/objects/pack/*.idx")
-    known = old.read_bytes()
-    work(disk_store, workspace, tmp_path, "one")
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "second")
-    git(workspace.path, "gc", "-q", "--prune=now")
-    [index] = workspace.path.glob(".git/objects/pack/*.idx")
-    index.chmod(0o644)
-    index.write_bytes(known)
-    work(disk_store, workspace, tmp_path, "two")
-    index.chmod(0o755)
-    work(disk_store, workspace, tmp_path, "three")
-    index.unlink()
-    work(disk_store, workspace, tmp_path, "four")
-
-
-def test_an_index_that_changes_alone_shows_nothing(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
-) -> None:
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "second")
-    git(workspace.path, "gc", "-q", "--prune=now")
-    work(disk_store, workspace, tmp_path, "one")
-    [index] = workspace.path.glob(".git/objects/pack/*.idx")
-    index.chmod(0o755)
-    work(disk_store, workspace, tmp_path, "two")
-    (workspace.path / "c").write_text("c")
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "third")
-    git(workspace.path, "gc", "-q", "--prune=now")
-    place = work(disk_store, workspace, tmp_path, "three")
-    assert git(place, "show", "HEAD:c") == "c"
-
-
-@pytest.mark.parametrize("lie", ["of size", "behind", "of name"])
-def test_a_lying_object_stays(
-    disk_store: Store, workspace: Workspace, tmp_path: Path, lie: str
-) -> None:
-    content = zlib.compress(b"blob 0\0" + PASSWORD)
-    if lie == "behind":
-        content = zlib.compress(b"blob 2\0a\n") + PASSWORD
-    elif lie == "of name":
-        content = zlib.compress(b"blob %d\0" % len(PASSWORD) + PASSWORD)
-    length = len(git(workspace.path, "rev-parse", "HEAD").strip())
-    path = workspace.path / ".git/objects/0f" / ("e" * (length - 2))
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-    place = work(disk_store, workspace, tmp_path)
-    assert not (place / path.relative_to(workspace.path)).exists()
-
-
-def test_a_bomb_of_trees_ends_nothing(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
-) -> None:
-    blob = git(workspace.path, "hash-object", "-w", "a.txt").strip()
-    row, below = f"100644 blob {blob}", ""
-    for _ in range(9):
-        rows = "".join(f"{row}\tn{number}\n" for number in range(10))
-        done = subprocess.run(
-            ["git", "-C", workspace.path, "mktree"], input=rows, capture_output=True, text=True,
-            check=True,
-        )  # fmt: skip
-        below = done.stdout.strip()
-        row = f"040000 tree {below}"
-    git(workspace.path, "commit-tree", "-m", "bomb", below)
-    work(disk_store, workspace, tmp_path)
-
-
-def test_a_damaged_index_of_a_pack_ends_no_step(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
-) -> None:
-    git(workspace.path, "add", "-A")
-    git(workspace.path, "commit", "-qm", "second")
-    git(workspace.path, "gc", "-q", "--prune=now")
-    [index] = workspace.path.glob(".git/objects/pack/*.idx")
-    index.chmod(0o644)
-    index.write_bytes(b"damaged")
-    work(disk_store, workspace, tmp_path, "one")
-    state = workspace._begun
-    assert state is not None
-    assert staying_objects(disk_store, state)[b".git"].commits == []
-    write_tree(workspace.path / ".git/objects/0f", {"e" * 38: b"x"})
-    work(disk_store, workspace, tmp_path, "two")
+    shutil.copytree(path / ".git/objects", path / "objects")
+    elsewhere = work(disk_store, workspace, tmp_path)
+    assert not (elsewhere / "x.bundle").exists()
+    assert not (elsewhere / f"x-{packed}.pack").exists()
+    assert not [path for path in elsewhere.glob("objects/??/*") if path.is_file()]
