@@ -23,8 +23,8 @@ from casfs.agents.secret_marks import SecretMarks
 from casfs.backend.protocols import Backend, Head, HeadName
 from casfs.digest import Digest, NodeDigest, NodeHash
 from casfs.scanner import Scanner
-from casfs.scanner.hit_finder import hits
-from casfs.scanner.spellings import Span, readings
+from casfs.scanner.findings import texts_in
+from casfs.scanner.spellings import Span, base64_forms
 from casfs.store.nodes.head_kinds import THREADS
 from casfs.store.nodes.registry import Registry
 from casfs.store.store import Store
@@ -199,13 +199,15 @@ def _word(form: str) -> re.Pattern[str]:
 def _replaced_in_readings(data: bytes, forms: Forms) -> bytes:
     """Replaces a value that a text has in another spelling: coloured, in base64, in UTF-16."""
     spans: dict[Span, str] = {}
-    for reading in readings(data, hits(data)[1]) if forms else ():
+    for wrapped in texts_in(data) if forms else ():
+        if not wrapped.readings:  # as it stands it was replaced before
+            continue
         for form, name in filter(lambda pair: _is_long(pair[0]), forms):
             value = _bytes(form)
-            offset = reading.data.find(value)
+            offset = wrapped.data.find(value)
             while offset >= 0:
-                spans.setdefault(reading.span(offset, offset + len(value)), name)
-                offset = reading.data.find(value, offset + len(value))
+                spans.setdefault(wrapped.span(offset, offset + len(value)), name)
+                offset = wrapped.data.find(value, offset + len(value))
     end = len(data)
     for start, stop in sorted(spans, reverse=True):
         if stop <= end:  # else it is a part of the one before
@@ -231,7 +233,8 @@ def _forms(value: str) -> set[str]:
     base64, and for a value of several lines, in a diff."""
     in_json = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     in_url = {quote(value, safe="", errors="replace"), quote(value, errors="replace")}
-    in_base64 = {base64.b64encode(_bytes(value)).decode().rstrip("=")}
+    alone = base64.b64encode(_bytes(value)).decode().rstrip("=")
+    in_base64 = {alone, *(form.decode() for form in base64_forms(_bytes(value)))}
     in_diff = (value.replace("\n", f"\n{mark}") for mark in "+- ")
     return {value, *in_json, *in_url, *in_base64, *in_diff}
 

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from casfs.digest import CHUNK, is_hash
 from casfs.errors import Invalid
 from casfs.maintenance import text_patterns
+from casfs.scanner.findings import is_binary, texts_in
 from casfs.store.tombstones import MARK
 
 FRAGMENT_BYTES = 12  # of a text: as much of it counts as a part
@@ -23,7 +24,7 @@ class Needle:
         """Raises Invalid for an empty text."""
         if not text:
             raise Invalid("the text to look for is empty")
-        self._spellings = text_patterns.spellings(text)
+        self._spellings = text_patterns.spellings_of(text)
         self._held_bytes = text_patterns.longest(text)  # may begin a match that goes on
         self._fragments = _fragments(text)
 
@@ -40,7 +41,8 @@ class Needle:
         return sorted(set(line_numbers))
 
     def is_in(self, data: bytes) -> bool:
-        return any(spelling.search(data) for spelling in self._spellings)
+        is_plain = any(spelling.search(data) for spelling in self._spellings)
+        return is_plain or next(self._wrapped_matches(data), None) is not None
 
     def shares(self, data: bytes) -> bool:
         """Returns whether bytes have a part of the text, as a dictionary of a compression may."""
@@ -112,11 +114,20 @@ class Needle:
             for spelling in self._spellings
             for match in spelling.matches(data)
         ]
-        apart: list[Spans] = []
-        for spans in sorted(matches):
-            if not apart or spans[0][0] >= apart[-1][-1][1]:
-                apart.append(spans)
-        return apart
+        apart = _without_overlaps(matches)
+        wrapped = [
+            spans for spans in self._wrapped_matches(data) if not _overlaps_any(spans, apart)
+        ]
+        return _without_overlaps([*apart, *wrapped])
+
+    def _wrapped_matches(self, data: bytes) -> Iterator[Spans]:
+        """Yields where the text is in one spelling within another, such as base64 of base64. The
+        patterns know those that JSON makes of all others, and name the very bytes."""
+        # Of a program all kinds of bytes are taken for signs, and none of it is wrapped so.
+        for text in texts_in(data) if not is_binary(data) else ():
+            for spelling in self._spellings if text.readings else ():
+                for match in spelling.matches(text.data):
+                    yield [text.span(*match.span())]
 
     def _spans(self, data: bytes) -> Spans:
         return [span for spans in self._matches(data) for span in spans]
@@ -128,6 +139,19 @@ class Needle:
             pieces += [data[end:start], MARK.encode()]
             end = stop
         return b"".join([*pieces, data[end:]]) if pieces else data
+
+
+def _without_overlaps(matches: list[Spans]) -> list[Spans]:
+    apart: list[Spans] = []
+    for spans in sorted(matches):
+        if not apart or spans[0][0] >= apart[-1][-1][1]:
+            apart.append(spans)
+    return apart
+
+
+def _overlaps_any(spans: Spans, known_matches: list[Spans]) -> bool:
+    start, end = spans[0][0], spans[-1][1]
+    return any(start < known[-1][1] and known[0][0] < end for known in known_matches)
 
 
 def _fragments(text: str) -> dict[int, set[bytes]]:

@@ -8,15 +8,16 @@ be absent. Each line is a group of its own, as what is before it belongs to othe
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from casfs.scanner import spellings
+
 UTF8 = "utf-8"
 CODECS = (UTF8, "utf-16-le", "utf-16-be")
-MAX_BACKSLASHES = 7  # before a quote: JSON within JSON within JSON
+MAX_BACKSLASHES = 7  # as in `spellings.BACKSLASHES`
 MAX_PREFIX_CHARS = 200  # of a line of a text of several
 MAX_SUFFIX_CHARS = 8  # as of a line in quotes, with a comma
 MAX_BLANK_CHARS = 32  # in a blank line of such a text, as signs and a number
@@ -24,16 +25,14 @@ MAX_COLOURS = 2  # between two characters
 MAX_COLOUR_BYTES = 24
 MAX_ESCAPE_BYTES = MAX_BACKSLASHES + 5  # of a byte of the text
 BASE64_FRAGMENT_BYTES = 8
-MIN_BASE64_CHARS = 10  # fewer are in any random bytes
-BACKSLASHES = rb"\\{1,%d}" % MAX_BACKSLASHES
-BASE64_BREAK = rb"(?:(?:\\{1,7}r|\r)?(?:\\{1,7}n|\n)[ \t>|+-]{0,8})?"
-COLOUR = rb"(?:\x1b|\\{1,7}(?:u001[bB]|x1[bB]|033|e))\[[0-?]{0,16}[@-~]"
+BACKSLASHES = spellings.BACKSLASHES.encode()
+BASE64_BREAK = f"(?:{spellings.BREAK}[+-]?)?".encode("latin-1")
+COLOUR = rb"(?:\x1b\[|%b)[0-?]{0,16}[@-~]" % spellings.ESCAPED_COLOUR.encode()
 COLOURS = rb"(?:%s){0,%d}" % (COLOUR, MAX_COLOURS)
 COLOURED = re.compile(COLOUR)
 COLOUR_SIGNS = (b"\x1b[", b"\\033[", b"\\e[")
 # Each begins with a literal byte: the search is ten times faster then.
 BACKSLASHED = re.compile(rb"\\\\{0,6}(?:u00|x)([0-9A-Fa-f]{2})")
-PERCENT = re.compile(rb"%(?:25)?([0-9A-Fa-f]{2})")
 PLAIN = re.compile("[A-Za-z0-9]+")
 MIN_FRAGMENT_CHARS = 3  # of a part that is searched for first
 MAX_FRAGMENT_CHARS = 32
@@ -65,18 +64,18 @@ class Spelling:
         return not self.fragments or any(fragment in data for fragment in self.fragments)
 
 
-def spellings(text: str) -> list[Spelling]:
+def spellings_of(text: str) -> list[Spelling]:
     plain = _fragment(text)
-    spellings = []
+    forms = []
     for codec in CODECS:
         try:
             pattern = _lines(text, codec, is_escaped=False)
         except UnicodeEncodeError:  # bytes that are not UTF-8
             continue
-        spellings.append(Spelling(pattern, (plain.encode(codec),) if plain else ()))
+        forms.append(Spelling(pattern, (plain.encode(codec),) if plain else ()))
     fragments = (plain.encode(),) if plain else ()
-    spellings.append(Spelling(_lines(text, UTF8, is_escaped=True), fragments, is_escaped=True))
-    return spellings + _in_base64(text)
+    forms.append(Spelling(_lines(text, UTF8, is_escaped=True), fragments, is_escaped=True))
+    return forms + _in_base64(text)
 
 
 def _fragment(text: str) -> str:
@@ -88,7 +87,7 @@ def _fragment(text: str) -> str:
 def _without_escapes(data: bytes) -> bytes:
     """Returns `data` itself where it has none."""
     plain = data
-    for pattern in (BACKSLASHED, PERCENT):
+    for pattern in (BACKSLASHED, spellings.PERCENT):
         plain = pattern.sub(lambda match: bytes.fromhex(match[1].decode()), plain)
     if any(sign in plain for sign in COLOUR_SIGNS):
         plain = COLOURED.sub(b"", plain)
@@ -104,13 +103,7 @@ def base64_forms(text: str) -> Iterator[bytes]:
     lines = split_lines(text)
     for line_break in ("\n", "\r\n", "\n+", "\n-", "\n "):
         for joined in {line_break.join(lines), json.dumps(line_break.join(lines))[1:-1]}:
-            data = _bytes(joined)
-            for before in range(3):
-                whole = base64.b64encode(bytes(before) + data)
-                start = -(-before * 8 // 6)
-                form = whole[start : (before + len(data)) * 8 // 6]
-                if len(form) >= MIN_BASE64_CHARS:
-                    yield form
+            yield from spellings.base64_forms(_bytes(joined))
 
 
 def longest(text: str) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from casfs.digest import hash_bytes
 from casfs.scanner.hit_finder import Hit, hits
 from casfs.scanner.rules import RULES
-from casfs.scanner.spellings import is_utf16, readings
+from casfs.scanner.spellings import Reading, is_utf16, without_spellings
 from casfs.version import VERSION
 
 BINARY_PROBE_BYTES = 8 << 10
@@ -63,7 +63,7 @@ def scan(data: bytes, binary: bool = False) -> tuple[Finding, ...]:
     """As `Scanner.scan`, where nothing is allowed."""
     if not binary and is_binary(data):
         return ()
-    spans = _all_spans(data, MAX_WRAPPED)
+    spans = _all_spans(data)
     return _with_lines(data, _without_overlaps(spans)) if spans else ()
 
 
@@ -75,18 +75,41 @@ def is_binary(data: bytes) -> bool:
 Span = tuple[int, int, str, bytes]  # start, end, kind, secret
 
 
-def _all_spans(data: bytes, depth: int) -> list[Span]:
-    """Returns the secrets in a text as it stands, and as it reads without its spellings, one within
-    the other up to `depth`."""
+class WrappedText(NamedTuple):
+    """`data`: what is in a text, with its hits; `readings`: what was taken off, the outermost
+    first; none of the text as it stands."""
+
+    data: bytes
+    hits: Sequence[Hit]
+    readings: tuple[Reading, ...] = ()
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Returns where in the text as it stands a span of `data` is."""
+        for reading in reversed(self.readings):
+            start, end = reading.span(start, end)
+        return start, end
+
+
+def texts_in(data: bytes, readings: tuple[Reading, ...] = ()) -> Iterator[WrappedText]:
+    """Yields a text as it stands, and as it reads without its spellings, one within the other up to
+    MAX_WRAPPED."""
     rule_hits, signs = hits(data)
-    spans = list(_spans(data, rule_hits)) if rule_hits else []
-    for reading in readings(data, signs) if depth else ():
-        for start, end, kind, secret in _all_spans(reading.data, depth - 1):
-            spans.append((*reading.span(start, end), kind, secret))
-    return spans
+    yield WrappedText(data, rule_hits, readings)
+    if len(readings) < MAX_WRAPPED:
+        for reading in without_spellings(data, signs):
+            yield from texts_in(reading.data, (*readings, reading))
 
 
-def _spans(data: bytes, rule_hits: list[Hit]) -> Iterator[Span]:
+def _all_spans(data: bytes) -> list[Span]:
+    return [
+        (*text.span(start, end), kind, secret)
+        for text in texts_in(data)
+        if text.hits
+        for start, end, kind, secret in _spans(text.data, text.hits)
+    ]
+
+
+def _spans(data: bytes, rule_hits: Sequence[Hit]) -> Iterator[Span]:
     tried = [0] * len(RULES)  # by rule: the end of what was looked at
     for end, index in rule_hits:
         if end <= tried[index]:

@@ -21,7 +21,7 @@ NO_WORD_AFTER = r"(?![\w-])"
 WORD_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 ESCAPE_BYTES = 24
 ESCAPE_BEFORE = re.compile(
-    rb"(?:\\[nrtbfv0]|\\u00[0-9a-fA-F]{2}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}"
+    rb"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%(?:25)*[0-9a-fA-F]{2}"
     rb"|(?:\x1b|\\(?:033|x1b|u001b|e))\[[0-?]*[@-~])\Z"
 )
 FRONT_CHARS = 12  # of the last repetition: more only makes the database slower to build
@@ -70,13 +70,12 @@ class Rule:
             or data[offset - 1] not in WORD_BYTES
         ):
             return True
+        end = offset
         if data[offset - 1 : offset] == b"-":
-            return (
-                offset == 1
-                or data[offset - 2] not in WORD_BYTES
-                or data[offset - 2 : offset - 1] == b"-"
-            )
-        return ESCAPE_BEFORE.search(data, max(0, offset - ESCAPE_BYTES), offset) is not None
+            end -= 1
+            if end == 0 or data[end - 1] not in WORD_BYTES or data[end - 1 : end] == b"-":
+                return True
+        return ESCAPE_BEFORE.search(data, max(0, end - ESCAPE_BYTES), end) is not None
 
 
 def _shortened(count: re.Match[str]) -> str:

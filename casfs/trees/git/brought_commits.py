@@ -65,15 +65,24 @@ def bring(
         raise Refused(f"{directory} is no git repository; run `git init` there first")
     changed = _changed_tips(store, old, new)
     names = {name: f"{prefix}/{os.fsdecode(name)}" for name in sorted(changed)}
-    at = ("-C", str(directory))
+    in_directory = ("-C", str(directory))
     if changed and not check:
-        objects = git([*at, "rev-parse", "--path-format=absolute", "--git-path", "objects"], env)
+        objects = git(
+            [*in_directory, "rev-parse", "--path-format=absolute", "--git-path", "objects"], env
+        )
         with tempfile.TemporaryDirectory(prefix="casfs-git-") as folder:
             _write_repository(store, new.full, Path(folder), changed, objects.rstrip("\n"))
             refs = [f"refs/heads/{os.fsdecode(name)}:refs/heads/{names[name]}" for name in names]
             command = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc")
             git(
-                [*at, *command, "--no-recurse-submodules", "--update-shallow", folder, *refs],
+                [
+                    *in_directory,
+                    *command,
+                    "--no-recurse-submodules",
+                    "--update-shallow",
+                    folder,
+                    *refs,
+                ],
                 env,
                 settings=["fetch.fsckObjects=true"],
                 timeout=FETCH_TIMEOUT_S,
@@ -85,10 +94,12 @@ def bring(
         commits = None
         inside: list[str] = []
         if not check:
-            count = git([*at, "rev-list", "--count", tip, "--not", f"--exclude={prefix}/*",
+            count = git([*in_directory, "rev-list", "--count", tip, "--not", f"--exclude={prefix}/*",
                          "--branches"], env)  # fmt: skip
             commits = int(count)
-            listed = git([*at, "ls-tree", "-r", "-z", "--name-only", tip], env).split("\0")
+            listed = git([*in_directory, "ls-tree", "-r", "-z", "--name-only", tip], env).split(
+                "\0"
+            )
             inside = sorted(private.intersection(listed))
         brought.append(BroughtBranch(names[name], tip, commits, inside))
     return brought
