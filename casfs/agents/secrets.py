@@ -13,7 +13,8 @@ import base64
 import io
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -62,6 +63,11 @@ class Secrets:
     ) -> None:
         self.values = values
         self.private_values: frozenset[str] = frozenset()
+        # All values that are known by now of files that an agent may be writing; the same object
+        # while there is none more.
+        self.current_values: Callable[[], frozenset[str]] = frozenset
+        self._seen_values: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
         self.marks = marks or SecretMarks(Scanner())
         self._variables = {value: f"${name}" for name, value in values.items()}
         self._variable_forms = _sorted_forms(self._variables)
@@ -76,6 +82,15 @@ class Secrets:
         short = {value: mark for value, mark in private.items() if len(value) < MIN_SECRET_CHARS}
         self._forms = _sorted_forms({**private, **self._variables}, short)
 
+    def look_again(self) -> None:
+        """Redacts the values, too, that have appeared in files since. Called before anything that
+        an agent may have read there is kept or shown."""
+        with self._lock:
+            values = self.current_values()
+            if values is not self._seen_values:
+                self._seen_values = values
+                self.add_private(values)
+
     def __bool__(self) -> bool:
         return bool(self._forms)
 
@@ -83,7 +98,13 @@ class Secrets:
         """Returns both. What one of them lets through, both do; else the marks are `other`'s."""
         marks = other.marks if self.marks.scanner else self.marks
         values = {**self.values, **other.values}
-        return Secrets(values, self.private_values | other.private_values, marks)
+        both = Secrets(values, self.private_values | other.private_values, marks)
+        # At most one of them has files that are written meanwhile: those of the inner thread.
+        both.current_values = next(
+            (side.current_values for side in (self, other) if side.current_values is not frozenset),
+            frozenset,
+        )
+        return both
 
     @property
     def names(self) -> list[str]:
@@ -286,6 +307,7 @@ def put_structure(batch: Batch, type: str, payload: Mapping[str, Any]) -> NodeDi
 
 class _RedactingBatch(Batch):
     _is_structure = False
+    _has_looked = False
 
     def __init__(self, backend: Backend, registry: Registry, secrets: Secrets) -> None:
         super().__init__(backend, registry)
@@ -293,6 +315,7 @@ class _RedactingBatch(Batch):
 
     def put_stream(self, source: BinaryIO) -> Digest:
         """Unlike other batches, this one reads the whole stream into memory."""
+        self._look_again()
         return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
 
     def put_structure(self, type: str, payload: Mapping[str, Any]) -> NodeDigest:
@@ -307,11 +330,19 @@ class _RedactingBatch(Batch):
             return super().put_node(type, payload)
         # With a mark in it, a definition would not work any more.
         has_marks = type != STEP and type not in DEFINITIONS
+        if has_marks:
+            self._look_again()
         redact = self._secrets.redact_json if has_marks else self._secrets.redact_variables_in_json
         payload = redact_texts(lambda: self._type(type)[1].document, payload, redact, type)
         if type == STEP:
             payload = self._in_fields(payload, STEP_TEXTS)
         return super().put_node(type, payload)
+
+    def _look_again(self) -> None:
+        # Once: what a batch puts was there when it began.
+        if not self._has_looked:
+            self._has_looked = True
+            self._secrets.look_again()
 
     def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:
         """Redacts the fields of an object that hold free text: the scanner takes longer to look for

@@ -48,6 +48,8 @@ class AgentContextBuilder:
         """Returns the context of an attempt; `state`: what the step starts from."""
         hash: str | None = self._head.thread.record["answer"]
         answer = hash and await blocking(lambda: content.text(self._store, hash))
+        if state is not None:
+            self._config.follow_private_files(self._workspace.path, state.tree)
         return AgentContext(
             thread=self._head.thread.id,
             role=intent["role"],

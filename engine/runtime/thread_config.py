@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.agents.secret_marks import SecretMarks
 from casfs.checkpoints import revisions
-from casfs.digest import NodeHash
+from casfs.digest import NodeHash, TreeHash
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -103,6 +104,14 @@ class ThreadConfig:
         values = redaction.values_in_private_files(self._store, state, self._words_of_work)
         self.secrets.add_private(values)
         self._read_local = state.local
+
+    def follow_private_files(self, directory: Path, root: TreeHash) -> None:
+        """As `read_private_files`, of what lies in the workspace now, and each time that something
+        is put or shown: an agent prints what it has just written. `root`: its work."""
+        if not self._allows_secrets:
+            self.secrets.current_values = redaction.ValuesInDirectory(
+                self._store, directory, root, self._words_of_work
+            )
 
     def bound_agent(self, role: str) -> Mapping[str, Any]:
         """Returns the agent node's payload that the thread binds a role to."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from casfs.scanner.private_names import private_names
 from casfs.system.files import closing_fd
@@ -15,31 +17,80 @@ from casfs.trees.snapshot.derived import MADE_FROM, VIRTUAL_ENVIRONMENTS
 
 MAX_DEPTH = 4  # of directories; what is private stands near the top
 MAX_ENTRIES = 20_000
+RACY_NS = 20_000_000  # two ticks of a slow kernel's clock
 NOT_SEARCHED = frozenset((b".git", *MADE_FROM, *VIRTUAL_ENVIRONMENTS))
 
 
-def contents(directory: Path, max_bytes: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yields names and contents of private files, each of up to `max_bytes`. What cannot be read is
-    left out."""
-    left = MAX_ENTRIES
-    level = [os.fsencode(directory)]
-    for _ in range(MAX_DEPTH):
-        below: list[bytes] = []
-        for folder in level:
-            with suppress(OSError), os.scandir(folder) as entries:
-                names = {entry.name: entry for entry in entries}
-                left -= len(names)
-                for name in private_names(names):
-                    if (data := _read(os.path.join(folder, name), max_bytes)) is not None:
-                        yield name, data
-                below += [
-                    entry.path
-                    for name, entry in names.items()
-                    if name not in NOT_SEARCHED and entry.is_dir(follow_symlinks=False)
-                ]
-            if left < 0:
-                return
-        level = below
+class _Listing(NamedTuple):
+    """A directory as it was listed: how many entries it has, the paths
+    of private files and of directories."""
+
+    entries: int
+    private: list[bytes]
+    below: list[bytes]
+
+
+class PrivateFiles:
+    """Those of a directory, each of up to `max_bytes`. What cannot be read is left out."""
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        self._top = os.fsencode(directory)
+        self._max_bytes = max_bytes
+        self._listings: dict[bytes, tuple[int, _Listing]] = {}  # with the mtime
+        self._stamps: dict[bytes, tuple[int, ...]] = {}  # of the files that were read
+
+    def changed(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields names and contents of those that are new or have changed since the last time. A
+        directory is listed, and a file read, only where its stat is another one."""
+        left = MAX_ENTRIES
+        level = [self._top]
+        # What was changed just now may change again without another stat.
+        racy_after = time.time_ns() - RACY_NS
+        for _ in range(MAX_DEPTH):
+            below: list[bytes] = []
+            for folder in level:
+                with suppress(OSError):
+                    listing = self._listing(folder, racy_after)
+                    left -= listing.entries
+                    below += listing.below
+                    for path in listing.private:
+                        if (data := self._read_if_changed(path, racy_after)) is not None:
+                            yield os.path.basename(path), data
+                if left < 0:
+                    return
+            level = below
+
+    def _listing(self, folder: bytes, racy_after: int) -> _Listing:
+        """Raises OSError."""
+        modified = os.stat(folder).st_mtime_ns
+        known = self._listings.get(folder)
+        if known is not None and known[0] == modified:
+            return known[1]
+        with os.scandir(folder) as scanned:
+            entries = {entry.name: entry for entry in scanned}
+        private = [os.path.join(folder, name) for name in private_names(entries)]
+        below = [
+            entry.path
+            for name, entry in entries.items()
+            if name not in NOT_SEARCHED and entry.is_dir(follow_symlinks=False)
+        ]
+        listing = _Listing(len(entries), private, below)
+        if modified < racy_after:
+            self._listings[folder] = modified, listing
+        return listing
+
+    def _read_if_changed(self, path: bytes, racy_after: int) -> bytes | None:
+        with suppress(OSError):
+            status = os.stat(path)
+            changed = status.st_mtime_ns, status.st_ctime_ns
+            stamp = status.st_dev, status.st_ino, status.st_size, *changed
+            if self._stamps.get(path) == stamp:
+                return None
+            data = _read(path, self._max_bytes)
+            if max(changed) < racy_after:
+                self._stamps[path] = stamp
+            return data
+        return None
 
 
 def _read(path: bytes, max_bytes: int) -> bytes | None:

@@ -38,8 +38,8 @@ from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
-from engine.secrets import private_files
 from engine.secrets.config_marks import ENV, marked_values
+from engine.secrets.private_files import PrivateFiles
 
 ALLOWED = "snapshot.allow"
 MAX_PRIVATE_BYTES = 1 << 20  # of a file whose values are looked for
@@ -76,7 +76,27 @@ def values_in_directory(
 ) -> list[str]:
     """Returns the same of the private files that lie in a directory now. `root`: its work, where
     that is known."""
-    return _values(store, root, private_files.contents(directory, MAX_PRIVATE_BYTES), words)
+    return _values(store, root, PrivateFiles(directory, MAX_PRIVATE_BYTES).changed(), words)
+
+
+class ValuesInDirectory:
+    """The same of a directory in which an agent works: all values that were there at any time. A
+    call looks at what has changed."""
+
+    def __init__(
+        self, store: Store, directory: Path, root: TreeHash | None, words: dict[str, bool]
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._words = words
+        self._files = PrivateFiles(directory, MAX_PRIVATE_BYTES)
+        self._values: frozenset[str] = frozenset()
+
+    def __call__(self) -> frozenset[str]:
+        values = _values(self._store, self._root, self._files.changed(), self._words)
+        if not self._values.issuperset(values):
+            self._values |= frozenset(values)
+        return self._values
 
 
 def values_in_call(arguments: Any) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,10 @@ DETACHED = b"HEAD"  # the name of a branch for commits that are on none
 # A name from a repository of an agent becomes part of a command and of a file of lines.
 PLAIN_NAME = re.compile(rb"[^\x00-\x20\x7f~^:?*\[\\]+\Z")
 SHALLOW = b"shallow"
+FETCH = (
+    "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc",
+    "--no-recurse-submodules", "--update-shallow",
+)  # fmt: skip
 
 
 class BroughtBranch(NamedTuple):
@@ -65,43 +69,27 @@ def bring(
         raise Refused(f"{directory} is no git repository; run `git init` there first")
     changed = _changed_tips(store, old, new)
     names = {name: f"{prefix}/{os.fsdecode(name)}" for name in sorted(changed)}
-    in_directory = ("-C", str(directory))
-    if changed and not check:
-        objects = git(
-            [*in_directory, "rev-parse", "--path-format=absolute", "--git-path", "objects"], env
-        )
+    if check:
+        return [BroughtBranch(names[name], changed[name].decode(), None, []) for name in names]
+
+    def run(command: Sequence[str], settings: Sequence[str] = ()) -> str:
+        arguments = ["-C", str(directory), *command]
+        return git(arguments, env, settings=settings, timeout=FETCH_TIMEOUT_S)
+
+    if changed:
+        objects = run(["rev-parse", "--path-format=absolute", "--git-path", "objects"])
         with tempfile.TemporaryDirectory(prefix="casfs-git-") as folder:
             _write_repository(store, new.full, Path(folder), changed, objects.rstrip("\n"))
             refs = [f"refs/heads/{os.fsdecode(name)}:refs/heads/{names[name]}" for name in names]
-            command = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc")
-            git(
-                [
-                    *in_directory,
-                    *command,
-                    "--no-recurse-submodules",
-                    "--update-shallow",
-                    folder,
-                    *refs,
-                ],
-                env,
-                settings=["fetch.fsckObjects=true"],
-                timeout=FETCH_TIMEOUT_S,
-            )
+            run([*FETCH, folder, *refs], settings=["fetch.fsckObjects=true"])
     private = {os.fsdecode(path) for path in recorded_state.private_files(store, new)}
     brought = []
-    for name in names:
+    for name, branch in names.items():
         tip = changed[name].decode()
-        commits = None
-        inside: list[str] = []
-        if not check:
-            count = git([*in_directory, "rev-list", "--count", tip, "--not", f"--exclude={prefix}/*",
-                         "--branches"], env)  # fmt: skip
-            commits = int(count)
-            listed = git([*in_directory, "ls-tree", "-r", "-z", "--name-only", tip], env).split(
-                "\0"
-            )
-            inside = sorted(private.intersection(listed))
-        brought.append(BroughtBranch(names[name], tip, commits, inside))
+        new_to_person = ["--not", f"--exclude={prefix}/*", "--branches"]
+        commits = int(run(["rev-list", "--count", tip, *new_to_person]))
+        files = run(["ls-tree", "-r", "-z", "--name-only", tip]).split("\0")
+        brought.append(BroughtBranch(branch, tip, commits, sorted(private.intersection(files))))
     return brought
 
 
