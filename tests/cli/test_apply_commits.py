@@ -74,7 +74,7 @@ def test_what_is_refused(cli: Cli, project: Path, tmp_path: Path) -> None:
     thread = committed(cli, project, f"{COMMIT} --allow-empty -m second")
     (tmp_path / "plain").mkdir()
     refused = cli("thread", "apply", thread, tmp_path / "plain", "--commits", code=4)
-    assert "is no git repository; run `git init` there first" in refused.err
+    assert "is not a git repository; run `git init` there first" in refused.err
     # A branch on which the person has gone on is hers.
     branch = f"casfs/{thread}/main"
     git(project, "branch", branch)
@@ -87,7 +87,7 @@ def test_what_is_refused(cli: Cli, project: Path, tmp_path: Path) -> None:
     (project / "b").mkdir()
     plain = committed(cli, project / "b", "echo x >x")
     missing = cli("thread", "apply", plain, project, "--commits", code=3)
-    assert "there is no git repository" in missing.err
+    assert "nothing of a git repository" in missing.err
 
 
 def test_a_repository_that_names_programs(cli: Cli, project: Path, tmp_path: Path) -> None:

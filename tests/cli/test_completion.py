@@ -55,7 +55,7 @@ def completed(tree: command_tree.Tree, line: str) -> list[str]:
     [
         ("casfs ch", ["checkpoint"]),
         ("casfs thread a", ["apply"]),
-        ("casfs thread apply --c", ["--check"]),
+        ("casfs thread apply --c", ["--check", "--commits"]),
         ("casfs workspace open work --backend c", ["copy"]),
         ("casfs workspace open --backend=c", ["--backend=copy"]),
         ("casfs checkpoint create ", ["web", "work"]),

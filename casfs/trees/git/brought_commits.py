@@ -64,9 +64,9 @@ def bring(
     `directory`, each as PREFIX/BRANCH. `check`: change nothing. Raises NotFound, Refused, Failed
     with git's own reason, as where such a branch has commits of the person."""
     if repository_state.read(store, new.full, GIT) is None:
-        raise NotFound("there is no git repository in what is recorded of it")
+        raise NotFound("nothing of a git repository is recorded of it")
     if not (directory / os.fsdecode(GIT)).exists():
-        raise Refused(f"{directory} is no git repository; run `git init` there first")
+        raise Refused(f"{directory} is not a git repository; run `git init` there first")
     changed = _changed_tips(store, old, new)
     names = {name: f"{prefix}/{os.fsdecode(name)}" for name in sorted(changed)}
     if check:
