@@ -25,9 +25,17 @@ from tests.support.agent_model import Model
 from tests.support.engine import STATUS, rule, until, workflow
 from tests.support.helpers import put_tree
 
+TIMEOUT_S = 400
 REPORT = '```json\n{"status": "done"}\n```'
 BEFORE = {"README.md": b"A project.\n", "LICENSE": b"None.\n"}
 FULLY = ("opencode", "qwen", "hermes")  # are tested in every respect, the others in a thread
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An agent that starts beside three others on two busy cores takes a minute for that alone."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_the_page(
                     cwd=project,
                     check=True,
                     stdin=subprocess.DEVNULL,
-                    timeout=120,
+                    timeout=300,
                 )
                 until(lambda: spool.names(disk_store.root) == [], "an empty spool")
             else:

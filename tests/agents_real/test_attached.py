@@ -51,7 +51,7 @@ class Attached:
             env={**os.environ, "PWD": str(self.project)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             **given,  # type: ignore[call-overload]
         )
         assert ended.returncode == 0, ended.stderr

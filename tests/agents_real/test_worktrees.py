@@ -54,7 +54,7 @@ def test_claude_makes_its_worktree(
         cwd=project,
         check=True,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=300,
     )
     worktree = project.parent / "project.worktrees/feat"
     assert (worktree / "a.txt").read_text() == "pad"
