@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -59,7 +60,7 @@ class _Demo:
         self._shell(shlex.join([sys.executable, f"{self._source}/prepare.py", str(project)]))
         thread = self._run_workflow(project)
         echo(f"\n$ cd {shlex.quote(str(self._point))}/threads/{thread}")
-        self._show_thread(self._point.absolute() / "threads" / thread)
+        self._show_thread(self._point.absolute() / "threads" / thread, project)
         self._show_restore(project)
         end = f"casfs umount {self._point}; casfs daemon stop"
         echo(f"\nStill mounted at {self._point}; to end it: {end}")
@@ -92,7 +93,7 @@ class _Demo:
             f" --agents {shlex.quote(str(file))} --wait"
         ).split()[0]
 
-    def _show_thread(self, thread: Path) -> None:
+    def _show_thread(self, thread: Path, project: Path) -> None:
         """Looks at the thread with ordinary tools."""
         self._show("ls steps", thread)
         self._show("cat status", thread)
@@ -105,15 +106,21 @@ class _Demo:
         steps = sorted(step.name for step in (thread / "steps").iterdir())
         first = f"steps/{steps[0]}"
         last = f"steps/{steps[-1]}"
-        self._show(f"diff -r -x .git {first}/workspace {last}/workspace", thread, DIFFERENT)
+        self._show(f"diff -r {first}/workspace {last}/workspace", thread, DIFFERENT)
         copy = shlex.quote(str(self._scratch / "committed"))
         self._show(f"cp -a {last}/workspace/. {copy}", thread)
-        self._show(f"git -C {copy} log -1 --stat --format='%h %an: %s'")
-        meta = json.loads((thread / last / "meta.json").read_text("utf-8"))
-        commit = self._shell(f"git -C {copy} rev-parse HEAD").strip()
-        self._same("commit in meta.json and in the copy", meta["commitSha"], commit)
-        self._same("status of the copy", self._shell(f"git -C {copy} status --porcelain"), "")
         self._show(f"cd {copy} && {shlex.quote(sys.executable)} -B -m unittest discover -s tests")
+        meta = json.loads((thread / last / "meta.json").read_text("utf-8"))
+        self._show_commit(thread.name, shlex.quote(str(project)), meta)
+
+    def _show_commit(self, thread: str, tally: str, meta: Mapping[str, str]) -> None:
+        """Brings the agent's commit into the project's repository, on a branch of its own."""
+        self._show(f"casfs thread apply {thread} {tally} --commits")
+        branch = shlex.quote(f"casfs/{thread}/{meta['branch']}")
+        self._show(f"git -C {tally} log -1 --stat --format='%h %an: %s' {branch}")
+        commit = self._shell(f"git -C {tally} rev-parse {branch}").strip()
+        self._same("commit in meta.json and in the project", meta["commitSha"], commit)
+        self._same("status of the project", self._shell(f"git -C {tally} status --porcelain"), "")
 
     def _show_restore(self, project: Path) -> None:
         """Copies the checkpoint out of the mount; compares it with the project and a restore."""
