@@ -315,7 +315,8 @@ class _RedactingBatch(Batch):
 
     def put_stream(self, source: BinaryIO) -> Digest:
         """Unlike other batches, this one reads the whole stream into memory."""
-        self._look_again()
+        if not self._has_looked:
+            self._look_again()
         return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
 
     def put_structure(self, type: str, payload: Mapping[str, Any]) -> NodeDigest:
@@ -330,7 +331,7 @@ class _RedactingBatch(Batch):
             return super().put_node(type, payload)
         # With a mark in it, a definition would not work any more.
         has_marks = type != STEP and type not in DEFINITIONS
-        if has_marks:
+        if has_marks and not self._has_looked:
             self._look_again()
         redact = self._secrets.redact_json if has_marks else self._secrets.redact_variables_in_json
         payload = redact_texts(lambda: self._type(type)[1].document, payload, redact, type)
@@ -340,9 +341,8 @@ class _RedactingBatch(Batch):
 
     def _look_again(self) -> None:
         # Once: what a batch puts was there when it began.
-        if not self._has_looked:
-            self._has_looked = True
-            self._secrets.look_again()
+        self._has_looked = True
+        self._secrets.look_again()
 
     def _in_fields(self, value: Any, texts: Collection[str]) -> dict[str, Any]:
         """Redacts the fields of an object that hold free text: the scanner takes longer to look for

@@ -101,6 +101,9 @@ def texts_in(data: bytes, readings: tuple[Reading, ...] = ()) -> Iterator[Wrappe
 
 
 def _all_spans(data: bytes) -> list[Span]:
+    # Of nearly every text: then nothing more is made of it.
+    if not any(hits(data)):
+        return []
     return [
         (*text.span(start, end), kind, secret)
         for text in texts_in(data)

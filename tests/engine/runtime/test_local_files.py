@@ -45,8 +45,8 @@ def names(store: Store, root: str) -> set[str]:
     return {name.decode() for name in tree.load(store, root)}
 
 
-WORK = {".git", ".casfsignore", "package.json", "src"}
-ALL = WORK | {".env", "node_modules", ".venv"}
+WORK = {".casfsignore", "package.json", "src"}
+ALL = WORK | {".git", ".env", "node_modules", ".venv"}
 
 
 ROLE = "a=command:"

@@ -27,10 +27,10 @@ from tests.support.new_store import init_store
 def project(tmp_path: Path) -> Path:
     """A directory with everything that a tree can hold, and what others leave out."""
     root = tmp_path / "project"
-    for folder in ("empty", "src/node_modules", ".git"):
+    for folder in ("empty", "src/node_modules", ".hg"):
         (root / folder).mkdir(parents=True)
     (root / "src/node_modules/dep.js").write_text("dep\n")
-    (root / ".git/HEAD").write_text("ref\n")
+    (root / ".hg/HEAD").write_text("ref\n")
     (root / "run").write_text("#!/bin/sh\n")
     (root / "run").chmod(0o755)
     (root / "link").symlink_to("../outside")
