@@ -20,6 +20,9 @@ from casfs.checkpoints import create
 from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.threads.threads import new_id
+from casfs.trees.recorded_state import RecordedState
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import IgnoreRules
 from tests.support.new_store import init_store
 from tests.support.served import Mount, end, start
 from tests.support.thread_example import STARTED, Example
@@ -61,10 +64,14 @@ def fill(source: Path) -> dict[str, bytes]:
 
 
 def record(mount: Mount, source: Path, name: str = "ws") -> Path:
-    """A checkpoint of everything in `source`, in the mount."""
-    made = create.create(
-        mount.store, name, source, options=create.CreateOptions(defaults=False)
-    ).checkpoint
+    """A checkpoint of everything in `source`, in the mount: of a repository, too, as an older casfs
+    has recorded them, since git reads much."""
+    with mount.store.batch() as batch:
+        full = walker.snapshot(batch, source, IgnoreRules()).dated
+        batch.commit()
+        batch.settle(filter(None, full))
+    state = RecordedState.of_tree(full)
+    made = create.create_of_state(mount.store, name, state)
     return mount.path / "trees" / name / made.id
 
 
