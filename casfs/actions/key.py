@@ -224,7 +224,6 @@ def host_platform() -> dict[str, str]:
 
 def _input_rules(store: Store, request: Request, report: SnapshotReport) -> InputRules:
     ignore = InputRules.of(request.root, defaults=request.defaults)
-    ignore.leaves_out_nothing = not request.defaults
     exclusions.exclude_stores(store, request.root, rules=ignore, report=report)
     excluded = {*map(os.fsdecode, ignore.excluded), *request.outputs}
     for above in sorted(outputs.parent_directories(request.outputs), key=len, reverse=True):

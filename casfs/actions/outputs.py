@@ -52,7 +52,7 @@ STAGING_NAME = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # also the restore
 class OnlyPaths(IgnoreRules):
     """Excludes all but the given paths, their content and their parent directories."""
 
-    leaves_out_nothing = True
+    git_is_local = True
 
     def __init__(self, paths: Collection[str]) -> None:
         super().__init__()

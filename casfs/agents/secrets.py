@@ -65,8 +65,8 @@ class Secrets:
         self.private_values: frozenset[str] = frozenset()
         # All values that are known by now of files that an agent may be writing; the same object
         # while there is none more.
-        self.current_values: Callable[[], frozenset[str]] = frozenset
-        self._seen_values: frozenset[str] = frozenset()
+        self.current_values: Callable[[], frozenset[str]] | None = None
+        self._seen_values: frozenset[str] | None = None
         self._lock = threading.Lock()
         self.marks = marks or SecretMarks(Scanner())
         self._variables = {value: f"${name}" for name, value in values.items()}
@@ -85,6 +85,9 @@ class Secrets:
     def look_again(self) -> None:
         """Redacts the values, too, that have appeared in files since. Called before anything that
         an agent may have read there is kept or shown."""
+        if self.current_values is None:
+            return
+        # A second thread sees no change any more: it waits until the first has added the values.
         with self._lock:
             values = self.current_values()
             if values is not self._seen_values:
@@ -100,10 +103,7 @@ class Secrets:
         values = {**self.values, **other.values}
         both = Secrets(values, self.private_values | other.private_values, marks)
         # At most one of them has files that are written meanwhile: those of the inner thread.
-        both.current_values = next(
-            (side.current_values for side in (self, other) if side.current_values is not frozenset),
-            frozenset,
-        )
+        both.current_values = self.current_values or other.current_values
         return both
 
     @property

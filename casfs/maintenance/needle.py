@@ -123,7 +123,7 @@ class Needle:
     def _wrapped_matches(self, data: bytes) -> Iterator[Spans]:
         """Yields where the text is in one spelling within another, such as base64 of base64. The
         patterns know those that JSON makes of all others, and name the very bytes."""
-        # Of a program all kinds of bytes are taken for signs, and none of it is wrapped so.
+        # Binary data has signs of spellings by chance: all of it would be decoded, for nothing.
         for text in texts_in(data) if not is_binary(data) else ():
             for spelling in self._spellings if text.readings else ():
                 for match in spelling.matches(text.data):

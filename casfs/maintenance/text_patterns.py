@@ -17,13 +17,12 @@ from casfs.scanner import spellings
 
 UTF8 = "utf-8"
 CODECS = (UTF8, "utf-16-le", "utf-16-be")
-MAX_BACKSLASHES = 7  # as in `spellings.BACKSLASHES`
 MAX_PREFIX_CHARS = 200  # of a line of a text of several
 MAX_SUFFIX_CHARS = 8  # as of a line in quotes, with a comma
 MAX_BLANK_CHARS = 32  # in a blank line of such a text, as signs and a number
 MAX_COLOURS = 2  # between two characters
 MAX_COLOUR_BYTES = 24
-MAX_ESCAPE_BYTES = MAX_BACKSLASHES + 5  # of a byte of the text
+MAX_ESCAPE_BYTES = spellings.MAX_BACKSLASHES + 5  # of a byte of the text
 BASE64_FRAGMENT_BYTES = 8
 BACKSLASHES = spellings.BACKSLASHES.encode()
 BASE64_BREAK = f"(?:{spellings.BREAK}[+-]?)?".encode("latin-1")
@@ -134,7 +133,7 @@ def _char(char: str, codec: str, *, is_escaped: bool) -> bytes:
     data = char.encode(codec, "surrogateescape" if codec == UTF8 else "strict")
     if codec != UTF8:
         return re.escape(data)
-    literal = rb"\\{1,%d}" % (MAX_BACKSLASHES + 1) if char == "\\" else re.escape(data)
+    literal = rb"\\{1,%d}" % (spellings.MAX_BACKSLASHES + 1) if char == "\\" else re.escape(data)
     forms = [literal]
     if char.isascii() and not char.isalnum() and char not in "\\ \t":
         forms.append(BACKSLASHES + literal)

@@ -76,11 +76,12 @@ Span = tuple[int, int, str, bytes]  # start, end, kind, secret
 
 
 class WrappedText(NamedTuple):
-    """`data`: what is in a text, with its hits; `readings`: what was taken off, the outermost
-    first; none of the text as it stands."""
+    """`data`: what is in a text, with its hits and signs of spellings; `readings`: what was taken
+    off, the outermost first; none of the text as it stands."""
 
     data: bytes
     hits: Sequence[Hit]
+    signs: Sequence[str]
     readings: tuple[Reading, ...] = ()
 
     def span(self, start: int, end: int) -> tuple[int, int]:
@@ -90,23 +91,27 @@ class WrappedText(NamedTuple):
         return start, end
 
 
-def texts_in(data: bytes, readings: tuple[Reading, ...] = ()) -> Iterator[WrappedText]:
+def texts_in(data: bytes) -> Iterator[WrappedText]:
     """Yields a text as it stands, and as it reads without its spellings, one within the other up to
     MAX_WRAPPED."""
-    rule_hits, signs = hits(data)
-    yield WrappedText(data, rule_hits, readings)
-    if len(readings) < MAX_WRAPPED:
-        for reading in without_spellings(data, signs):
-            yield from texts_in(reading.data, (*readings, reading))
+    return _with_inner(WrappedText(data, *hits(data)))
+
+
+def _with_inner(text: WrappedText) -> Iterator[WrappedText]:
+    yield text
+    if len(text.readings) < MAX_WRAPPED:
+        for reading in without_spellings(text.data, text.signs):
+            readings = (*text.readings, reading)
+            yield from _with_inner(WrappedText(reading.data, *hits(reading.data), readings))
 
 
 def _all_spans(data: bytes) -> list[Span]:
-    # Of nearly every text: then nothing more is made of it.
-    if not any(hits(data)):
+    outermost = WrappedText(data, *hits(data))
+    if not outermost.hits and not outermost.signs:
         return []
     return [
         (*text.span(start, end), kind, secret)
-        for text in texts_in(data)
+        for text in _with_inner(outermost)
         if text.hits
         for start, end, kind, secret in _spans(text.data, text.hits)
     ]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from casfs.scanner import evidence
+from casfs.scanner import evidence, spellings
 
 Check = Callable[["re.Match[bytes]"], bool]
 
@@ -22,7 +22,7 @@ WORD_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 ESCAPE_BYTES = 24
 ESCAPE_BEFORE = re.compile(
     rb"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%(?:25)*[0-9a-fA-F]{2}"
-    rb"|(?:\x1b|\\(?:033|x1b|u001b|e))\[[0-?]*[@-~])\Z"
+    rb"|(?:\x1b\[|" + spellings.ESCAPED_COLOUR.encode() + rb")[0-?]*[@-~])\Z"
 )
 FRONT_CHARS = 12  # of the last repetition: more only makes the database slower to build
 REACH_BYTES = 512  # between the start of a secret, or of its name, and the end of a hit

@@ -20,7 +20,8 @@ from typing import NamedTuple
 Span = tuple[int, int]
 Decode = Callable[["re.Match[bytes]"], bytes]
 
-BACKSLASHES = r"\\{1,7}"  # JSON within JSON within JSON
+MAX_BACKSLASHES = 7  # before a quote: JSON within JSON within JSON
+BACKSLASHES = rf"\\{{1,{MAX_BACKSLASHES}}}"
 ESCAPED_COLOUR = rf"{BACKSLASHES}(?:u001[bB]|x1[bB]|033|e)\["  # its beginning in JSON or source
 COLOUR = re.compile(  # of ECMA-48: control sequences, and strings such as the title of a window
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[()][0-9A-Za-z])"
@@ -35,11 +36,11 @@ GROUP = "[CDI-Za-f][AC-HQS-Xgi-nwyz0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z
 LINE_PREFIX = r"(?:[ \t]*(?:\d{1,7}(?:\\t|\\u2192|[\t:)|]|\xe2\x86\x92))?[ \t>|*#]{0,8}){0,3}"
 BREAK = rf"(?=[\r\n\\%])(?:[\r\n]|{BACKSLASHES}[rn]|%0[aAdD])+{LINE_PREFIX}"
 SIGNED_BREAK = rf"{BREAK}[+-]"  # of a diff; in base64 the signs are characters, too
-BASE64 = re.compile(f"(?:{GROUP}){{6}}".encode())
-BASE64_TEXT = re.compile(
-    rf"(?:{GROUP}|{BREAK}[+-]?(?={GROUP}))*".encode("latin-1")
-)  # the rest of it
-# What is around that is no ASCII text: a colour, or the arrow behind the number of a line.
+SIX_GROUPS = f"(?:{GROUP}){{6}}"
+BASE64 = re.compile(SIX_GROUPS.encode())
+# The groups behind the first six, as far as they are base64 of ASCII.
+BASE64_TEXT = re.compile(rf"(?:{GROUP}|{BREAK}[+-]?(?={GROUP}))*".encode("latin-1"))
+# Base64 before and behind that of other bytes: a colour code, the arrow behind a line number.
 BASE64_CHAR = rf"(?:[A-Za-z0-9+/_-]|%2[bBfF]|{BACKSLASHES}/)"
 BASE64_BEHIND = re.compile(
     rf"(?:{BASE64_CHAR}{{4}}(?:{BREAK}(?={BASE64_CHAR}{{4}}|{BASE64_CHAR}{{2,3}}=))?){{0,128}}"
@@ -47,8 +48,9 @@ BASE64_BEHIND = re.compile(
 )
 MIN_BASE64_CHARS = 10  # of a known text; fewer are in any random bytes
 BASE64_BEFORE = re.compile(rb"[A-Za-z0-9+/_-]{0,64}\Z")
-BREAKS, SIGNED_BREAKS = (re.compile(text.encode("latin-1")) for text in (BREAK, SIGNED_BREAK))
-SLASH_OR_PLUS = re.compile(rb"(%2[bB])|%2[fF]|\\{1,7}/")
+BREAKS = re.compile(BREAK.encode("latin-1"))
+SIGNED_BREAKS = re.compile(SIGNED_BREAK.encode("latin-1"))
+SLASH_OR_PLUS = re.compile(rf"(%2[bB])|%2[fF]|{BACKSLASHES}/".encode())
 NAMED = r"(?i:passw|passphrase|pwd|secret|token|cred|auth|key|://)[^\n]{0,80}"
 # What the library looks for, once in a text, by the name of a spelling. An escape within a secret
 # comes behind the name of one, or many stand together; code has others in each file.
@@ -59,7 +61,7 @@ SIGNS = {
         rf"(?:{NAMED}|\d{{8}})%[0-9a-fA-F]{{2}}|(?:%(?:25)*[0-9a-fA-F]{{2}}){{4}}"
         r"|%1[bB]%5[bB]|%5[cC](?:u00|x[0-7]|033%5[bB]|e%5[bB])"
     ),
-    "base64": f"(?:{GROUP}){{6}}",
+    "base64": SIX_GROUPS,
     "UTF-16": r"(?:[\t\n\r\x1b -~]\x00){12}",
 }
 TELLING = {name: re.compile(SIGNS[name].encode()) for name in ("backslash", "percent")}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 FOLDER = "live"
 TAIL_BYTES = 1 << 20
-LONG_LOOK_S = 0.002  # at private files
-PAUSE_FACTOR = 10  # of the time of such a look
 MAX_TOOL_CHARS = 200  # of each text of a tool call
 TOKEN = re.compile("[0-9a-f]{32}")  # of an intent; one of an imported thread may be anything
 
@@ -40,22 +37,11 @@ class LiveOutput:
         self._running: Sequence[Mapping[str, str | None]] = ()
         self._secrets = secrets
         self._held = b""  # may be the beginning of a secret
-        self._next_look = 0.0
 
     def write(self, data: bytes) -> None:
         if self._fd is None:
             return
-        self._held += data
-        # To look takes a moment in a large directory: a program that prints much waits for it
-        # rarely, and what it has printed since is shown with what it prints next.
-        if time.monotonic() < self._next_look:
-            return
-        began = time.monotonic()
-        self._secrets.look_again()
-        ended = time.monotonic()
-        if ended - began > LONG_LOOK_S:
-            self._next_look = ended + PAUSE_FACTOR * (ended - began)
-        data = self._secrets.redact_values_in_bytes(self._held)
+        data = self._secrets.redact_values_in_bytes(self._held + data)
         count = self._secrets.begins_at_end(data)
         self._held = data[len(data) - count :]
         # after the cut: the beginning of a token may look like a shorter one
@@ -68,7 +54,6 @@ class LiveOutput:
         if self._tools is None or running == self._running:
             return
         self._running = running
-        self._secrets.look_again()
         shown = [  # redacted before it is cut: half a secret is not found
             {name: text[:MAX_TOOL_CHARS] for name, text in call.items() if text is not None}
             for call in self._secrets.redact_json(surrogates.replace_in_json(running))

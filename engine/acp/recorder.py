@@ -38,6 +38,7 @@ from engine.acp.tool_calls import (
     as_json,
     ms_since,
 )
+from engine.blocking import blocking
 from engine.processes.subprocesses import MAX_OUTPUT_BYTES, OutputTooLarge
 
 ENDED = ("completed", "failed")
@@ -126,6 +127,7 @@ class Recorder:
             self._turn.other_sessions.append(params)
 
     async def _add_update(self, params: Any) -> None:
+        await blocking(self._context.secrets.look_again)  # before any of it is shown
         updates = self._turn.updates
         try:
             clean = surrogates.replace_in_json(params)

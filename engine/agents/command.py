@@ -18,6 +18,7 @@ from casfs.agents import HUMAN, AgentContext, AgentFailed, AgentFn, AgentResult,
 from casfs.threads import live_output
 from engine import content
 from engine.agents import program
+from engine.blocking import blocking
 from engine.processes.subprocesses import ProcessResult
 
 package_descriptor = {
@@ -48,8 +49,13 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         extra_env = {} if context.answer is None else {"CASFS_ANSWER": context.answer}
         prompt = replace(context.prompt, answer=context.answer).text().encode()
         with live_output.recording(context.store.root, context.run, context.secrets) as live:
+
+            async def show(piece: bytes) -> None:
+                await blocking(context.secrets.look_again)
+                live.write(piece)
+
             outcome = await program.run_program(
-                context, config, argv=argv, stdin=prompt, extra_env=extra_env, output=live.write
+                context, config, argv=argv, stdin=prompt, extra_env=extra_env, output=show
             )
         if outcome.exit_code == EXIT_ASK and outcome.stdout.strip():
             raise await trio.to_thread.run_sync(_question, context, outcome)

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,14 @@ from casfs.digest import Digest
 from casfs.errors import Refused
 from casfs.store.write_batch import Batch
 from casfs.system import rmtree
-from engine.processes.subprocesses import RUN_VARIABLE, ProcessResult, TimedOut, run
+from engine.processes.subprocesses import (
+    RUN_VARIABLE,
+    Output,
+    ProcessResult,
+    TimedOut,
+    ignore_output,
+    run,
+)
 
 DEFAULT_TIMEOUT_S = 3600.0
 MAX_PROMPT_BYTES = 120_000  # the kernel takes 128 KiB for one argument
@@ -49,7 +56,7 @@ async def run_program(
     argv: Sequence[str],
     stdin: bytes = b"",
     extra_env: Mapping[str, str] = NO_VARIABLES,
-    output: Callable[[bytes], None] = lambda data: None,
+    output: Output = ignore_output,
 ) -> ProcessResult:
     """Runs a program in the workspace, without one in an empty directory that is removed after;
     within the config's `timeoutS`; `extra_env`: variables for its environment; `output` gets its

@@ -156,6 +156,7 @@ class PackageProcess:
     async def _read_printed(self) -> None:
         assert self._process.stdout is not None
         async for piece in self._process.stdout:
+            await blocking(self._context.secrets.look_again)
             self._live.write(bytes(piece))
             self._printed += piece
             if len(self._printed) > 2 * PRINTED_BYTES:

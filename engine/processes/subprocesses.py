@@ -35,6 +35,7 @@ from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 from engine.processes import containment
 from engine.processes.containment import Confinement
 
+Output = Callable[[bytes], Awaitable[None]]  # gets what a program prints, as it comes
 MAX_OUTPUT_BYTES = 64 << 20  # of stdout, and of stderr
 RUN_VARIABLE = processes.RUN_VARIABLE
 
@@ -97,6 +98,10 @@ class OutputTooLarge(Failed):
     """The process wrote more than MAX_OUTPUT; its group has been ended."""
 
 
+async def ignore_output(piece: bytes) -> None:
+    """For a program whose output is not shown while it runs."""
+
+
 async def run(
     argv: Sequence[str],
     stdin: bytes,
@@ -106,7 +111,7 @@ async def run(
     timeout: float,
     started: Callable[[int], Awaitable[None]],
     interrupted: Callable[[ProcessResult], Awaitable[None]] | None = None,
-    output: Callable[[bytes], None] = lambda data: None,
+    output: Output = ignore_output,
 ) -> ProcessResult:
     """Runs a program to its end, within `timeout` seconds; `started` gets the process id, `output`
     its stdout as it comes, and `interrupted` its output until then where the task is cancelled.
@@ -181,7 +186,7 @@ async def _communicate(
     out: bytearray,
     err: bytearray,
     started: Callable[[int], Awaitable[None]],
-    output: Callable[[bytes], None],
+    output: Output,
 ) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
@@ -207,11 +212,11 @@ async def _drain(
     pipe: trio.abc.ReceiveStream,
     into: bytearray,
     scope: trio.CancelScope,
-    output: Callable[[bytes], None] = lambda data: None,
+    output: Output = ignore_output,
 ) -> None:
     async for piece in pipe:
         into += piece
-        output(bytes(piece))
+        await output(bytes(piece))
         if len(into) > MAX_OUTPUT_BYTES:
             scope.cancel()
             return

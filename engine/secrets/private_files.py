@@ -42,10 +42,17 @@ class PrivateFiles:
     def changed(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields names and contents of those that are new or have changed since the last time. A
         directory is listed, and a file read, only where its stat is another one."""
-        left = MAX_ENTRIES
-        level = [self._top]
         # What was changed just now may change again without another stat.
         racy_after = time.time_ns() - RACY_NS
+        for listing in self._listings_of_all(racy_after):
+            for path in listing.private:
+                if (data := self._read_if_changed(path, racy_after)) is not None:
+                    yield os.path.basename(path), data
+
+    def _listings_of_all(self, racy_after: int) -> Iterator[_Listing]:
+        """Yields those of the directory and of what is below it, within the limits."""
+        left = MAX_ENTRIES
+        level = [self._top]
         for _ in range(MAX_DEPTH):
             below: list[bytes] = []
             for folder in level:
@@ -53,9 +60,7 @@ class PrivateFiles:
                     listing = self._listing(folder, racy_after)
                     left -= listing.entries
                     below += listing.below
-                    for path in listing.private:
-                        if (data := self._read_if_changed(path, racy_after)) is not None:
-                            yield os.path.basename(path), data
+                    yield listing
                 if left < 0:
                     return
             level = below

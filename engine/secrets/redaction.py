@@ -71,17 +71,10 @@ def values_in_private_files(
     return _values(store, state.tree, _recorded_contents(store, state), words)
 
 
-def values_in_directory(
-    store: Store, directory: Path, root: TreeHash | None, words: dict[str, bool]
-) -> list[str]:
-    """Returns the same of the private files that lie in a directory now. `root`: its work, where
-    that is known."""
-    return _values(store, root, PrivateFiles(directory, MAX_PRIVATE_BYTES).changed(), words)
-
-
 class ValuesInDirectory:
-    """The same of a directory in which an agent works: all values that were there at any time. A
-    call looks at what has changed."""
+    """The same of the private files in a directory in which an agent works: all values that
+    were there at any time. A call looks at what has changed. `root`: its work, where that is
+    known."""
 
     def __init__(
         self, store: Store, directory: Path, root: TreeHash | None, words: dict[str, bool]

@@ -134,8 +134,8 @@ class SessionRecorder:
         if is_first or event.kind in (Kind.BEGIN, Kind.PROMPT):
             root = None if state is None else state.tree
             directory = self.directory(event)
-            values = redaction.values_in_directory(self._store, directory, root, self._words)
-            self._secrets.add_private(values)
+            in_directory = redaction.ValuesInDirectory(self._store, directory, root, self._words)
+            self._secrets.add_private(in_directory())
         if event.call is not None:
             self._secrets.add_private(redaction.values_in_call(event.call.arguments))
         if state is not None and state.local not in (None, self._read_local):

@@ -74,7 +74,7 @@ def test_a_format_is_found_in_each_spelling(kind: str, spelling: str) -> None:
 @pytest.mark.parametrize("outer", WRAPPED)
 def test_a_format_is_found_in_one_spelling_within_another(outer: str) -> None:
     missed = []
-    # Text in UTF-16 is no text in another spelling.
+    # Not UTF-16, whose zero bytes JSON, percent signs and base64 of text do not have.
     for inner in (name for name in WRAPPED if not name.startswith("UTF-16")):
         for kind in KINDS:
             secret = sample(kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,8 @@ from casfs.sessions import caller
 from casfs.store.store import Store
 from casfs.threads import lookup, threads
 from casfs.threads.threads import Thread
-from casfs.trees.git import brought_commits
+from casfs.trees.git import fetch_branches
+from casfs.trees.git.fetch_branches import FetchedBranch
 from casfs.trees.recorded_state import RecordedState
 
 MAX_NAMED = 20
@@ -66,8 +68,18 @@ def apply(id: str, directory: str, check: bool, commits: bool) -> int:
     with open_store() as store:
         thread, old, new, step = _steps(store, id)
         if commits:
-            return _apply_commits(store, thread, old, new, directory, check=check)
-        has_commits = brought_commits.has_new(store, old, new)
+            branches = fetch_branches.fetch(
+                store,
+                old,
+                new=new,
+                directory=Path(directory),
+                prefix=f"casfs/{thread.id}",
+                env=os.environ,
+                check=check,
+            )
+            _print_branches(branches, {"thread": thread.id, "directory": directory, "check": check})
+            return 0
+        has_commits = fetch_branches.has_new(store, old, new)
         done = apply_changes(
             store,
             old,
@@ -83,13 +95,7 @@ def apply(id: str, directory: str, check: bool, commits: bool) -> int:
     return report_applied(done, {"thread": thread.id}, directory, check=check)
 
 
-def _apply_commits(
-    store: Store, thread: Thread, old: RecordedState, new: RecordedState, directory: str, *,
-    check: bool,
-) -> int:  # fmt: skip
-    branches = brought_commits.bring(
-        store, old, new, Path(directory), f"casfs/{thread.id}", os.environ, check=check
-    )
+def _print_branches(branches: list[FetchedBranch], source: dict[str, Any]) -> None:
     lines = []
     for branch in branches:
         count = "" if branch.commits is None else f": {branch.commits} commits"
@@ -97,10 +103,8 @@ def _apply_commits(
         if branch.private:
             files = ", ".join(branch.private[:MAX_NAMED])
             warn(f"{branch.name} has files that are private in the thread: {files}")
-    value = {"thread": thread.id, "directory": directory, "check": check}
-    value |= {"branches": [branch._asdict() for branch in branches]}
+    value = {**source, "branches": [branch._asdict() for branch in branches]}
     echo_result(value, "\n".join(lines) or "no commits to bring")
-    return 0
 
 
 def _steps(store: Store, text: str) -> tuple[Thread, RecordedState, RecordedState, NodeHash | None]:

@@ -49,7 +49,6 @@ def ignore_rules(
         work=settings.work,
         private=settings.private,
     )
-    rules.leaves_out_nothing = not defaults
     exclude_stores(store, directory, rules=rules, report=report)
     return rules
 

@@ -50,12 +50,12 @@ class Verdict(NamedTuple):
 class IgnoreRules:
     """`IgnoreRules()` leaves out nothing. `excluded`: paths that are left out whatever the patterns
     are, with the reason; `keeps_top_git`: with `keeps_git`, the repository that the directory
-    itself is, and not only those below it; `leaves_out_nothing`: without defaults, of a directory
+    itself is, and not only those below it; `git_is_local`: without defaults, of a directory
     that is recorded: even then repositories are in its local tree alone."""
 
     excluded: Mapping[bytes, str] = {}
     keeps_top_git = True
-    leaves_out_nothing = False
+    git_is_local = False
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class IgnoreRules:
             check_pattern(pattern)
         with invalid_patterns_named(root):
             own = read_patterns(root)
-            return cls(
+            rules = cls(
                 b"\n".join(filter(None, (own, _lines(patterns)))),
                 defaults=defaults,
                 keeps_derived=keeps_derived,
@@ -108,6 +108,8 @@ class IgnoreRules:
                 work=work,
                 private=private,
             )
+        rules.git_is_local = not defaults
+        return rules
 
     @property
     def fingerprint(self) -> str:
@@ -149,12 +151,12 @@ class IgnoreRules:
 
     @property
     def _knows_git(self) -> bool:
-        return self._derived is not None or self.leaves_out_nothing
+        return self._derived is not None or self.git_is_local
 
     def _keeps_repository(self, path: bytes, surroundings: Surroundings | None) -> bool:
         """Whether a `.git` directory is recorded in the local tree, and not left out. What git has
         in it no person reads, so it is work for none, whatever the settings say."""
-        if self.leaves_out_nothing:
+        if self.git_is_local:
             return True
         if self._keeps_git:
             return self.keeps_top_git or path != GIT_NAME

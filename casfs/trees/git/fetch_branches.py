@@ -1,6 +1,6 @@
-"""Brings the commits that a thread made in its repository into a repository of the person.
+"""Fetches the branches on which a thread has committed into a repository of the person.
 
-They come as branches of their own, by `git fetch` from a temporary repository that has the recorded
+They get names of their own, by `git fetch` from a temporary repository that has the recorded
 objects, and a configuration of ours: the recorded one may name programs. What the person has
 checked out is not touched.
 """
@@ -39,9 +39,9 @@ FETCH = (
 )  # fmt: skip
 
 
-class BroughtBranch(NamedTuple):
+class FetchedBranch(NamedTuple):
     """`name`: in the repository of the person; `commits`: that no branch there had, None where it
-    was only asked what would be brought; `private`: paths in its last commit that are private in
+    was only asked what would be fetched; `private`: paths in its last commit that are private in
     the thread."""
 
     name: str
@@ -50,7 +50,7 @@ class BroughtBranch(NamedTuple):
     private: list[str]
 
 
-def bring(
+def fetch(
     store: Store,
     old: RecordedState,
     new: RecordedState,
@@ -59,8 +59,8 @@ def bring(
     env: Mapping[str, str],
     *,
     check: bool = False,
-) -> list[BroughtBranch]:
-    """Brings the branches of the repository in `new` that are not as in `old` to the repository
+) -> list[FetchedBranch]:
+    """Fetches the branches of the repository in `new` that are not as in `old` to the repository
     `directory`, each as PREFIX/BRANCH. `check`: change nothing. Raises NotFound, Refused, Failed
     with git's own reason, as where such a branch has commits of the person."""
     if repository_state.read(store, new.full, GIT) is None:
@@ -70,7 +70,7 @@ def bring(
     changed = _changed_tips(store, old, new)
     names = {name: f"{prefix}/{os.fsdecode(name)}" for name in sorted(changed)}
     if check:
-        return [BroughtBranch(names[name], changed[name].decode(), None, []) for name in names]
+        return [FetchedBranch(names[name], changed[name].decode(), None, []) for name in names]
 
     def run(command: Sequence[str], settings: Sequence[str] = ()) -> str:
         arguments = ["-C", str(directory), *command]
@@ -79,24 +79,26 @@ def bring(
     if changed:
         objects = run(["rev-parse", "--path-format=absolute", "--git-path", "objects"])
         with tempfile.TemporaryDirectory(prefix="casfs-git-") as folder:
-            _write_repository(store, new.full, Path(folder), changed, objects.rstrip("\n"))
+            _write_repository(
+                store, new.full, Path(folder), tips=changed, objects=objects.rstrip("\n")
+            )
             refs = [f"refs/heads/{os.fsdecode(name)}:refs/heads/{names[name]}" for name in names]
             run([*FETCH, folder, *refs], settings=["fetch.fsckObjects=true"])
     private = {os.fsdecode(path) for path in recorded_state.private_files(store, new)}
-    brought = []
+    fetched = []
     for name, branch in names.items():
         tip = changed[name].decode()
         new_to_person = ["--not", f"--exclude={prefix}/*", "--branches"]
         commits = int(run(["rev-list", "--count", tip, *new_to_person]))
         files = run(["ls-tree", "-r", "-z", "--name-only", tip]).split("\0")
-        brought.append(BroughtBranch(branch, tip, commits, sorted(private.intersection(files))))
-    return brought
+        fetched.append(FetchedBranch(branch, tip, commits, sorted(private.intersection(files))))
+    return fetched
 
 
 def has_new(store: Store, old: RecordedState, new: RecordedState) -> bool:
-    """Whether there is something for `bring`. Raises NotFound, Corrupt."""
-    before, after = (tree.find(store, state.full, GIT) for state in (old, new))
-    return before != after and bool(_changed_tips(store, old, new))
+    """Whether there is something for `fetch`. Raises NotFound, Corrupt."""
+    sides = [tree.find(store, state.full, GIT) for state in (old, new)]
+    return sides[0] != sides[1] and bool(_changed_tips(store, old, new))
 
 
 def _changed_tips(store: Store, old: RecordedState, new: RecordedState) -> dict[bytes, bytes]:
