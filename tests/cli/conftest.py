@@ -17,6 +17,14 @@ from tests.support.new_store import init_store
 
 
 @pytest.fixture
+def own_daemon(cli: Cli) -> Iterator[None]:
+    """A daemon of the store, in a process of its own: `casfs run` would start one and leave it."""
+    cli("daemon", "start")
+    yield
+    cli("daemon", "stop")
+
+
+@pytest.fixture
 def opened(cli: Cli) -> Iterator[Store]:
     """The same store, for what no verb does."""
     with Store.open(cli.root) as store:

@@ -11,6 +11,7 @@ from tests.support.engine import Cli
 from tests.support.helpers import write_tree
 from tests.support.repositories import git
 
+pytestmark = pytest.mark.usefixtures("own_daemon")
 COMMIT = "git -c user.name=a -c user.email=b commit -q"
 
 

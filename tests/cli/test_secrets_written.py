@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.support.helpers import write_tree
 
 VALUE = "correct-horse-battery-7"
 WRITES = f"mkdir -p api; printf 'DATABASE_PASSWORD={VALUE}\\n' >api/.env; cat api/.env"
-pytestmark = pytest.mark.usefixtures("daemon")
+pytestmark = pytest.mark.usefixtures("own_daemon")
 
 
 @pytest.fixture
@@ -26,13 +25,6 @@ def project(tmp_path: Path) -> Path:
     return write_tree(
         tmp_path / "project", {"a.txt": b"a\n", "many": {f"d{n}": {"x": b""} for n in range(50)}}
     )
-
-
-@pytest.fixture
-def daemon(cli: Cli) -> Iterator[None]:
-    cli("daemon", "start")
-    yield
-    cli("daemon", "stop")
 
 
 def started(cli: Cli, project: Path, script: str) -> subprocess.Popen[bytes]:
