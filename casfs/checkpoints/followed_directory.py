@@ -49,7 +49,7 @@ from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
 from casfs.trees.snapshot.report import Excluded, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.walker import StaleCache
 
-EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
+EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG))
 RULES = b".gitignore", b".git"  # by which directories are derived
 LOOK_AT_ALL_S = 3600.0
 MAX_NOTED = 100_000  # changed names between two looks

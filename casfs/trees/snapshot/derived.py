@@ -27,18 +27,12 @@ BUILD_FILES = (
     b"Makefile",
 )  # fmt: skip
 VIRTUAL_ENVIRONMENTS = frozenset((b".venv", b"venv"))
-REPOSITORY = (b"HEAD", b"objects", b"refs")
 CACHE_TAG = b"CACHEDIR.TAG"
 CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 MAX_GITIGNORE_BYTES = 1 << 20
 GIT = "a git repository"
 VENV = "a virtual environment"
-EVIDENCE_INSIDE = (GIT, VENV, CACHE_TAG.decode())  # reasons that what is inside gives
-
-
-def is_whole_repository(fd: int, name: bytes) -> bool:
-    """Whether git would take a directory for a repository."""
-    return all(_exists(fd, name, inner_name) for inner_name in REPOSITORY)
+EVIDENCE_INSIDE = (VENV, CACHE_TAG.decode())  # reasons that what is inside gives
 
 
 class Surroundings(NamedTuple):

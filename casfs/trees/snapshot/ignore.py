@@ -23,12 +23,7 @@ from casfs.store.store import Store
 from casfs.system.files import closing_fd
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_beneath, shown_path
 from casfs.trees import tree
-from casfs.trees.snapshot.derived import (
-    GIT,
-    DerivedDirectories,
-    Surroundings,
-    is_whole_repository,
-)
+from casfs.trees.snapshot.derived import GIT, DerivedDirectories, Surroundings
 from casfs.trees.snapshot.gitignore import Patterns
 from casfs.trees.snapshot.report import BY_PATTERN
 
@@ -139,7 +134,7 @@ class IgnoreRules:
             if decision is not None:
                 return Verdict(BY_PATTERN) if decision else None
         if directory and name == GIT_NAME and self._knows_git:
-            return Verdict(GIT, self._keeps_repository(path, surroundings))
+            return Verdict(GIT, self._keeps_repository(path))
         if self.is_work(path, name, directory=directory):
             return None
         if self._private is not None and self._private.decision(path, name, directory=directory):
@@ -153,15 +148,12 @@ class IgnoreRules:
     def _knows_git(self) -> bool:
         return self._derived is not None or self.git_is_local
 
-    def _keeps_repository(self, path: bytes, surroundings: Surroundings | None) -> bool:
+    def _keeps_repository(self, path: bytes) -> bool:
         """Whether a `.git` directory is recorded in the local tree, and not left out. What git has
         in it no person reads, so it is work for none, whatever the settings say."""
         if self.git_is_local:
             return True
-        if self._keeps_git:
-            return self.keeps_top_git or path != GIT_NAME
-        # Git has what is in it; where it is damaged, that may be had from nowhere else.
-        return surroundings is not None and not is_whole_repository(surroundings.fd, GIT_NAME)
+        return self._keeps_git and (self.keeps_top_git or path != GIT_NAME)
 
     def is_work(self, path: bytes, name: bytes, *, directory: bool = False) -> bool:
         """Whether a person has said that an entry, or a directory above it, is work, whatever its

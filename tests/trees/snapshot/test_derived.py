@@ -48,6 +48,7 @@ def test_names_that_only_tools_use(store: Store, tmp_path: Path, name: bytes) ->
         ({".venv": {"pyvenv.cfg": b"", "lib": {}}}, ".venv"),
         ({"venv": {"pyvenv.cfg": b""}}, "venv"),
         ({".git": REPOSITORY}, ".git"),
+        ({".git": {"HEAD": b"", "objects": {}}}, ".git"),  # a damaged one
         ({"anything": {"CACHEDIR.TAG": TAG}}, "anything"),
         ({"build": {"x": b""}, "setup.py": b"", ".gitignore": b"build/\n"}, "build"),
         ({"dist": {"x": b""}, "Makefile": b"", ".gitignore": b"/dist\n"}, "dist"),
@@ -74,7 +75,6 @@ def test_evidence_leaves_out_at_any_depth(
         {"build": {"x": b""}, "setup.py": b""},
         {"build": {"x": b""}, ".gitignore": b"build/\n"},
         {"dist": {"x": b""}, "setup.py": b"", ".gitignore": b"dist/\n!dist/\n"},
-        {".git": {"HEAD": b"", "objects": {}}},
         {"sub": {".git": b"gitdir: ../.git/modules/sub\n"}},  # of a submodule
         {".git": Link(b"elsewhere")},
         {"cache": {"CACHEDIR.TAG": b"Signature: none"}},

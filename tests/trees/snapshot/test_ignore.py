@@ -24,9 +24,17 @@ def skipped(ignore: IgnoreRules, path: str) -> bool:
 
 
 def test_without_defaults_and_file_nothing_is_left_out(tmp_path: Path) -> None:
-    for ignore in (IgnoreRules(), IgnoreRules.of(tmp_path, defaults=False)):
-        assert not skipped(ignore, ".git/")
-        assert not skipped(ignore, "build/")
+    assert not skipped(IgnoreRules(), ".git/")
+    assert not skipped(IgnoreRules(), "build/")
+    assert not skipped(IgnoreRules.of(tmp_path, defaults=False), "build/")
+
+
+def test_of_a_recorded_directory_a_repository_is_local_even_without_defaults(
+    tmp_path: Path,
+) -> None:
+    verdict = IgnoreRules.of(tmp_path, defaults=False).verdict(b".git", b".git", directory=True)
+    assert verdict is not None
+    assert verdict.is_local
 
 
 @pytest.mark.parametrize(
