@@ -46,7 +46,7 @@ def export(
     known = _hashes(have) if have else frozenset()
     with open_store() as store:
         hashes, heads = names.roots(store, list(roots))
-        agree(store, dict(heads), yes=yes, verb="write")
+        agree(store, dict(heads), roots=hashes, yes=yes, verb="write")
         compress = output.endswith(COMPRESSED_SUFFIX)
         with _replace_file(output) as target, progress("exporting", "members") as update:
             done = archive.export(

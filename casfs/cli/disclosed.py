@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import click
 
@@ -15,14 +15,25 @@ from casfs.store.store import Store
 from casfs.system.sizes import readable
 
 
-def agree(store: Store, heads: Mapping[HeadName, Head], *, yes: bool, verb: str) -> None:
-    """Raises Refused where a person does not want sessions among `heads` to leave, or cannot be
-    asked and has not said --yes."""
-    if not any(is_session(head) for head in heads.values()):
+def agree(
+    store: Store,
+    heads: Mapping[HeadName, Head],
+    *,
+    yes: bool,
+    verb: str,
+    roots: Collection[str] = (),
+) -> None:
+    """Raises Refused where a person does not want sessions among `heads` to leave, nor those that
+    `roots` are part of, or cannot be asked and has not said --yes."""
+    if not roots and not any(is_session(head) for head in heads.values()):
         return
     from engine.sessions import disclosure
 
-    for session in disclosure.of_heads(store, heads):
+    concerned = {**heads, **disclosure.heads_with(store, roots)}
+    sessions = list(disclosure.of_heads(store, concerned))
+    if not sessions:
+        return
+    for session in sessions:
         counts = f"{session.prompts} prompts, {session.calls} calls, {readable(session.bytes)}"
         warn(f"session {session.thread} of {session.agent} in {session.directory}: {counts}")
         in_clear = ", ".join(session.in_clear) or "no other"

@@ -17,6 +17,7 @@ from casfs.remotes.heads import is_session, with_called
 from casfs.scanner import scan
 from casfs.sessions import session_steps
 from casfs.store import graph
+from casfs.store.referrers import Referrers
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
 from casfs.threads.threads import Thread
@@ -50,6 +51,31 @@ def of_heads(store: Store, heads: Mapping[HeadName, Head]) -> Iterator[Disclosur
             family = with_called([name], records)
             roots = [root for member in family for root in targets(heads[member])]
             yield _of_session(store, threads.of_head(name, head), roots)
+
+
+def heads_with(store: Store, roots: Iterable[str]) -> dict[HeadName, Head]:
+    """Returns the heads of the sessions that nodes or blobs are part of, without the files of a
+    project: those leave as any checkpoint's."""
+    heads = {thread.name: thread.head for thread in sessions.newest_first(store)}
+    if not heads:  # no index is made for nothing
+        return {}
+    above = _part_of(store, roots)
+    return {name: head for name, head in heads.items() if not above.isdisjoint(targets(head))}
+
+
+def _part_of(store: Store, roots: Iterable[str]) -> set[str]:
+    """Returns these but for directories, and what refers to them otherwise than as to files."""
+    with Referrers(store) as index:
+        waiting = [*roots]
+        above: set[str] = set()
+        while waiting:
+            hash = waiting.pop()
+            info = store.blobs.info([hash]).get(hash)
+            is_work = info and info.type and store.registry.name(info.type) in WORK
+            if hash not in above and not is_work:
+                above.add(hash)
+                waiting += index.of(hash)
+    return above
 
 
 def _of_session(store: Store, thread: Thread, roots: Iterable[str]) -> Disclosure:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from casfs import config
+from casfs.checkpoints import checkpoint
 from casfs.store.store import Store
+from casfs.threads import threads
 from engine.workflow import registry as workflows
 from tests.scanner import samples
 from tests.support.engine import Cli, daemon, says, spawn, start_thread, until, workflow
@@ -87,6 +89,17 @@ def test_sessions_of_agents_stay_unless_they_are_named(filled: Cli) -> None:
     exported = filled("export", session["thread"], "-o", filled.root.parent / "x.tar", code=4)
     assert "--yes to write them" in exported.err
     assert not (filled.root.parent / "x.tar").exists()
+    with Store.open(filled.root) as store:
+        thread = threads.get(store, session["thread"])
+        step = threads.last_step(store, thread)
+        assert step is not None
+        parts = [step, store.node(step).payload["detail"], threads.start(store, thread).hash]
+        work = checkpoint.latest(store, "app")
+        assert work is not None
+    for part in parts:
+        exported = filled("export", part, "-o", filled.root.parent / "x.tar", code=4)
+        assert f"session {session['thread']} of claude" in exported.err
+    filled("export", work.root, "-o", filled.root.parent / "x.tar")
     assert "--sessions goes with --all" in filled.refused(
         "push", "backup", "app", "--sessions", code=2
     )
