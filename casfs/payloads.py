@@ -71,6 +71,8 @@ class ThreadRecord(TypedDict):
     secretMarks: NotRequired[int]
     allowsSecrets: NotRequired[bool]
     ignored: NotRequired[str | None]
+    project: NotRequired[str]
+    worktree: NotRequired[str]
     rounds: NotRequired[int]
     onLimit: NotRequired[str]
     session: NotRequired[dict[str, Any]]

@@ -14,12 +14,20 @@ from casfs import config
 from casfs.attach import agents, attachments, codex_trust, spool, state, user_service
 from casfs.attach.agents import OutsideAgent
 from casfs.attach.attachments import Attachment, SettingsChange
-from casfs.attach.projects import project_of
 from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store, options_as, store_root
 from casfs.cli.json_values import moment, times
-from casfs.cli.output import echo_line, echo_result, json_option, wants_json, warn
+from casfs.cli.output import (
+    echo_line,
+    echo_lines,
+    echo_result,
+    json_option,
+    say_incomplete,
+    wants_json,
+    warn,
+)
 from casfs.cli.table import Age, Cell, echo_table
+from casfs.directories.projects import top_of
 from casfs.errors import CasfsError, NotFound, Refused, Usage
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import daemon_socket, reserve
@@ -94,27 +102,45 @@ def attach(
 
 
 @click.command()
-@click.argument("agent", type=AGENT)
+@click.argument("agent", required=False, type=AGENT)
 @project_option
 @user_option
+@click.option("--all", "is_all", is_flag=True, help="All agents, in all projects.")
 @json_option
-def detach(agent: str, project: str | None, user: bool) -> None:
+def detach(agent: str | None, project: str | None, user: bool, is_all: bool) -> None:
     """Take the hooks of `casfs attach` out of the settings of AGENT; its threads stay.
 
     \b
     casfs detach claude
     casfs detach claude --user
+    casfs detach --all
     """
+    if is_all == (agent is not None) or (is_all and (user or project is not None)):
+        raise Usage("give AGENT, or --all without anything else")
     root = store_root()
-    directory = _project(agents.AGENTS[agent], project, user)
-    named = None if directory is None else str(directory)
-    done = attachments.detach(root, agent, named, os.environ)
-    if agent == agents.CODEX.name:
+    if agent is None:
+        done = _detach_all(root)
+    else:
+        directory = _project(agents.AGENTS[agent], project, user)
+        named = None if directory is None else str(directory)
+        done = attachments.detach(root, agent, named, os.environ)
+    if any(attachment.agent == agents.CODEX.name for attachment in done):
         _forget_trust(root)
     if not attachments.load(root).attached:
         user_service.remove(root, os.environ)
-    files = ", ".join(attachment.file for attachment in done)
-    echo_result([_value(attachment) for attachment in done], f"{agent} detached: {files}")
+    lines = [f"{attachment.agent} detached: {attachment.file}" for attachment in done]
+    echo_lines([_value(attachment) for attachment in done], lines or ["nothing is attached"])
+
+
+def _detach_all(root: Path) -> list[Attachment]:
+    """Detaches all that can be; names what cannot, and exits with 1 then."""
+    done: list[Attachment] = []
+    for attachment in attachments.load(root).attached:
+        try:
+            done += attachments.detach(root, attachment.agent, attachment.directory, os.environ)
+        except CasfsError as error:
+            say_incomplete(str(error))
+    return done
 
 
 def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
@@ -195,7 +221,7 @@ def _project(agent: OutsideAgent, project: str | None, user: bool) -> Path | Non
     if user or (project is None and agent.project_file is None):
         return None
     if project is None:
-        return _followed(project_of(Path.cwd()))
+        return _followed(top_of(Path.cwd()))
     directory = Path(os.path.realpath(project))
     # What is attached in a project that is gone must be named to be detached.
     is_gone = any(item.directory == str(directory) for item in attachments.gone(store_root()))

@@ -70,6 +70,7 @@ COMMANDS = {
     "attach": ("attach", "record what an agent outside casfs does, from now on"),
     "detach": ("attach", "record it no longer"),
     "sessions": ("sessions", "what agents outside casfs have done"),
+    "projects": ("projects", "repositories in which agents have worked"),
     "rewind": ("rewind", "take back what an attached agent did, and keep your own changes"),
     "mark": ("mark", "give the next checkpoint of a watched directory a message"),
     "action": ("action", "cached commands: run, or replay the result"),
@@ -93,7 +94,7 @@ SECTIONS = {
     "Daily": "init status checkpoint undo redo diff blame log bisect ls cat search workspace"
     " worktree mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
-    "Any agent": "attach rewind sessions detach watch mark",
+    "Any agent": "attach rewind sessions projects detach watch mark",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",
     "Store": "gc purge grep pack fsck doctor export import stats config help",

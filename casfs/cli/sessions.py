@@ -11,6 +11,7 @@ from casfs.cli.common import open_store
 from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_lines, json_option, say_incomplete
 from casfs.cli.table import Age, Cell, echo_table
+from casfs.directories import projects
 from casfs.errors import CasfsError, NotFound
 from casfs.system.clock import moment
 from casfs.threads import sessions as session_threads
@@ -38,14 +39,18 @@ def list_() -> None:
     casfs sessions list
     """
     values = []
+    names: list[str] = []  # of the projects
     with open_store() as store:
         for thread, about in session_threads.readable(store):
+            project = projects.of_thread(store, thread)
+            names.append("" if project is None else project.name)
             values.append(
                 {
                     "thread": thread.id,
                     "agent": about["agent"],
                     "id": about["id"],
                     "directory": about["directory"],
+                    **projects.json_fields(project),
                     "status": state(thread),
                     "prompts": threads.length(store, thread),
                     "updatedAt": thread.record["updatedAt"],
@@ -56,17 +61,17 @@ def list_() -> None:
         (
             value["thread"],
             value["agent"],
-            value["directory"],
+            name,
             value["status"],
             value["prompts"],
             Age(value["updatedAt"]),
             value["first"],
         )
-        for value in values
+        for value, name in zip(values, names, strict=True)
     ]
     for value in values:
         value["updatedAt"] = moment(value["updatedAt"])
-    echo_table(values, "THREAD AGENT DIRECTORY STATUS PROMPTS ACTIVE FIRST", rows, whole="THREAD")
+    echo_table(values, "THREAD AGENT PROJECT STATUS PROMPTS ACTIVE FIRST", rows, whole="THREAD")
 
 
 @sessions.command("import")

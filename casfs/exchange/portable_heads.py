@@ -13,6 +13,7 @@ from casfs import canonical
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import NodeHash, is_hash
+from casfs.directories import projects
 from casfs.errors import Corrupt, Invalid
 from casfs.exchange import arrivals
 from casfs.exchange.arrivals import WORKFLOWS
@@ -93,7 +94,8 @@ def without_processes(name: HeadName, head: Head, head_names: Collection[str]) -
         }
         kept_fields = {key: value for key, value in intent.items() if key not in HERE_ONLY}
         record["intent"] = {**kept_fields, **local_fields}
-    record.pop("ignored", None)
+    for of_this_machine in ("ignored", *projects.FIELDS):
+        record.pop(of_this_machine, None)
     if session := record.get("session"):
         elsewhere = {key: value for key, value in session.items() if key not in PROCESS_OF_SESSION}
         record["session"] = {**elsewhere, "pid": 0, "pidStart": None}

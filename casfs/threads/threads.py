@@ -52,6 +52,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     agents      a thread-agents node: the agents of a thread with replaced ones, else null
     definition  the workflow node, where it is not that of the thread-start (a fork)
     ignored     the token of its copy of ignored files (`casfs.workspaces.ignored_files`), or absent
+    project     the directory of the project that it is of, on this machine, or absent
+    worktree    the directory of the linked work tree of that, where it is of one
     origin      the remote, or `import`, that brought it, or moved it last, or absent
     trusted     of one with `origin`: true where a person lets it run (`casfs.exchange.arrivals`)
     lease       in a shared store: the number of the lease under which it ran last

@@ -31,11 +31,12 @@ class Filter:
 
     state: str = ""
     workflow: str = ""
+    project: str = ""
     text: str = ""
 
     @property
     def any(self) -> bool:
-        return bool(self.state or self.workflow or self.text)
+        return bool(self.state or self.workflow or self.project or self.text)
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,16 @@ class Board:
     sections: list[Section]
     filter: Filter
     workflows: list[str]
+    projects: list[str]
     tokens: int
     wall_ms: int
 
 
 def show(call: Call) -> Response:
     query = call.query
-    chosen = Filter(*(query.get(name, "").strip() for name in ("state", "workflow", "q")))
+    chosen = Filter(
+        *(query.get(name, "").strip() for name in ("state", "workflow", "project", "q"))
+    )
     firsts = {name: call.index(name) for name in TITLES}
     current_time = datetime.now().astimezone()
     model = board(
@@ -107,6 +111,7 @@ def board(
         sections,
         chosen,
         workflows=sorted({row.workflow for row in rows}),
+        projects=sorted({str(row.project.directory) for row in rows if row.project}),
         tokens=sum(row.tokens for row in every),
         wall_ms=sum(row.wall_ms for row in every),
     )
@@ -117,10 +122,13 @@ def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
         return False
     if chosen.workflow and row.workflow != chosen.workflow:
         return False
+    if chosen.project and (row.project is None or str(row.project.directory) != chosen.project):
+        return False
     text = chosen.text.casefold()
     if not text:
         return True
-    known = (row.id, row.name or "", row.workflow, row.role or "", row.reason or "")
+    project = "" if row.project is None else row.project.name
+    known = (row.id, row.name or "", row.workflow, project, row.role or "", row.reason or "")
     return any(text in field.casefold() for field in known) or text in table.task(row).casefold()
 
 

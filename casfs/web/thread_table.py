@@ -15,6 +15,8 @@ import trio
 
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Head, HeadName
+from casfs.directories import projects
+from casfs.directories.projects import Project
 from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.system.lru_cache import LruCache
@@ -61,6 +63,7 @@ class Row:
     cause: str | None
     question: str | None
     parent: str | None
+    project: Project | None
     tokens: int
     wall_ms: int
 
@@ -150,6 +153,7 @@ def row_of(name: HeadName, head: Head) -> Row:
         cause=fields["cause"],
         question=thread.fields.get("question"),
         parent=fields["parent"],
+        project=projects.recorded(thread),
         tokens=spent.get("tokens", 0),
         wall_ms=spent.get("wallMs", 0),
     )

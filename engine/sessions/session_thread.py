@@ -30,6 +30,7 @@ from casfs.agents.secrets import put_work
 from casfs.attach import spool
 from casfs.backend.protocols import Head
 from casfs.digest import NodeHash, hash_bytes
+from casfs.directories import projects
 from casfs.directories.identity import Identity
 from casfs.errors import NotFound
 from casfs.sessions import session_steps
@@ -99,6 +100,7 @@ def create(store: Store, event: SessionEvent, boundary: Boundary, directory: Pat
             cause=SESSION,
             reason=_reason(event),
             session={**_process(event), **_identity(directory)},
+            **projects.project_of(directory).fields,
         )
         batch.swap(created.name, None, created.head)
         batch.swap(lifecycle.key_name(_key(event)), old, Head(start, {"thread": created.id}))

@@ -8,15 +8,17 @@ after a crash finds its child, and never creates a second one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from casfs import canonical
 from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash, hash_bytes
+from casfs.directories import projects
 from casfs.errors import Conflict, Failed, Invalid
 from casfs.store import removals
 from casfs.store.conflict_retry import retry_on_conflict
@@ -25,7 +27,7 @@ from casfs.store.store import Store
 from casfs.store.write_batch import Batch
 from casfs.threads import sessions, threads
 from casfs.threads.state import says
-from casfs.threads.threads import BROKEN, CANCELLED, ENDED, Thread
+from casfs.threads.threads import BROKEN, CANCELLED, ENDED, Thread, ThreadId
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import ignored_files
@@ -57,7 +59,8 @@ class ThreadRequest:
     """A request to create a thread. `workflow`: a workflow node; `workspace`: what it begins with,
     or None; `on_limit`: at the step limit, one of ON_LIMIT; `key`: idempotency key, a repeated
     request with it returns the same thread; `name`: no other thread has it; `ignored`: the token of
-    ignored files that its workspace gets a copy of; `allow_secret`: what a scanner of secrets finds
+    ignored files that its workspace gets a copy of; `directory`: that it works on a copy of, None
+    where there is none; `allow_secret`: what a scanner of secrets finds
     in its texts is recorded."""
 
     workflow: NodeHash
@@ -71,6 +74,7 @@ class ThreadRequest:
     on_limit: str = SUSPEND_ON_LIMIT
     name: str | None = None
     ignored: str | None = None
+    directory: str | None = None
     allow_secret: bool = False
 
     @property
@@ -122,6 +126,8 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         fields |= naming.fields(store, request.name)
         if request.ignored is not None:
             fields[ignored_files.FIELD] = request.ignored
+        if request.directory is not None:
+            fields |= projects.project_of(Path(request.directory)).fields
         created = new_thread(start, valid.name, key=key, **fields)
         batch.swap(created.name, None, created.head)
         if key is not None:
@@ -157,7 +163,7 @@ def call(
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
         parent_fields: Mapping[str, Any] = parent.record
         inherited = {}
-        for key in (ignored_files.FIELD, record.ALLOWS_SECRETS):
+        for key in (ignored_files.FIELD, record.ALLOWS_SECRETS, *projects.FIELDS):
             if key in parent_fields:
                 inherited[key] = parent_fields[key]
         child = new_thread(start, valid.name, parent=parent.id, **inherited)
@@ -173,6 +179,16 @@ def call(
 
 def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread, as `casfs.store.removals`. Raises Conflict."""
+    heads = removable_heads(store, thread)
+    with store.batch() as batch:
+        removals.remove(store, batch, heads)
+
+
+def removable_heads(
+    store: Store, thread: Thread, together_with: Collection[ThreadId] = ()
+) -> list[tuple[HeadName, Head]]:
+    """Returns the heads of a finished thread. `together_with`: threads that are removed at once.
+    Raises Conflict for one that is not finished, or that its caller waits for."""
     if sessions.is_session(thread):
         # Between two prompts it can be: what its agent does next is another thread.
         if thread.pending is not None:
@@ -180,7 +196,8 @@ def remove(store: Store, thread: Thread) -> None:
     elif thread.status not in (ENDED, CANCELLED, BROKEN):
         raise Conflict(f"thread {thread.id} {says(thread)}; `casfs thread cancel` ends it")
     # The caller's next attempt, or its step, would look for the child and not find it.
-    if call_stack.is_awaited(store, thread):
+    is_alone = thread.fields.get("parent") not in together_with
+    if is_alone and call_stack.is_awaited(store, thread):
         above = f"thread {thread.fields['parent']}"
         raise Conflict(f"{above} has a pending step that called {thread.id}; wait for it")
     heads = [(thread.name, thread.head)]
@@ -191,8 +208,7 @@ def remove(store: Store, thread: Thread) -> None:
         # After an undo of a removal the key may have stayed with a newer thread.
         if key_head and key_head.record.get("thread") == thread.id:
             heads.append((name, key_head))
-    with store.batch() as batch:
-        removals.remove(store, batch, heads)
+    return heads
 
 
 def _validated(

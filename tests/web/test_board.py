@@ -162,3 +162,14 @@ def test_a_head_moved_while_it_is_shown(web: Web, disk_store: Store) -> None:
     assert "Running 1" in visible(web.get("/").text)
     thread.move(thread.start, status="ended", returnCode=0)
     assert "Running 0" in visible(web.get("/").text)
+
+
+def test_a_card_names_its_project_and_the_filter_chooses_one(disk_store: Store, web: Web) -> None:
+    make(disk_store, 1, status="suspended", cause="failure", project="/src/app", worktree="/try")
+    make(disk_store, 2, status="suspended", cause="failure", project=f"/src/{HOSTILE}")
+    page = web.get("/").text
+    assert "app (try)" in visible(page)
+    assert HOSTILE not in page
+    assert shown(disk_store).projects == sorted(["/src/app", f"/src/{HOSTILE}"])
+    (line,) = section(disk_store, "needs", Filter(project="/src/app")).lines
+    assert line.row.id == f"01JD{1:022}"

@@ -276,4 +276,9 @@ def record_workspace(
             on_unreadable=_warn_of_unreadable,
         )
     print_notes(report)
-    return {"workspace": state.tree, "recorded": state.fields, "ignored": token}
+    return {
+        "workspace": state.tree,
+        "recorded": state.fields,
+        "ignored": token,
+        "directory": str(directory.absolute()),
+    }

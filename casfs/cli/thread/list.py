@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
 import click
 
@@ -12,10 +13,12 @@ from casfs.cli.output import json_option
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.status_colours import COLOURS
+from casfs.directories import projects
 from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.state import STATES, created_ms
 from casfs.threads.summary import listing
+from casfs.threads.threads import Thread
 
 MIN_SHORT_CHARS = 6  # of an id's random end
 # What the record of a thread in each state contains, for the store to look for; nothing of a
@@ -40,14 +43,19 @@ CHARS_OF_MANY = 10
 @click.command("list")
 @click.option("--status", "states", type=click.Choice(STATES), multiple=True, help="Only these.")
 @click.option("--workflow", metavar="NAME", help="Only threads of this workflow.")
+@click.option("--project", metavar="DIR", help="Only threads of this project.")
 @click.option("--limit", type=Count(1), metavar="N", help="Only the newest N.")
 @json_option
-def list_(states: tuple[str, ...], workflow: str | None, limit: int | None) -> None:
+def list_(
+    states: tuple[str, ...], workflow: str | None, project: str | None, limit: int | None
+) -> None:
     """List the threads, newest first. The end of an id names a thread.
 
     \b
     casfs thread list --status failed --status suspended
+    casfs thread list --project .
     """
+    directory = None if project is None else projects.project_of(Path(project)).directory
     with open_store() as store:
         queue = Queue(store)
         records = [record for status in states for record in RECORDS_OF[status]]
@@ -56,9 +64,14 @@ def list_(states: tuple[str, ...], workflow: str | None, limit: int | None) -> N
             for thread in threads.newest_first(store, records)
             if (not states or queue.state(thread) in states)
             and (workflow is None or thread.fields.get("workflow") == workflow)
+            and (directory is None or _is_of(store, thread, directory))
         )
         listed = list(islice(matching, limit))
-        values = [{**listing(store, thread), **queue.fields(thread)} for thread in listed]
+        of_threads = [projects.of_thread(store, thread) for thread in listed]
+        values = [
+            {**listing(store, thread), **queue.fields(thread), **projects.json_fields(own)}
+            for thread, own in zip(listed, of_threads, strict=True)
+        ]
         short = _short_chars(store)
     rows = [
         (
@@ -68,13 +81,22 @@ def list_(states: tuple[str, ...], workflow: str | None, limit: int | None) -> N
             Age(created_ms(thread.id)),
             value["task"],
             value["name"],
+            None if own is None else own.name,
             queue.place_text(thread),
         )
-        for thread, value in zip(listed, values, strict=True)
+        for thread, value, own in zip(listed, values, of_threads, strict=True)
     ]
     echo_table(
-        times(values), headers="ID STATUS ROLE AGE TASK NAME QUEUE", rows=rows, whole="ID STATUS"
+        times(values),
+        headers="ID STATUS ROLE AGE TASK NAME PROJECT QUEUE",
+        rows=rows,
+        whole="ID STATUS",
     )
+
+
+def _is_of(store: Store, thread: Thread, directory: Path) -> bool:
+    project = projects.of_thread(store, thread)
+    return project is not None and project.directory == directory
 
 
 def _short_chars(store: Store) -> int:

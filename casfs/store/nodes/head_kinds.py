@@ -131,6 +131,8 @@ THREAD = _object(
     secretMarks=_count(),
     allowsSecrets=FLAG,
     ignored=_text(null=True),
+    project=_text(),
+    worktree=_text(),
     rounds=_count(1),
     onLimit=_text(),
     session=_object(
