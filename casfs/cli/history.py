@@ -16,11 +16,12 @@ from casfs.cli.json_values import times
 from casfs.cli.on_disk import find_place
 from casfs.cli.output import echo_json, json_option, wants_json, write_line
 from casfs.cli.terminal import color_option, pager, paint
-from casfs.errors import Usage
+from casfs.errors import NotFound, Usage
 from casfs.history import blame as blames
 from casfs.history import details
 from casfs.history.log import log as changes
-from casfs.system.clock import rfc3339
+from casfs.system.clock import local_time, rfc3339
+from casfs.system.paths import printable
 from casfs.system.safe_text import escape
 from casfs.trees.diff import unified_diff
 from casfs.trees.tree import split_path
@@ -74,15 +75,17 @@ def blame(tree: str, lines: str | None, deleted: str | None) -> None:
 
 
 @click.command()
-@click.argument("tree", metavar="REV[:PATH]|PATH")
+@click.argument("tree", metavar="[REV[:PATH]|PATH]", default=".")
 @click.option("--patch", "-p", "as_patch", is_flag=True, help="Print a unified diff of each.")
 @click.option("--limit", "-n", type=Count(1), metavar="N", help="Only the newest N.")
 @color_option
 @json_option
 def log(tree: str, as_patch: bool, limit: int | None) -> None:
-    """Print the steps and checkpoints that changed a path or anything below it, newest first.
+    """Print the steps and checkpoints that changed a path or anything below it, newest first; by
+    default those of the directory here. A path may have been deleted.
 
     \b
+    casfs log
     casfs log fix:src -n 5
     casfs log work:README --patch
     """
@@ -91,6 +94,9 @@ def log(tree: str, as_patch: bool, limit: int | None) -> None:
     with open_store() as store, pager(not wants_json()):
         position, path = find_place(store, tree)
         log_entries = list(islice(changes(position, path), limit))
+        if path and not log_entries:
+            version = details.version(store, position.version)["revision"]
+            raise NotFound(f"neither {version} nor what was before it has {printable(path)}")
         rows = [
             {
                 "version": times(details.version(store, log_entry.version)),
@@ -123,7 +129,7 @@ def heads(rows: Sequence[Row]) -> list[str]:
         )
         turn = f"#{row['turn']}" if row.get("turn") else None
         agent = " ".join(filter(None, (version["agent"], version["model"], turn, row.get("tool"))))
-        when = (version["recordedAt"] or rfc3339(0))[:19] + "Z"
+        when = local_time(version["recordedAt"] or rfc3339(0))
         prompt = version["prompt"] and f'"{version["prompt"][:PROMPT_CHARS]}"'
         cells.append((short, version["role"], agent, when, prompt or ""))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

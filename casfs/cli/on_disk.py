@@ -22,14 +22,15 @@ def find_place(store: Store, text: str) -> tuple[Place, bytes]:
     try:
         return find(store, text)
     except NotFound as error:
-        return find(store, revision(store, text, error))
+        return find(store, revision(store, text, error, may_be_gone=True))
 
 
-def revision(store: Store, text: str, error: CasfsError) -> str:
-    """Returns the REV:PATH of a path on disk in a tracked directory, and warns if the file there
-    differs. Raises `error` if the path does not exist, NotFound if no tracked directory has it."""
+def revision(store: Store, text: str, error: CasfsError, *, may_be_gone: bool = False) -> str:
+    """Returns the REV:PATH of a path in a tracked directory, and warns if the file there differs.
+    Raises NotFound if no tracked directory has it; `error` if the path does not exist, unless it
+    may be gone from such a directory."""
     path = absolute(Path(text))
-    if not os.path.lexists(path):
+    if not may_be_gone and not os.path.lexists(path):
         raise error
     for above in (path, *path.parents):
         name = Target(store, above).recorded_as()
@@ -45,10 +46,14 @@ def revision(store: Store, text: str, error: CasfsError) -> str:
             rev_path = f"{thread.id}:{path.relative_to(above)}"
             _warn_if_changed(store, text, path, rev_path)
             return rev_path
+    if not os.path.lexists(path):
+        raise error
     raise NotFound(f"{text} is in no directory that has a checkpoint; give REV:PATH") from None
 
 
 def _warn_if_changed(store: Store, text: str, path: Path, rev_path: str) -> None:
+    if not os.path.lexists(path):
+        return
     name = rev_path.partition(":")[0]
     entry = resolve_entry(store, rev_path)[2]
     if isinstance(entry, File) and _hash(path) != entry.digest.hash:

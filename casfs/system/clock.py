@@ -22,6 +22,13 @@ def rfc3339(ms: int) -> str:
     return time.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
+def local_time(text: str) -> str:
+    """Returns a time of `rfc3339` to the second in the local zone, with its offset: what people are
+    shown. Programs get UTC."""
+    local = datetime.fromisoformat(text).astimezone()
+    return local.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def moment(ms: int | None) -> str | None:
     """Returns a time in ms since 1970 UTC; None for one that is unknown."""
     return rfc3339(ms) if ms else None

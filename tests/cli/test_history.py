@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_log(cli: Cli, thread: Example) -> None:
     assert [row["letter"] for row in cli("log", "fix:src/a.py", "--json").json] == ["M", "A"]
     assert [row["letter"] for row in cli("log", "fix:src", "--json").json] == ["T", "A"]
     assert len(cli("log", "fix").text.splitlines()) == 3
-    assert cli("log", "fix:none").text == ""
+    assert "nor what was before it has none" in cli.refused("log", "fix:none", code=3)
     patch = cli("log", "fix:src/a.py", "-n", "1", "--patch").text
     assert patch.startswith(f"{head}\ndiff --git a/src/a.py b/src/a.py\n")
     assert "cannot be combined" in cli.refused("log", "fix", "--patch", "--json", code=2)
@@ -168,3 +169,34 @@ def test_a_path_on_disk_of_a_restored_directory(cli: Cli, tmp_path: Path) -> Non
     cli("checkpoint", "forget", "p", "--keep-last", "1")
     shown = cli("cat", place / "f")
     assert (shown.text, "since p, which is shown" in shown.err) == ("b\n", True)
+
+
+def test_of_a_directory_here_also_of_what_was_deleted(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "w", {"a.py": b"1\n", "gone.py": b"2\n"})
+    cli("checkpoint", "create", "w", tmp_path / "w")
+    (tmp_path / "w/gone.py").unlink()
+    cli("checkpoint", "create", "w", tmp_path / "w")
+    monkeypatch.chdir(tmp_path / "w")
+    assert [row["letter"] for row in cli("log", "gone.py", "--json").json] == ["D", "A"]
+    assert len(cli("log").text.splitlines()) == 2
+    said = cli.refused("log", "nosuch.py", code=3)
+    assert said.endswith("nor what was before it has nosuch.py\n")
+    assert "gone.py is not a file of w@" in cli.refused("blame", "gone.py", code=3)
+    monkeypatch.chdir(tmp_path)
+    assert "'nosuch.py' is neither a hash nor" in cli.refused("log", "nosuch.py", code=3)
+
+
+def test_people_get_their_time_and_programs_utc(
+    cli: Cli, thread: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert " 2023-11-14T17:13:21-05:00 " in cli("blame", "fix:src/a.py").text
+        (row,) = cli("log", "fix:src/a.py", "-n", "1", "--json").json
+        assert row["version"]["recordedAt"] == "2023-11-14T22:13:22.000Z"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
