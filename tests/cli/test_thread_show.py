@@ -47,6 +47,8 @@ def test_threads(cli: Cli, opened: Store) -> None:
         "role": None,
         "task": "Do it.",
         "name": None,
+        "project": None,
+        "worktree": None,
         "queuePlace": None,
     }
     lines = cli("thread", "list").text.splitlines()
@@ -85,17 +87,6 @@ def test_one_broken_thread_breaks_no_list(cli: Cli, opened: Store) -> None:
     assert cli("thread", "list", "--json").json[1]["status"] == "broken"
 
 
-def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:
-    thread = begin(opened, ONE, {"a": says({})})
-    for arguments in (
-        ["thread", "start", "sample", "--input", "x"],
-        ["thread", "resume", thread.id],
-        ["thread", "compact", thread.id, "--text", "x"],
-        ["daemon", "stop"],
-    ):
-        assert "no daemon runs" in cli.refused(*arguments, code=5)
-
-
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -109,3 +100,14 @@ def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:
 def test_an_agent_option_that_is_none(option: str, said: str, cli: Cli) -> None:
     arguments = ("thread", "start", "sample", "--input", "x", "--agent", option)
     assert said in cli.refused(*arguments, code=2)
+
+
+def test_a_thread_that_is_to_run_starts_the_daemon(cli: Cli, opened: Store) -> None:
+    thread = begin(opened, ONE, {"a": says({})})
+    assert cli.refused("daemon", "stop", code=5).startswith("casfs: no daemon runs")
+    try:
+        compacted = cli("thread", "compact", thread.id, "--text", "x")
+        assert "casfs: daemon started" in compacted.err
+        assert "daemon started" not in cli("thread", "log", thread.id, "--follow").err
+    finally:
+        cli("daemon", "stop")

@@ -18,6 +18,7 @@ SEQUENCES = 100
 TOGETHER = 20
 
 
+@pytest.mark.timeout(400)  # a minute, on a machine with nothing else to do
 @pytest.mark.parametrize("first", range(1, SEQUENCES, TOGETHER))
 def test_what_is_taken_back_is_as_it_was(first: int) -> None:
     counts: Counter[str] = Counter()

@@ -115,14 +115,12 @@ def start(
     wait: bool,
     yes: bool,
 ) -> int:
-    """Start a thread of WORKFLOW and print its id. Needs the daemon.
+    """Start a thread of WORKFLOW and print its id; the daemon, too, where none runs.
 
     \b
     casfs thread start hello --input World --wait
     casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
     """
-    from casfs.system import daemon_socket
-
     if files.no_workspace and files.workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
     fields = {
@@ -131,16 +129,14 @@ def start(
         "input": text_or_file(text),
         "workspace": False if files.no_workspace else None,
     }
-    root = store_root()
-    daemon_socket.request(root, "status")  # fails before a large workspace is read
-    if yes:
-        with open_store() as store:
+    with open_store() as store:
+        if yes:
             trust_workflow(store, workflow)
     if files.workspace is not None:
         fields |= record_workspace(
             files.workspace, files.patterns, allow_secret=options.allow_secret
         )
-    answer = daemon_socket.request_of_agents(root, os.environ, "start", workflow=workflow, **fields)
+    answer = _request("start", workflow=workflow, **fields)
     if not (wait and wants_json()):
         echo_result(answer, answer["id"])
     return wait_until_over(answer["id"]) if wait else 0
@@ -157,7 +153,7 @@ def start(
 def resume(
     id: str, text: str | None, hint: str | None, agents: tuple[str, ...], yes: bool, wait: bool
 ) -> int:
-    """Resume a suspended thread, with its callers and callees. Needs the daemon.
+    """Resume a suspended thread, with its callers and callees; starts the daemon where none runs.
 
     Agents given by --agent play their roles from now on.
 
@@ -213,19 +209,22 @@ def trust_thread(id: str) -> None:
 @json_option
 def compact(id: str, text: str | None, agent: str | None) -> None:
     """Replace the context before the next step with a summary; print its hash. No step is
-    deleted. Needs the daemon.
+    deleted. Starts the daemon where none runs.
 
     \b
     casfs thread compact 01K2 --agent 'llm:{"model": "small", "baseUrlEnv": "LLM_URL"}'
     """
+    from casfs.cli.background import start_daemon
     from casfs.system import daemon_socket
 
     if (text is None) == (agent is None):
         raise Usage("give the summary with --text, or an agent that writes it with --agent")
     with open_store() as store:
         thread = lookup.find(store, id)
+    root = store_root()
+    start_daemon(root)
     answer = daemon_socket.request(
-        store_root(),
+        root,
         "compact",
         id=thread.id,
         text=None if text is None else text_or_file(text),
@@ -261,7 +260,7 @@ def fork(
     The other thread does not change. Roles without --agent keep their agents; a new workflow has
     all roles that played until there. With --count N the forks take several agents of a role, or
     the [[variants]] of a file, in turn. After a turn, agents that can do so go on with the
-    conversation, others begin the step anew over its files. Needs the daemon.
+    conversation, others begin the step anew over its files. Starts the daemon where none runs.
 
     \b
     casfs thread fork 01K2 --at 3.2
@@ -285,14 +284,22 @@ def fork(
     return _ask("fork", id=thread.id, wait=wait, **fields)
 
 
-def _ask(op: str, id: str, wait: bool, **arguments: Any) -> int:
+def _request(op: str, **arguments: Any) -> dict[str, Any]:
+    """Asks the daemon, which is started where none runs, and lends it the caller's variables."""
+    from casfs.cli.background import start_daemon
     from casfs.system import daemon_socket
 
+    root = store_root()
+    start_daemon(root)
+    answer: dict[str, Any] = daemon_socket.request_of_agents(root, os.environ, op, **arguments)
+    return answer
+
+
+def _ask(op: str, id: str, wait: bool, **arguments: Any) -> int:
     with open_store() as store:
         thread = lookup.find(store, id)
         done = threads.length(store, thread) if wait else 0
-    root = store_root()
-    answer = daemon_socket.request_of_agents(root, os.environ, op, id=thread.id, **arguments)
+    answer = _request(op, id=thread.id, **arguments)
     if not (wait and wants_json()):
         echo_lines(answer, answer.get("ids", [answer["id"]]))
     if answer.get("continues") is False:

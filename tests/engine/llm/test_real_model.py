@@ -65,6 +65,7 @@ def played(store: Store, workspace: str, agents: dict[str, Any]) -> threads.Thre
     return threads.get(store, made["id"])
 
 
+@pytest.mark.timeout(400)  # the model computes on the processors that the other tests use
 @pytest.mark.parametrize("turns", [1, 3])
 def test_solve_issue(turns: int, url: str, disk_store: Store, workspace: str) -> None:
     react = config(url, mode="json", maxTurns=turns, tools=["read_file", "list_dir"])

@@ -422,8 +422,6 @@ def test_the_command_line_waits_and_tells_how_it_ended(
         assert "no agent for a" in cli(*begun, code=4).err
         cli("thread", "log", shown["id"], "--follow")
         assert cli("daemon", "stop", "--json").json == {"pid": pid}
-    cli("thread", "resume", suspended.word, code=5)
-    cli(*begun, *agent(says({})), code=5)
     cli("daemon", "stop", code=5)
 
 
