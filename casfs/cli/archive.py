@@ -45,7 +45,8 @@ def export(
 
     known = _hashes(have) if have else frozenset()
     with open_store() as store:
-        hashes, heads = names.roots(store, list(roots))
+        # A hash that only local trees reach is that of nothing, unless they are to be written, too.
+        hashes, heads = names.roots(store.shown(with_local=with_local), list(roots))
         agree(store, dict(heads), roots=hashes, yes=yes, verb="write")
         compress = output.endswith(COMPRESSED_SUFFIX)
         with _replace_file(output) as target, progress("exporting", "members") as update:

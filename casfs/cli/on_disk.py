@@ -30,9 +30,10 @@ def revision(store: Store, text: str, error: CasfsError, *, may_be_gone: bool = 
     Raises NotFound if no tracked directory has it; `error` if the path does not exist, unless it
     may be gone from such a directory."""
     path = absolute(Path(text))
-    if not may_be_gone and not os.path.lexists(path):
+    # What has a colon is meant as REV:PATH.
+    if not os.path.lexists(path) and (":" in text or not may_be_gone):
         raise error
-    for above in (path, *path.parents):
+    for above in filter(os.path.isdir, (path, *path.parents)):
         name = Target(store, above).recorded_as()
         if name:
             bare_name, _, id = name.partition("@")

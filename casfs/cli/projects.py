@@ -39,7 +39,7 @@ def list_(room: bool) -> None:
     """
     with open_store() as store:
         listed = project_listing.listing(store)
-        sizes = [project_listing.room(store, each.threads) if room else None for each in listed]
+        sizes = [project_listing.room(store, each.all_threads) if room else None for each in listed]
     values = [_value(each, size) for each, size in zip(listed, sizes, strict=True)]
     rows: list[tuple[Cell, ...]] = [
         (
@@ -63,10 +63,11 @@ def list_(room: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be removed.")
 @json_option
 def forget(directory: str, dry_run: bool) -> None:
-    """Remove all that the store has of a project: sessions, threads, and the log of its undos.
+    """Remove the sessions and threads that the store has of a project.
 
-    The directory stays as it is, and so do checkpoints, which have names of their own, and
-    worktrees. `casfs undo --store` restores all of it until gc deletes it.
+    The directory stays as it is, and so do checkpoints, which have names of their own, worktrees,
+    and what `casfs undo` can take back there. `casfs undo --store` restores all of it until gc
+    deletes it. A directory in a project stands for the project.
 
     \b
     casfs projects forget ./old
@@ -77,16 +78,19 @@ def forget(directory: str, dry_run: bool) -> None:
         project = project_listing.find(store, directory)
         if project is None:
             raise NotFound(f"no project {directory} in this store; see `casfs projects list`")
-        removal = None if dry_run else project_removal.remove(store, project)
+        if dry_run:
+            removal, verb = None, "would be removed"
+            project_removal.removable_heads(store, project)  # refuses what forget would
+        else:
+            removal, verb = project_removal.remove(store, project), "removed"
     value = {**_value(project, None), "removal": removal}
-    counts = f"{project.sessions} sessions and {project.runs} runs of {project.directory}"
-    if removal is None:
-        echo_result(value, f"{counts} would be removed" if dry_run else f"no {counts}")
-        return
-    way_back = "`casfs undo --store` restores them until gc deletes them"
-    echo_result(value, f"{removal} removed {counts}; {way_back}")
-    for agent in project.agents:
-        warn(f"{agent} is attached there still: casfs detach {agent} --project {project.directory}")
+    line = f"{verb}: {project.sessions} sessions and {project.runs} runs of {project.directory}"
+    if removal is not None:
+        line = f"{removal} {line}; `casfs undo --store` restores them until gc deletes them"
+    echo_result(value, line)
+    for attachment in project.attachments:
+        command = f"casfs detach {attachment.agent} --project {attachment.directory}"
+        warn(f"{attachment.agent} is attached there still: {command}")
 
 
 def _value(project: ProjectSummary, size: int | None) -> dict[str, Any]:

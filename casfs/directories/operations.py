@@ -230,7 +230,7 @@ def log_of(store: Store, directory: Path) -> Log:
     """Returns what was done to a directory, under whatever path. Raises OSError where it is
     gone."""
     id = Identity.at(directory).key
-    return Log(id, tuple(listing(store, id)))
+    return Log(id, tuple(_listing(store, id)))
 
 
 def innermost(store: Store, directory: Path) -> tuple[Path, Log] | None:
@@ -238,7 +238,7 @@ def innermost(store: Store, directory: Path) -> tuple[Path, Log] | None:
     where this one is gone: what is above it is not meant."""
     Identity.at(directory)
     for path, identity in Identity.above(real_path(directory)):
-        if operations := tuple(listing(store, identity.key)):
+        if operations := tuple(_listing(store, identity.key)):
             return path, Log(identity.key, operations)
     return None
 
@@ -268,7 +268,7 @@ def begin(
     another one begins there."""
     identity = Identity.of(opened.fd)
     id = identity.key
-    newest = next(listing(store, id), None)
+    newest = next(_listing(store, id), None)
     number = 1 if newest is None else newest.number + 1
     optional = {
         "times": written.before.times,
@@ -311,8 +311,7 @@ def mark(store: Store, operation: Operation, *, is_taken_back: bool, stays: int)
         batch.swap(operation.name, operation.head, Head(operation.head.hash, marked))
 
 
-def listing(store: Store, id: str) -> Iterator[Operation]:
-    """Yields the operations of a directory, newest first; `id`: its `directory_id`."""
+def _listing(store: Store, id: str) -> Iterator[Operation]:
     for name, head in head_kinds.sound(store.heads, f"{HEADS}{id}/", reverse=True):
         yield Operation(name, head)
 

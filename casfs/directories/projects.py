@@ -7,19 +7,23 @@ part of the repository's project.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from casfs.errors import CasfsError
+from casfs import canonical
+from casfs.errors import CasfsError, Invalid
 from casfs.store.store import Store
+from casfs.system.paths import printable, small_text
 from casfs.threads.threads import SESSION, Thread
 
 GIT = ".git"
 FIELDS = (PROJECT, WORKTREE) = ("project", "worktree")  # of the record of a thread
 WORKTREES = "worktrees"  # of a repository, with a directory for each linked work tree
-MAX_PATH_BYTES = 1024  # in the record of a thread
+BARE = re.compile(r"(?mi)^[ \t]*bare[ \t]*=[ \t]*true\b")  # in the configuration of a repository
+MAX_FIELDS_BYTES = 280  # as JSON: the record of a thread has no more room
 
 
 class Project(NamedTuple):
@@ -43,12 +47,18 @@ class Project(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What the record of a thread has of it; nothing where that has no room for it."""
+        """What the record of a thread has of it; nothing where that has no room for it, or where a
+        path is not UTF-8."""
         fields = {PROJECT: str(self.directory)}
         if self.worktree is not None:
             fields[WORKTREE] = str(self.worktree)
-        is_short = all(len(os.fsencode(path)) <= MAX_PATH_BYTES for path in fields.values())
-        return fields if is_short else {}
+        try:
+            is_short = len(canonical.encode(fields)) <= MAX_FIELDS_BYTES
+        except Invalid:
+            return {}
+        if is_short:
+            return fields
+        return {} if self.worktree is None else Project(self.directory).fields
 
 
 def top_of(directory: Path) -> Path:
@@ -56,24 +66,44 @@ def top_of(directory: Path) -> Path:
     real = Path(os.path.realpath(directory))
     for path in (real, *real.parents):
         # The home directory may be a repository, of dotfiles.
-        if path != Path.home() and (path / GIT).exists():
+        if path != Path.home() and os.path.exists(path / GIT):
             return path
     return real
 
 
 def project_of(directory: Path) -> Project:
+    """Returns the project that holds a directory; where there is none, it is one itself."""
     # A listing of threads needs what is recorded alone.
     from casfs.trees.git.index import pointed_to
 
     top = top_of(directory)
     with suppress(OSError):
         own = Path(os.path.normpath(pointed_to(top / GIT)))
-        # A submodule's is below `modules`: it is a project of its own.
-        if own.parent.name == WORKTREES:
-            repository = own.parent.parent
-            is_bare = repository.name != GIT
-            return Project(repository if is_bare else repository.parent, top)
+        # Any directory that was unpacked may have such a file: git's own leads back to it.
+        leads_back = small_text(own / "gitdir").strip() == str(top / GIT)
+        main = _directory_of(own.parent.parent)
+        if own.parent.name == WORKTREES and leads_back and main is not None:
+            return Project(main, top)
     return Project(top)
+
+
+def _directory_of(repository: Path) -> Path | None:
+    """Returns the directory of a repository that has linked work trees; None where it is elsewhere,
+    as that of a submodule, and only git knows it."""
+    if repository.name == GIT:
+        return repository.parent
+    is_bare = BARE.search(small_text(repository / "config")) is not None
+    return repository if is_bare else None
+
+
+def named(text: str) -> list[Path]:
+    """Returns the directories of projects that a person may mean by a path, the likeliest first: a
+    path that is gone names just itself."""
+    path = Path(os.path.abspath(text))
+    names = [path, Path(os.path.realpath(path))]
+    if os.path.isdir(path):
+        names.append(project_of(path).directory)
+    return list(dict.fromkeys(names))
 
 
 def fields_of(thread: Thread) -> dict[str, str]:
@@ -83,7 +113,10 @@ def fields_of(thread: Thread) -> dict[str, str]:
 
 def json_fields(project: Project | None) -> dict[str, str | None]:
     """Returns what a listing of threads prints of one's project as JSON."""
-    return dict.fromkeys(FIELDS) | ({} if project is None else project.fields)
+    if project is None:
+        return dict.fromkeys(FIELDS)
+    worktree = None if project.worktree is None else printable(os.fsencode(project.worktree))
+    return {PROJECT: printable(os.fsencode(project.directory)), WORKTREE: worktree}
 
 
 def recorded(thread: Thread) -> Project | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from casfs.attach import attachments
+from casfs.attach.attachments import Attachment
 from casfs.backend.protocols import targets
 from casfs.directories import projects
+from casfs.directories.projects import Project
 from casfs.errors import CasfsError
 from casfs.store import graph
 from casfs.store.store import Store
@@ -24,24 +26,29 @@ from casfs.worktrees import worktree
 class ProjectSummary:
     """`directory`: of the project; `sessions`: of outside agents, subagents not counted; `open`:
     those of them whose agent lives; `runs`: threads that casfs runs; `updated_ms`: the last
-    activity, since 1970 UTC; `agents`: that are attached in the project alone; `worktrees`: names;
-    `threads`: of all of it, newest first."""
+    activity, since 1970 UTC; `attachments`: of agents in the project alone; `worktrees`: names;
+    `all_threads`: subagents and called ones, too, newest first."""
 
     directory: Path
     sessions: int = 0
     open: int = 0
     runs: int = 0
     updated_ms: int = 0
-    agents: list[str] = field(default_factory=list)
+    attachments: list[Attachment] = field(default_factory=list)
     worktrees: list[str] = field(default_factory=list)
-    threads: list[Thread] = field(default_factory=list)
+    all_threads: list[Thread] = field(default_factory=list)
 
     @property
     def exists(self) -> bool:
-        return self.directory.is_dir()
+        return os.path.isdir(self.directory)
 
-    def _add(self, thread: Thread) -> None:
-        self.threads.append(thread)
+    @property
+    def agents(self) -> list[str]:
+        """Returns the attached agents, each once."""
+        return sorted({attachment.agent for attachment in self.attachments})
+
+    def add(self, thread: Thread) -> None:
+        self.all_threads.append(thread)
         self.updated_ms = max(self.updated_ms, thread.fields.get("updatedAt", 0))
         if thread.fields.get("parent") is not None:
             return
@@ -60,14 +67,13 @@ def listing(store: Store) -> list[ProjectSummary]:
     def summary(directory: Path) -> ProjectSummary:
         return summaries.setdefault(directory, ProjectSummary(directory))
 
-    for thread in threads.newest_first(store):
-        project = projects.of_thread(store, thread)
+    for thread, project in _with_projects(store):
         if project is not None:
-            summary(project.directory)._add(thread)
+            summary(project.directory).add(thread)
     for attachment in attachments.load(store.root).attached:
         if attachment.directory is not None:
             project = projects.project_of(Path(attachment.directory))
-            summary(project.directory).agents.append(attachment.agent)
+            summary(project.directory).attachments.append(attachment)
     for listed in worktree.listing(store):
         project = projects.project_of(listed.project)
         summary(project.directory).worktrees.append(listed.name)
@@ -76,10 +82,22 @@ def listing(store: Store) -> list[ProjectSummary]:
 
 def find(store: Store, text: str) -> ProjectSummary | None:
     """Returns the project that a path names, or that holds it; None where the store has none."""
-    directory = projects.project_of(Path(text)).directory
-    # One that is gone holds nothing any more: then its path is what is meant.
-    named = (directory, Path(os.path.abspath(text)))
-    return next((known for known in listing(store) if known.directory in named), None)
+    known = {summary.directory: summary for summary in listing(store)}
+    return next((known[path] for path in projects.named(text) if path in known), None)
+
+
+def _with_projects(store: Store) -> Iterator[tuple[Thread, Project | None]]:
+    """Yields all threads, newest first; a called one, or a subagent, that an older casfs has
+    recorded without a project is of that of its caller."""
+    listed = list(threads.newest_first(store))
+    own: dict[str, Project | None] = {}
+    for thread in listed:
+        own[thread.id] = projects.of_thread(store, thread)
+    # A caller is older than what it calls.
+    for thread in reversed(listed):
+        if own[thread.id] is None:
+            own[thread.id] = own.get(thread.fields.get("parent") or "")
+    return ((thread, own[thread.id]) for thread in listed)
 
 
 def room(store: Store, threads_of_project: Iterable[Thread]) -> int:

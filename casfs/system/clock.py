@@ -25,7 +25,10 @@ def rfc3339(ms: int) -> str:
 def local_time(text: str) -> str:
     """Returns a time of `rfc3339` to the second in the local zone, with its offset: what people are
     shown. Programs get UTC."""
-    local = datetime.fromisoformat(text).astimezone()
+    try:
+        local = datetime.fromisoformat(text).astimezone()
+    except OverflowError:  # the end of the year 9999, in a zone that has the next year
+        return text
     return local.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from casfs.system.files import closing_fd
 from casfs.system.syscalls import openat2_beneath
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_SMALL_BYTES = 4096
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo must not block
 MAX_OPEN_DIRECTORIES = 64
 DESCRIPTOR_PATH = re.compile(r"/proc/[0-9]+/fd/[0-9]+")  # of `OpenedDirectory.here`
@@ -117,3 +119,14 @@ def open_directory(root: int, names: Iterable[bytes], *, make: bool = False) -> 
             below = os.open(name, DIR_FLAGS, dir_fd=fd)
         fd = below
     return fd
+
+
+def small_text(file: Path) -> str:
+    """Returns the first 4 KiB of a regular file, else an empty text: a program may have put a
+    fifo, a device or a link there."""
+    with suppress(OSError, ValueError):
+        fd = os.open(file, FILE_FLAGS)
+        with closing_fd(fd):
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return os.fsdecode(os.read(fd, MAX_SMALL_BYTES))
+    return ""

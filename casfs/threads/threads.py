@@ -95,7 +95,7 @@ CANCELLED = "cancelled"
 BROKEN = "broken"  # the record is damaged
 SESSION = "session"  # the cause of a session's suspension
 MAX_ANCESTORS = 10
-MAX_CHILDREN = 16  # that a record names
+MAX_CHILDREN = 6  # that a record names
 ID_LENGTH = 26
 
 

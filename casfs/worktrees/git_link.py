@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from casfs.system.files import closing_fd, replacing
-from casfs.system.paths import FILE_FLAGS
+from casfs.system.files import replacing
+from casfs.system.paths import small_text
 from casfs.trees.git.index import GIT
 
 # Before an object id in a record: a text of 64 digits alone would be one of ours.
 COMMIT = "commit "
 LOCK_REASON = "casfs worktree "
-MAX_LINK_BYTES = 4096
 LOCKED = "locked"
 INDEX = "index"
 SYNCED = "core.fsync=all"
@@ -126,17 +123,6 @@ def leading_to(link: GitLink) -> str:
 
 def holds(file: Path, text: str) -> bool:
     return small_text(file) == text
-
-
-def small_text(file: Path) -> str:
-    """Returns the first 4 KiB of a regular file, else an empty text: a program in the work tree may
-    have put a fifo, a device or a link there."""
-    with suppress(OSError):
-        fd = os.open(file, FILE_FLAGS)
-        with closing_fd(fd):
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return os.fsdecode(os.read(fd, MAX_LINK_BYTES))
-    return ""
 
 
 def write_synced(file: Path, text: str) -> None:

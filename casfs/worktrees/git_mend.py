@@ -10,6 +10,7 @@ from pathlib import Path
 from casfs.errors import Failed, Refused
 from casfs.system.files import os_errors
 from casfs.system.git_program import git
+from casfs.system.paths import small_text
 from casfs.trees.git.index import GIT
 from casfs.worktrees.git_link import (
     BRANCH_HEAD,
@@ -23,7 +24,6 @@ from casfs.worktrees.git_link import (
     is_of_another,
     links,
     of_link,
-    small_text,
     write_synced,
 )
 from casfs.worktrees.git_questions import tip

@@ -18,6 +18,7 @@ from casfs.errors import Failed, Refused
 from casfs.system import rmtree
 from casfs.system.files import os_errors, replacing
 from casfs.system.git_program import git
+from casfs.system.paths import small_text
 from casfs.trees.git import index_stats
 from casfs.trees.git.index import GIT, pointed_to
 from casfs.worktrees.git_link import (
@@ -31,7 +32,6 @@ from casfs.worktrees.git_link import (
     is_of_another,
     leading_to,
     links,
-    small_text,
     write_synced,
 )
 from casfs.worktrees.git_questions import check_same, check_top, tip

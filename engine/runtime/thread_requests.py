@@ -43,7 +43,7 @@ class VariablesLacking(Exception):
 class StartRequest:
     """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of a
     tree, None for the empty one, False for no workspace; `recorded`: with it, what else was
-    recorded of the directory (`RecordedState.fields`); `ignored`, `directory`: as of
+    recorded of the directory (`RecordedState.fields`); `ignored`, `project`: as of
     ThreadRequest; `compact`: {above, agent}; `profiles`: in addition to those of `config.toml`;
     `lent`: variables, None of a client that lends none."""
 
@@ -53,7 +53,7 @@ class StartRequest:
     workspace: TreeHash | Literal[False] | None = None
     recorded: dict[str, str] | None = None
     ignored: str | None = None
-    directory: str | None = None
+    project: dict[str, str] | None = None
     max_steps: int = lifecycle.MAX_STEPS
     tokens: int | None = None
     wall_ms: int | None = None
@@ -128,7 +128,7 @@ class ThreadRequests:
             on_limit=request.on_limit,
             name=request.name,
             ignored=request.ignored,
-            directory=request.directory,
+            project=request.project or {},
             allow_secret=request.allow_secret,
         )
         # The summariser, too: its config may hold a secret, or name a variable.

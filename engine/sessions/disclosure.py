@@ -16,7 +16,7 @@ from casfs.backend.protocols import Head, HeadName, targets
 from casfs.remotes.heads import is_session, with_called
 from casfs.scanner import scan
 from casfs.sessions import session_steps
-from casfs.store import graph
+from casfs.store import graph, local_trees
 from casfs.store.referrers import Referrers
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
@@ -65,8 +65,10 @@ def heads_with(store: Store, roots: Iterable[str]) -> dict[HeadName, Head]:
 
 def _part_of(store: Store, roots: Iterable[str]) -> set[str]:
     """Returns these but for directories, and what refers to them otherwise than as to files."""
+    owners = local_trees.owners(store)
     with Referrers(store) as index:
-        waiting = [*roots]
+        index.catch_up()
+        waiting = [owner for root in roots for owner in (root, *owners.get(root, ()))]
         above: set[str] = set()
         while waiting:
             hash = waiting.pop()
@@ -74,7 +76,7 @@ def _part_of(store: Store, roots: Iterable[str]) -> set[str]:
             is_work = info and info.type and store.registry.name(info.type) in WORK
             if hash not in above and not is_work:
                 above.add(hash)
-                waiting += index.of(hash)
+                waiting += index.iterate(hash)
     return above
 
 

@@ -9,9 +9,8 @@ after a crash finds its child, and never creates a second one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from casfs import canonical
@@ -59,8 +58,8 @@ class ThreadRequest:
     """A request to create a thread. `workflow`: a workflow node; `workspace`: what it begins with,
     or None; `on_limit`: at the step limit, one of ON_LIMIT; `key`: idempotency key, a repeated
     request with it returns the same thread; `name`: no other thread has it; `ignored`: the token of
-    ignored files that its workspace gets a copy of; `directory`: that it works on a copy of, None
-    where there is none; `allow_secret`: what a scanner of secrets finds
+    ignored files that its workspace gets a copy of; `project`: fields of its record
+    (`casfs.directories.projects`); `allow_secret`: what a scanner of secrets finds
     in its texts is recorded."""
 
     workflow: NodeHash
@@ -74,7 +73,7 @@ class ThreadRequest:
     on_limit: str = SUSPEND_ON_LIMIT
     name: str | None = None
     ignored: str | None = None
-    directory: str | None = None
+    project: Mapping[str, str] = field(default_factory=dict)
     allow_secret: bool = False
 
     @property
@@ -126,8 +125,7 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         fields |= naming.fields(store, request.name)
         if request.ignored is not None:
             fields[ignored_files.FIELD] = request.ignored
-        if request.directory is not None:
-            fields |= projects.project_of(Path(request.directory)).fields
+        fields |= request.project
         created = new_thread(start, valid.name, key=key, **fields)
         batch.swap(created.name, None, created.head)
         if key is not None:

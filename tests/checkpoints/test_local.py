@@ -241,6 +241,15 @@ def test_an_export_has_it_where_a_person_asks(
         assert [bool(other.blobs.info([one])) for one in (key, module)] == [with_local] * 2
 
 
+def test_an_export_by_its_hash_is_of_nothing_unless_a_person_asks(
+    cli: Cli, made: str, tmp_path: Path
+) -> None:
+    key = Digest.of(KEY).hash
+    assert "no blob" in cli.refused("export", key, "-o", tmp_path / "out", code=3)
+    assert not (tmp_path / "out").exists()
+    cli("export", key, "-o", tmp_path / "out", "--with-local")
+
+
 def found_below(store: Store, path: str, *, with_local: bool) -> set[str]:
     """The paths below a directory of a mount."""
     top = root(StoreReader(store, with_local=with_local), Stats())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from casfs.directories import operations
 from casfs.store.store import Store
 from tests.cli.test_attach import stop
 from tests.cli.test_sessions import transcript
@@ -62,29 +62,33 @@ def test_forget_and_undo(cli: Cli, project: Path, tmp_path: Path) -> None:
     (project / "kept.txt").write_text("kept")
     cli("checkpoint", "create", "app", project)
     (project / "kept.txt").write_text("changed")
-    cli("checkpoint", "restore", "app", project, "--force")  # which the log of undos has
+    cli("checkpoint", "restore", "app", project, "--force")
     imported(cli, "one", "Do it", project)
     imported(cli, "two", "Elsewhere", tmp_path)
     before = cli("sessions", "list", "--json").json
     dry = cli("projects", "forget", project, "--dry-run")
-    assert "1 sessions and 0 runs" in dry.text
+    assert dry.text == f"would be removed: 1 sessions and 0 runs of {project}\n"
     assert cli("sessions", "list", "--json").json == before
     forgotten = cli("projects", "forget", project, "--json").json
     assert forgotten["removal"]
     assert [row["first"] for row in cli("sessions", "list", "--json").json] == ["Elsewhere"]
     assert str(project) not in cli("projects", "list").text
     assert (project / "kept.txt").read_text() == "kept"
-    with Store.open(cli.root) as store:
-        assert list(operations.logs(store)) == []
+    (project / "kept.txt").write_text("changed again")
+    cli("checkpoint", "restore", "app", project, "--force")
     cli("undo", "--store")
-    with Store.open(cli.root) as store:
-        assert len(list(operations.logs(store))) == 1
     assert cli("sessions", "list", "--json").json == before
 
 
 def test_a_project_that_is_gone_is_forgotten_by_its_path(cli: Cli, project: Path) -> None:
     cli("init")
     imported(cli, "one", "Do it", project)
+    nested = project / "nested"
+    nested.mkdir()
+    subprocess.run(["git", "init", "-q", nested], check=True)
+    imported(cli, "two", "Do it", nested)
+    shutil.rmtree(nested)
+    assert cli("projects", "forget", nested, "--json").json["directory"] == str(nested)
     project.rename(project.parent / "moved")
     cli("projects", "forget", project)
     assert cli("projects", "list").text == ""
@@ -95,7 +99,21 @@ def test_one_in_which_a_thread_runs_is_refused(cli: Cli, project: Path) -> None:
     cli("init")
     with Store.open(cli.root) as store:
         make_thread(store, status="running", project=str(project))
+    assert "is running" in cli.refused("projects", "forget", project, "--dry-run", code=4)
     assert "is running" in cli.refused("projects", "forget", project, code=4)
+
+
+def test_a_subagent_without_a_project_is_of_that_of_its_caller(cli: Cli, project: Path) -> None:
+    cli("init")
+    imported(cli, "one", "Do it", project)
+    (session,) = cli("sessions", "list", "--json").json
+    with Store.open(cli.root) as store:
+        ended = {"status": "ended", "returnCode": 0}
+        make_thread(store, "01ZZ" + "0" * 22, parent=session["thread"], **ended)
+    (listed,) = cli("projects", "list", "--json").json
+    assert (listed["sessions"], listed["runs"]) == (1, 0)
+    cli("projects", "forget", project / ".git")
+    assert cli("thread", "list", "--json").json == []
 
 
 def test_detach_all(cli: Cli, project: Path) -> None:

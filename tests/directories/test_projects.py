@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from casfs.directories import projects
-from casfs.directories.projects import MAX_PATH_BYTES, Project, project_of
+from casfs.directories.projects import MAX_FIELDS_BYTES, Project, project_of
 
 
 def git(directory: Path, *arguments: str | Path) -> None:
@@ -39,12 +39,27 @@ def test_of_a_bare_repository(repository: Path, tmp_path: Path) -> None:
     assert project_of(tmp_path / "try") == Project(tmp_path / "hub.git", tmp_path / "try")
 
 
+def test_a_file_that_only_says_so_makes_no_work_tree(repository: Path, tmp_path: Path) -> None:
+    git(repository, "worktree", "add", "-q", tmp_path / "try")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / ".git").write_bytes((tmp_path / "try/.git").read_bytes())
+    assert project_of(copy) == Project(copy)
+
+
 def test_a_submodule_is_a_project_of_its_own(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", tmp_path / "lib")
     git(tmp_path / "lib", "commit", "-q", "--allow-empty", "-m", "first")
     allowed = ("-c", "protocol.file.allow=always")
     git(repository, *allowed, "submodule", "add", "-q", tmp_path / "lib", "lib")
     assert project_of(repository / "lib") == Project(repository / "lib")
+    git(repository / "lib", "worktree", "add", "-q", tmp_path / "of-lib")
+    assert project_of(tmp_path / "of-lib") == Project(tmp_path / "of-lib")
+
+
+def test_what_a_path_names(repository: Path) -> None:
+    assert projects.named(str(repository / "src")) == [repository / "src", repository]
+    assert projects.named(str(repository / "gone")) == [repository / "gone"]
 
 
 def test_without_a_repository_it_is_the_directory(tmp_path: Path) -> None:
@@ -58,4 +73,7 @@ def test_the_fields_of_a_record_come_back() -> None:
     for project in (Project(Path("/a")), Project(Path("/a"), Path("/b/c"))):
         assert Project.of_fields(project.fields) == project
         assert projects.json_fields(project).keys() == {"project", "worktree"}
-    assert Project(Path("/" + "x" * MAX_PATH_BYTES)).fields == {}
+    long = Path("/" + "x" * MAX_FIELDS_BYTES)
+    assert Project(Path("/a"), long).fields == {"project": "/a"}
+    assert Project(long).fields == {}
+    assert Project(Path("/\udcff")).fields == {}

@@ -16,6 +16,7 @@ from casfs.checkpoints.revisions import resolve
 from casfs.cli.common import input_name, open_store, read_input
 from casfs.cli.output import warn
 from casfs.cli.snapshot_options import print_notes
+from casfs.directories.projects import project_of
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.system.home import refuse_home_or_root
 from casfs.system.paths import printable
@@ -280,5 +281,5 @@ def record_workspace(
         "workspace": state.tree,
         "recorded": state.fields,
         "ignored": token,
-        "directory": str(directory.absolute()),
+        "project": project_of(directory).fields,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def list_(
     casfs thread list --status failed --status suspended
     casfs thread list --project .
     """
-    directory = None if project is None else projects.project_of(Path(project)).directory
+    directories = None if project is None else projects.named(project)
     with open_store() as store:
         queue = Queue(store)
         records = [record for status in states for record in RECORDS_OF[status]]
@@ -64,7 +65,7 @@ def list_(
             for thread in threads.newest_first(store, records)
             if (not states or queue.state(thread) in states)
             and (workflow is None or thread.fields.get("workflow") == workflow)
-            and (directory is None or _is_of(store, thread, directory))
+            and (directories is None or _is_of(store, thread, directories))
         )
         listed = list(islice(matching, limit))
         of_threads = [projects.of_thread(store, thread) for thread in listed]
@@ -94,9 +95,9 @@ def list_(
     )
 
 
-def _is_of(store: Store, thread: Thread, directory: Path) -> bool:
+def _is_of(store: Store, thread: Thread, directories: Sequence[Path]) -> bool:
     project = projects.of_thread(store, thread)
-    return project is not None and project.directory == directory
+    return project is not None and project.directory in directories
 
 
 def _short_chars(store: Store) -> int:

@@ -121,6 +121,8 @@ def start(
     casfs thread start hello --input World --wait
     casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
     """
+    from engine.workflow import registry
+
     if files.no_workspace and files.workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
     fields = {
@@ -129,9 +131,11 @@ def start(
         "input": text_or_file(text),
         "workspace": False if files.no_workspace else None,
     }
+    # Before a large directory is read, or the daemon started.
     with open_store() as store:
         if yes:
             trust_workflow(store, workflow)
+        registry.find_trusted(store, workflow)
     if files.workspace is not None:
         fields |= record_workspace(
             files.workspace, files.patterns, allow_secret=options.allow_secret
@@ -221,15 +225,11 @@ def compact(id: str, text: str | None, agent: str | None) -> None:
         raise Usage("give the summary with --text, or an agent that writes it with --agent")
     with open_store() as store:
         thread = lookup.find(store, id)
+    summary = None if text is None else text_or_file(text)
+    summariser = None if agent is None else parse_agent(agent, "--agent")
     root = store_root()
     start_daemon(root)
-    answer = daemon_socket.request(
-        root,
-        "compact",
-        id=thread.id,
-        text=None if text is None else text_or_file(text),
-        agent=None if agent is None else parse_agent(agent, "--agent"),
-    )
+    answer = daemon_socket.request(root, "compact", id=thread.id, text=summary, agent=summariser)
     echo_result(answer, answer["summary"])
 
 
