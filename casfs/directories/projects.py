@@ -17,10 +17,9 @@ from casfs import canonical
 from casfs.errors import CasfsError, Invalid
 from casfs.store.store import Store
 from casfs.system.paths import printable, small_text
-from casfs.threads.threads import SESSION, Thread
+from casfs.threads.threads import PROJECT, PROJECT_FIELDS, SESSION, WORKTREE, Thread
 
 GIT = ".git"
-FIELDS = (PROJECT, WORKTREE) = ("project", "worktree")  # of the record of a thread
 WORKTREES = "worktrees"  # of a repository, with a directory for each linked work tree
 BARE = re.compile(r"(?mi)^[ \t]*bare[ \t]*=[ \t]*true\b")  # in the configuration of a repository
 MAX_FIELDS_BYTES = 280  # as JSON: the record of a thread has no more room
@@ -108,13 +107,13 @@ def named(text: str) -> list[Path]:
 
 def fields_of(thread: Thread) -> dict[str, str]:
     """Returns the fields of a thread's record that a thread of the same project gets, too."""
-    return {name: thread.fields[name] for name in FIELDS if name in thread.fields}
+    return {name: thread.fields[name] for name in PROJECT_FIELDS if name in thread.fields}
 
 
 def json_fields(project: Project | None) -> dict[str, str | None]:
     """Returns what a listing of threads prints of one's project as JSON."""
     if project is None:
-        return dict.fromkeys(FIELDS)
+        return dict.fromkeys(PROJECT_FIELDS)
     worktree = None if project.worktree is None else printable(os.fsencode(project.worktree))
     return {PROJECT: printable(os.fsencode(project.directory)), WORKTREE: worktree}
 

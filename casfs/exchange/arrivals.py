@@ -26,7 +26,6 @@ from typing import Any, NamedTuple, TypeAlias
 from casfs.backend.protocols import Head, HeadName
 from casfs.config import IMPORT
 from casfs.digest import is_hash
-from casfs.directories import projects
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store import tombstones
 from casfs.store.nodes import head_kinds
@@ -198,7 +197,9 @@ class Names:
             if old is not None and self._origin.is_own:
                 marks = {key: old.record[key] for key in MARKS if key in old.record}
             if old is not None:  # a thread of this machine that comes back
-                marks |= {key: old.record[key] for key in projects.FIELDS if key in old.record}
+                marks |= {
+                    key: old.record[key] for key in threads.PROJECT_FIELDS if key in old.record
+                }
             if text := self._thread_name(name, head, old):
                 marks["name"] = text
         record = {key: field_value for key, field_value in head.record.items() if key != "name"}

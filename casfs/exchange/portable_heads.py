@@ -13,7 +13,6 @@ from casfs import canonical
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import NodeHash, is_hash
-from casfs.directories import projects
 from casfs.errors import Corrupt, Invalid
 from casfs.exchange import arrivals
 from casfs.exchange.arrivals import WORKFLOWS
@@ -94,7 +93,7 @@ def without_processes(name: HeadName, head: Head, head_names: Collection[str]) -
         }
         kept_fields = {key: value for key, value in intent.items() if key not in HERE_ONLY}
         record["intent"] = {**kept_fields, **local_fields}
-    for of_this_machine in ("ignored", *projects.FIELDS):
+    for of_this_machine in ("ignored", *threads.PROJECT_FIELDS):
         record.pop(of_this_machine, None)
     if session := record.get("session"):
         elsewhere = {key: value for key, value in session.items() if key not in PROCESS_OF_SESSION}

@@ -95,6 +95,7 @@ CANCELLED = "cancelled"
 BROKEN = "broken"  # the record is damaged
 SESSION = "session"  # the cause of a session's suspension
 MAX_ANCESTORS = 10
+PROJECT_FIELDS = (PROJECT, WORKTREE) = ("project", "worktree")  # see `casfs.directories.projects`
 MAX_CHILDREN = 6  # that a record names
 ID_LENGTH = 26
 

@@ -14,7 +14,6 @@ from typing import Any
 from casfs.agents.secrets import HIGHEST_MARK
 from casfs.checkpoints import revisions
 from casfs.digest import NodeHash, is_hash
-from casfs.directories import projects
 from casfs.errors import Invalid, NotFound, Refused
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -36,7 +35,7 @@ INHERITED = (
     record.ALLOWS_SECRETS,
     HIGHEST_MARK,
     ignored_files.FIELD,
-    *projects.FIELDS,
+    *threads.PROJECT_FIELDS,
 )
 
 

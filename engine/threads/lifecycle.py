@@ -17,7 +17,6 @@ from casfs import canonical
 from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash, hash_bytes
-from casfs.directories import projects
 from casfs.errors import Conflict, Failed, Invalid
 from casfs.store import removals
 from casfs.store.conflict_retry import retry_on_conflict
@@ -161,7 +160,7 @@ def call(
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
         parent_fields: Mapping[str, Any] = parent.record
         inherited = {}
-        for key in (ignored_files.FIELD, record.ALLOWS_SECRETS, *projects.FIELDS):
+        for key in (ignored_files.FIELD, record.ALLOWS_SECRETS, *threads.PROJECT_FIELDS):
             if key in parent_fields:
                 inherited[key] = parent_fields[key]
         child = new_thread(start, valid.name, parent=parent.id, **inherited)

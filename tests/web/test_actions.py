@@ -36,7 +36,7 @@ def test_a_question_is_answered_and_the_thread_ends(web: Web, disk_store: Store)
         page = web.get("/").text
         assert "Is &lt;it&gt; good?" in page
         assert f'action="/threads/{id}/resume"' in page
-        assert 'name="back" value="/?state=&amp;workflow=&amp;q="' in page
+        assert 'name="back" value="/?state=&amp;workflow=&amp;project=&amp;q="' in page
         answer = 'Yes.\r\n```json\r\n{"status": "done"}\r\n```'
         found = web.post(f"/threads/{id}/resume", input=answer, back="/?state=succeeded")
         assert found.headers["location"] == "/?state=succeeded"

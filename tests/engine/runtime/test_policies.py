@@ -11,7 +11,7 @@ import pytest
 
 from casfs import canonical
 from casfs.backend.protocols import MAX_RECORD_BYTES, targets
-from casfs.directories.projects import MAX_FIELDS_BYTES, PROJECT
+from casfs.directories.projects import MAX_FIELDS_BYTES
 from casfs.errors import Conflict
 from casfs.store.graph import walk
 from casfs.store.store import Store
@@ -270,7 +270,7 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
         fork={"thread": made.id, "step": 10**6},
         agents=hashes[0],
         spent={"tokens": 10**12, "wallMs": 10**12},
-        **{PROJECT: "p" * (MAX_FIELDS_BYTES - len(PROJECT) - len('{"":""}'))},
+        **{threads.PROJECT: "p" * (MAX_FIELDS_BYTES - len(threads.PROJECT) - len('{"":""}'))},
         name="n" * 64,
     )
     now = suspension.suspend(
