@@ -45,7 +45,7 @@ def export(
 
     known = _hashes(have) if have else frozenset()
     with open_store() as store:
-        # A hash that only local trees reach is that of nothing, unless they are to be written, too.
+        # Without --with-local the hash of a private file is not found.
         hashes, heads = names.roots(store.shown(with_local=with_local), list(roots))
         agree(store, dict(heads), roots=hashes, yes=yes, verb="write")
         compress = output.endswith(COMPRESSED_SUFFIX)

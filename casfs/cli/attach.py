@@ -27,7 +27,7 @@ from casfs.cli.output import (
     warn,
 )
 from casfs.cli.table import Age, Cell, echo_table
-from casfs.directories.projects import top_of
+from casfs.directories.projects import work_tree_of
 from casfs.errors import CasfsError, NotFound, Refused, Usage
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import daemon_socket, reserve
@@ -221,7 +221,7 @@ def _project(agent: OutsideAgent, project: str | None, user: bool) -> Path | Non
     if user or (project is None and agent.project_file is None):
         return None
     if project is None:
-        return _followed(top_of(Path.cwd()))
+        return _followed(work_tree_of(Path.cwd()))
     directory = Path(os.path.realpath(project))
     # What is attached in a project that is gone must be named to be detached.
     is_gone = any(item.directory == str(directory) for item in attachments.gone(store_root()))

@@ -23,8 +23,8 @@ def agree(
     verb: str,
     roots: Collection[str] = (),
 ) -> None:
-    """Raises Refused where a person does not want sessions among `heads` to leave, nor those that
-    `roots` are part of, or cannot be asked and has not said --yes."""
+    """Raises Refused where a person does not want sessions to leave, or cannot be asked and has not
+    said --yes: those among `heads`, and those of which `roots` are nodes."""
     if not roots and not any(is_session(head) for head in heads.values()):
         return
     from engine.sessions import disclosure

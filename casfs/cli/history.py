@@ -96,7 +96,7 @@ def log(tree: str, as_patch: bool, limit: int | None) -> None:
         log_entries = list(islice(changes(position, path), limit))
         if path and not log_entries:
             version = details.version(store, position.version)["revision"]
-            raise NotFound(f"neither {version} nor what was before it has {printable(path)}")
+            raise NotFound(f"no version up to {version} has {printable(path)}")
         rows = [
             {
                 "version": times(details.version(store, log_entry.version)),

@@ -79,11 +79,12 @@ def forget(directory: str, dry_run: bool) -> None:
         if project is None:
             raise NotFound(f"no project {directory} in this store; see `casfs projects list`")
         if dry_run:
-            removal, verb = None, "would be removed"
+            removal = None
             project_removal.removable_heads(store, project)  # refuses what forget would
         else:
-            removal, verb = project_removal.remove(store, project), "removed"
+            removal = project_removal.remove(store, project)
     value = {**_value(project, None), "removal": removal}
+    verb = "would be removed" if dry_run else "removed"
     line = f"{verb}: {project.sessions} sessions and {project.runs} runs of {project.directory}"
     if removal is not None:
         line = f"{removal} {line}; `casfs undo --store` restores them until gc deletes them"

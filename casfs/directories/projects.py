@@ -60,7 +60,7 @@ class Project(NamedTuple):
         return {} if self.worktree is None else Project(self.directory).fields
 
 
-def top_of(directory: Path) -> Path:
+def work_tree_of(directory: Path) -> Path:
     """Returns the work tree that holds a directory, or the directory itself."""
     real = Path(os.path.realpath(directory))
     for path in (real, *real.parents):
@@ -75,7 +75,7 @@ def project_of(directory: Path) -> Project:
     # A listing of threads needs what is recorded alone.
     from casfs.trees.git.index import pointed_to
 
-    top = top_of(directory)
+    top = work_tree_of(directory)
     with suppress(OSError):
         own = Path(os.path.normpath(pointed_to(top / GIT)))
         # Any directory that was unpacked may have such a file: git's own leads back to it.
@@ -103,11 +103,6 @@ def named(text: str) -> list[Path]:
     if os.path.isdir(path):
         names.append(project_of(path).directory)
     return list(dict.fromkeys(names))
-
-
-def fields_of(thread: Thread) -> dict[str, str]:
-    """Returns the fields of a thread's record that a thread of the same project gets, too."""
-    return {name: thread.fields[name] for name in PROJECT_FIELDS if name in thread.fields}
 
 
 def json_fields(project: Project | None) -> dict[str, str | None]:

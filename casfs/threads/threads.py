@@ -224,6 +224,11 @@ def of_head(name: HeadName, head: Head) -> Thread:
     return Thread(thread_id(name), head, fault)
 
 
+def project_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a record that say of which project of this machine the thread is."""
+    return {name: record[name] for name in PROJECT_FIELDS if name in record}
+
+
 def start(store: Store, thread: Thread) -> StartNode:
     """Returns the thread-start node."""
     return store.node(thread.record["start"], "thread-start")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.checkpoints.revisions import resolve
-from casfs.directories.projects import top_of
+from casfs.directories.projects import work_tree_of
 from casfs.errors import Conflict, Failed, Refused
 from casfs.store.store import Store
 from casfs.system import locks
@@ -161,7 +161,7 @@ def _relocate(
 
 
 def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:
-    top = top_of(directory)
+    top = work_tree_of(directory)
     inside = worktree.at(store, top)
     project = top if inside is None else inside.project
     refuse_home_or_root(project, force=None)

@@ -59,25 +59,31 @@ def heads_with(store: Store, roots: Iterable[str]) -> dict[HeadName, Head]:
     heads = {thread.name: thread.head for thread in sessions.newest_first(store)}
     if not heads:  # no index is made for nothing
         return {}
-    above = _part_of(store, roots)
+    owners = local_trees.owners(store)
+    candidates = [owner for root in roots for owner in (root, *owners.get(root, ()))]
+    above = _referring_to(store, [hash for hash in candidates if not _is_work(store, hash)])
     return {name: head for name, head in heads.items() if not above.isdisjoint(targets(head))}
 
 
-def _part_of(store: Store, roots: Iterable[str]) -> set[str]:
-    """Returns these but for directories, and what refers to them otherwise than as to files."""
-    owners = local_trees.owners(store)
+def _referring_to(store: Store, hashes: list[str]) -> set[str]:
+    """Returns these and all nodes that refer to them, but for those that only name files."""
+    if not hashes:  # as of a tree: the index need not be brought up to date
+        return set()
     with Referrers(store) as index:
         index.catch_up()
-        waiting = [owner for root in roots for owner in (root, *owners.get(root, ()))]
+        waiting = [*hashes]
         above: set[str] = set()
         while waiting:
             hash = waiting.pop()
-            info = store.blobs.info([hash]).get(hash)
-            is_work = info and info.type and store.registry.name(info.type) in WORK
-            if hash not in above and not is_work:
+            if hash not in above and not _is_work(store, hash):
                 above.add(hash)
                 waiting += index.iterate(hash)
     return above
+
+
+def _is_work(store: Store, hash: str) -> bool:
+    info = store.blobs.info([hash]).get(hash)
+    return info is not None and info.type is not None and store.registry.name(info.type) in WORK
 
 
 def _of_session(store: Store, thread: Thread, roots: Iterable[str]) -> Disclosure:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from casfs.agents.secrets import Secrets
-from casfs.directories.projects import top_of
+from casfs.directories.projects import work_tree_of
 from casfs.errors import Invalid
 from casfs.store.store import Store
 from casfs.threads import sessions
@@ -42,7 +42,7 @@ class SessionRecorder:
             if thread is not None:
                 self._directory = Path(sessions.about(self._store, thread)["directory"])
             else:
-                self._directory = top_of(Path(event.directory))
+                self._directory = work_tree_of(Path(event.directory))
         return self._directory
 
     def record(

@@ -28,7 +28,7 @@ from pathlib import Path
 from casfs.attach.agents import AGENTS
 from casfs.checkpoints import extents
 from casfs.checkpoints.followed_directory import FollowedDirectory
-from casfs.directories.projects import top_of
+from casfs.directories.projects import work_tree_of
 from casfs.sessions.session_steps import AMBIGUOUS, ANOTHER_CALL
 from casfs.store.store import Store
 from casfs.system import processes
@@ -209,7 +209,7 @@ class SessionDirectory:
             if any(name.split(b"/")[0] == b".." for name in self._names(event, path)):
                 return f"{path} is outside of {self._path}, which alone is recorded"
         try:
-            project = top_of(Path(event.directory))
+            project = work_tree_of(Path(event.directory))
             if project.is_relative_to(self._path) or not (project / ".git").exists():
                 return None
         except OSError:  # it cannot be searched

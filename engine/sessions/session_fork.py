@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.protocols import Head
-from casfs.directories import projects
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
@@ -42,7 +41,7 @@ def fork(store: Store, thread: Thread, point: Point, id: str, transcript: Path |
         fork={"thread": thread.id, "step": done},
         intent=None if point.call is None else _cut_step(store, thread, point),
         secretMarks=thread.record.get("secretMarks", 0),
-        **projects.fields_of(thread),
+        **threads.project_fields(thread.fields),
     )
     with store.batch() as batch:
         batch.swap(forked.name, None, forked.head)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from casfs.digest import NodeHash, hash_bytes
-from casfs.directories import projects
 from casfs.errors import CasfsError
 from casfs.store import local_trees
 from casfs.store.local_trees import LocalTree
@@ -134,7 +133,7 @@ def put(
         status=ENDED,
         returnCode=0,
         parent=parent.id,
-        **projects.fields_of(parent),
+        **threads.project_fields(parent.fields),
     )
     replaced = dict(zip(own_turns, said, strict=False))
     return child, [replaced.get(hash, hash) for hash in turns]

@@ -92,7 +92,9 @@ def test_log(cli: Cli, thread: Example) -> None:
     assert [row["letter"] for row in cli("log", "fix:src/a.py", "--json").json] == ["M", "A"]
     assert [row["letter"] for row in cli("log", "fix:src", "--json").json] == ["T", "A"]
     assert len(cli("log", "fix").text.splitlines()) == 3
-    assert "nor what was before it has none" in cli.refused("log", "fix:none", code=3)
+    assert "no version up to 01JD0000000000000000000000@3 has none" in cli.refused(
+        "log", "fix:none", code=3
+    )
     patch = cli("log", "fix:src/a.py", "-n", "1", "--patch").text
     assert patch.startswith(f"{head}\ndiff --git a/src/a.py b/src/a.py\n")
     assert "cannot be combined" in cli.refused("log", "fix", "--patch", "--json", code=2)
@@ -182,7 +184,8 @@ def test_of_a_directory_here_also_of_what_was_deleted(
     assert [row["letter"] for row in cli("log", "gone.py", "--json").json] == ["D", "A"]
     assert len(cli("log").text.splitlines()) == 2
     said = cli.refused("log", "nosuch.py", code=3)
-    assert said.endswith("nor what was before it has nosuch.py\n")
+    assert said.startswith("casfs: no version up to w@")
+    assert said.endswith(" has nosuch.py\n")
     assert "gone.py is not a file of w@" in cli.refused("blame", "gone.py", code=3)
     monkeypatch.chdir(tmp_path)
     assert "'nosuch.py' is neither a hash nor" in cli.refused("log", "nosuch.py", code=3)

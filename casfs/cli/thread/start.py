@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -218,7 +219,6 @@ def compact(id: str, text: str | None, agent: str | None) -> None:
     \b
     casfs thread compact 01K2 --agent 'llm:{"model": "small", "baseUrlEnv": "LLM_URL"}'
     """
-    from casfs.cli.background import start_daemon
     from casfs.system import daemon_socket
 
     if (text is None) == (agent is None):
@@ -227,9 +227,9 @@ def compact(id: str, text: str | None, agent: str | None) -> None:
         thread = lookup.find(store, id)
     summary = None if text is None else text_or_file(text)
     summariser = None if agent is None else parse_agent(agent, "--agent")
-    root = store_root()
-    start_daemon(root)
-    answer = daemon_socket.request(root, "compact", id=thread.id, text=summary, agent=summariser)
+    answer = daemon_socket.request(
+        _root_with_daemon(), "compact", id=thread.id, text=summary, agent=summariser
+    )
     echo_result(answer, answer["summary"])
 
 
@@ -284,14 +284,22 @@ def fork(
     return _ask("fork", id=thread.id, wait=wait, **fields)
 
 
-def _request(op: str, **arguments: Any) -> dict[str, Any]:
-    """Asks the daemon, which is started where none runs, and lends it the caller's variables."""
+def _root_with_daemon() -> Path:
+    """Returns the store's directory; starts its daemon where none runs."""
     from casfs.cli.background import start_daemon
-    from casfs.system import daemon_socket
 
     root = store_root()
     start_daemon(root)
-    answer: dict[str, Any] = daemon_socket.request_of_agents(root, os.environ, op, **arguments)
+    return root
+
+
+def _request(op: str, **arguments: Any) -> dict[str, Any]:
+    """Asks the daemon, and lends it the caller's variables."""
+    from casfs.system import daemon_socket
+
+    answer: dict[str, Any] = daemon_socket.request_of_agents(
+        _root_with_daemon(), os.environ, op, **arguments
+    )
     return answer
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from casfs.cli.output import warn
 from casfs.cli.workspace.opening import Opening, open_best
-from casfs.directories.projects import top_of
+from casfs.directories.projects import work_tree_of
 from casfs.errors import NotFound, Refused
 from casfs.store.store import Store
 from casfs.workspaces import lifecycle, registry
@@ -23,7 +23,7 @@ def current_project(store: Store) -> Path:
 
 def project_at(store: Store, directory: Path) -> Path:
     """Returns the project that a directory is in, also where that is in a worktree of it."""
-    source = top_of(directory)
+    source = work_tree_of(directory)
     inside = worktree.at(store, source)
     return source if inside is None else inside.project
 
