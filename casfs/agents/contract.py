@@ -121,7 +121,8 @@ class AgentResult:
     agent's own record, whose integer `totalTokens` counts against the thread's budget;
     `artifacts`: hashes; `workspace`: root of the tree to record, None for the directory's;
     `recorded`: with it, what else was recorded of that directory, as a Called or a step has it;
-    `tokens`: spent, where the detail does not say."""
+    `tokens`: spent, where the detail does not say; `keeps_workspace`: false where the files are to
+    be as before the step."""
 
     output: str
     detail: Digest
@@ -129,6 +130,7 @@ class AgentResult:
     workspace: str | None = None
     tokens: int = 0
     recorded: Mapping[str, str] = field(default_factory=dict)
+    keeps_workspace: bool = True
 
 
 class AgentFailed(Failed):

@@ -69,6 +69,7 @@ def to_result(value: Message) -> AgentResult:
         workspace=tree and str(tree),
         tokens=int(value["tokens"]),
         recorded={str(name): str(hash) for name, hash in value.get("recorded", {}).items()},
+        keeps_workspace=bool(value.get("keeps_workspace", True)),
     )
 
 

@@ -10,7 +10,7 @@ import sys
 import termios
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from casfs import config
 from casfs.agents import HUMAN
 from casfs.checkpoints.revisions import state_if_any, step_state
+from casfs.cli import run_check
 from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store, store_root
 from casfs.cli.diff import DiffFormat, print_state_diff
@@ -35,7 +36,7 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.system.safe_text import escape
 from casfs.threads import lookup, threads
-from casfs.threads.state import state
+from casfs.threads.state import says, state
 from casfs.threads.summary import content_text, head_fields
 from casfs.threads.threads import SUSPENDED, Thread
 from casfs.trees import tree
@@ -44,6 +45,9 @@ from casfs.trees.scratch_store import ScratchStore
 from engine.agents import loader
 from engine.threads import call_stack
 from engine.workflow import registry, shipped
+
+if TYPE_CHECKING:
+    from casfs.agents.notation import AgentSpec
 
 SINGLE = "single"  # the workflow of one agent
 MAX_PATHS = 200
@@ -64,6 +68,7 @@ OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "json")  # of
     help="Come back to it.",
 )
 @click.option("--apply/--no-apply", "applies", default=None, help="Do not ask about its changes.")
+@run_check.check_options
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> int:
@@ -74,7 +79,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
     `--continue ID DIR` comes back (ID: default the newest), and tries a failed step again.
 
     \b
-    casfs run command:./agent.sh "Fix the tests"
+    casfs run command:./agent.sh "Fix the tests" --check "make test" --tries 5
     casfs run develop @task.md ./project --agent llm:small --apply
     """
     names = ("target", "text", "directory", "thread", "applies")
@@ -89,6 +94,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
         is_given = ctx.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
         if is_given and parameter.name in options and parameter.name not in ("agents", "yes"):
             raise Usage(f"{parameter.opts[0]} is for a new thread, not for --continue")
+    check = run_check.check_agent(options.pop("check"), options.pop("tries"))
     root = store_root()
     fields = arguments.agent_fields(options.pop("agents"), options.pop("file"))
     with open_store() as store:
@@ -98,7 +104,7 @@ def run(ctx: click.Context, /, **options: Any) -> int:
                 trust_workflow(store, target)
             fields |= arguments.start_fields(arguments.StartOptions(**options))
             fields |= {"input": arguments.text_or_file("@-" if task == "-" else task)}
-            fields |= _player(store, text=target, fields=fields)
+            fields |= _player(store, text=target, fields=fields, check=check)
             fields |= arguments.record_workspace(
                 directory, patterns, allow_secret=fields["allow_secret"]
             )
@@ -138,22 +144,32 @@ def run(ctx: click.Context, /, **options: Any) -> int:
 run.params += [parameter for parameter in start.start.params if parameter.name not in OTHERS]
 
 
-def _player(store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a start request for a workflow, or for an agent. Raises NotFound."""
+def _player(
+    store: Store, text: str, fields: dict[str, Any], check: AgentSpec | None
+) -> dict[str, Any]:
+    """Returns the fields of a start request for a workflow, or for an agent, with the agent of its
+    check. Raises NotFound, Usage."""
     flows = [name for name, _ in registry.listing(store)]
     agents = config.agents(store_root(), os.environ)
     known = [*fields.get("profiles", ()), *agents, *loader.names()]
     if text in flows and (registry.is_trusted(store, text) or text not in known):
         registry.find_trusted(store, text)
+        if check:
+            way = f"add a role to {text} that an agent `command` with the config `check` plays"
+            raise Usage(f"--check is for an agent, and {text} is a workflow; {way}")
         return {"workflow": text}
     name = re.split("[:<>=!~]", text, maxsplit=1)[0].strip()
     if name not in known:
         raise NotFound(f"no workflow {name!r}, and {loader.unknown(name, [*flows, *known])}")
     if fields["agents"] or fields["every"]:
         raise Usage(f"--agent is for the roles of a workflow; {name} is an agent")
-    if SINGLE not in flows:
+    flow = run_check.WORKFLOW if check else SINGLE
+    if flow not in flows:
         shipped.install(store)  # the store is older than this workflow
-    return {"workflow": SINGLE, "agents": {"agent": arguments.parse_agent(text, text)}}
+    agents_by_role = {"agent": arguments.parse_agent(text, text)}
+    if check:
+        agents_by_role[run_check.ROLE] = check
+    return {"workflow": flow, "agents": agents_by_role}
 
 
 def _ask(store: Store, thread: Thread) -> str | None:
@@ -204,23 +220,29 @@ def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> in
     different = (change.path for change in tree.changes(scratch, sides[0], sides[1]))
     changed = (path for path in different if b".git" not in path.split(b"/"))
     paths = list(islice(changed, MAX_PATHS + 1))  # one more, to know whether that is all
+    report = run_check.last_report(store, thread)
+    how_to_apply = f"`casfs thread apply {thread.id} {shlex.quote(directory)}` does it"
     if wants_json():
-        echo_json({"event": "over", **times(head_fields(thread))}, pretty=False)
+        checked = {"checked": report is not None and report["status"] == "passed"}
+        echo_json({"event": "over", **checked, **times(head_fields(thread))}, pretty=False)
     elif end is not None:
         spent = thread.record["spent"]
         word = coloured(state(thread), state(thread))
         tokens = f", {spent['tokens']} tokens" if spent["tokens"] else ""
-        echo_line(f"{word}: {end.payload['summary']}, {spent['wallMs'] / 1000:.1f} s{tokens}")
+        summary = run_check.result_text(report) if report else end.payload["summary"]
+        echo_line(f"{word}: {summary}, {spent['wallMs'] / 1000:.1f} s{tokens}")
         if first and last and paths:
             form = DiffFormat(True, patch=True)
             print_state_diff(store, first, new=last, format=form, paths=paths[:MAX_PATHS])
         if len(paths) > MAX_PATHS:
             echo_line(f"… `casfs thread diff {thread.id}` shows all")
+        if paths and end.payload["returnCode"] != 0:
+            echo_line(f"not applied, since it {says(thread)}; {how_to_apply}")
     check_result(store, thread)
     if paths and applies is None and not wants_json():
         applies = _read_line(f"Apply to {directory}? [y/N] ") in ("y", "Y", "yes")
     if paths and applies:
         return int(ctx.invoke(changes.apply, id=thread.id, directory=directory))
     if paths and not wants_json():
-        echo_line(f"not applied; `casfs thread apply {thread.id} {shlex.quote(directory)}` does it")
+        echo_line(f"not applied; {how_to_apply}")
     return 0

@@ -4,10 +4,16 @@ The prompt comes on stdin, stdout is the output; both streams and the exit code 
 `command-detail`. A non-zero exit code fails the attempt; a tester whose tests fail has done its
 work and exits 0. Exit code 75 asks a person: stdout is the question, and the program is run again
 when it is answered, with the answer in CASFS_ANSWER and at the end of the prompt.
+
+With `check` the exit code is the report, and the files are as before the step: what a build or a
+test leaves behind is not the work of the agents.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,6 +36,12 @@ package_descriptor = {
             "argv": program.ARGV,
             "timeoutS": program.TIMEOUT_S,
             "secrets": program.SECRETS,
+            "check": {
+                "type": "object",
+                "properties": {"tries": {"type": "integer", "minimum": 1}},
+                "additionalProperties": False,
+                "description": "The exit code is the report; the files are as before the step.",
+            },
         },
         "required": ["argv"],
         "additionalProperties": False,
@@ -40,10 +52,18 @@ package_descriptor = {
 
 EXIT_ASK = 75  # EX_TEMPFAIL of sysexits.h, "try later"
 MAX_REASON_CHARS = 300
+MAX_CHECK_CHARS = 8000  # of the output of a check, its end
+SHELL = ("sh", "-c")
 
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     argv = list(config["argv"])
+
+    async def check(context: AgentContext) -> AgentResult:
+        # One stream, so that errors stand where they were printed.
+        one_stream = [*SHELL, 'exec "$@" 2>&1', "sh", *argv]
+        outcome = await program.run_program(context, config, argv=one_stream)
+        return await trio.to_thread.run_sync(_checked, context, config, outcome)
 
     async def agent(context: AgentContext) -> AgentResult:
         extra_env = {} if context.answer is None else {"CASFS_ANSWER": context.answer}
@@ -61,7 +81,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             raise await trio.to_thread.run_sync(_question, context, outcome)
         return await trio.to_thread.run_sync(_record, context, argv, outcome)
 
-    return agent
+    return check if "check" in config else agent
 
 
 def _question(context: AgentContext, outcome: ProcessResult) -> Waiting:
@@ -80,3 +100,24 @@ def _record(context: AgentContext, argv: list[str], outcome: ProcessResult) -> A
         last = program.last_line(context, outcome.stderr, outcome.stdout) or "no output"
         raise AgentFailed(f"{argv[0]} exited with {outcome.exit_code}: {last}", detail.hash)
     return AgentResult(output, detail, artifacts)
+
+
+def _checked(
+    context: AgentContext, config: Mapping[str, Any], outcome: ProcessResult
+) -> AgentResult:
+    argv = config["argv"]
+    with context.store.batch() as batch:
+        detail = program.put_detail(batch, argv, outcome)
+    command = argv[-1] if (*argv[:-1],) == SHELL else shlex.join(argv)
+    report = {
+        "status": "failed" if outcome.exit_code else "passed",
+        "command": command,
+        "exitCode": outcome.exit_code,
+        **config["check"],
+    }
+    # Redacted before it is cut: half of a secret would not be found any more.
+    printed = context.secrets.redact(outcome.stdout.decode("utf-8", "replace"))[-MAX_CHECK_CHARS:]
+    # Indented, so that no fence in it swallows the report.
+    quoted = textwrap.indent(f"$ {command}\n{printed}", "    ").rstrip()
+    block = f"```json\n{json.dumps(report, ensure_ascii=False)}\n```\n"
+    return AgentResult(f"{quoted}\n\n{block}", detail, keeps_workspace=False)

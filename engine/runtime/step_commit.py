@@ -84,7 +84,9 @@ class StepCommitter:
 
     def _record(self, before: RecordedState | None, result: StepResult) -> None:
         with interruption.interruptible(trio.from_thread.check_cancelled):
-            if result.workspace is None:
+            if before is not None and not result.result.keeps_workspace:
+                result.workspace = before
+            elif result.workspace is None:
                 result.workspace = self._workspace.record()
                 self._log_report()
             old = None if before is None else before.tree

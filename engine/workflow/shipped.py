@@ -1,4 +1,4 @@
-"""The workflows that come with casfs, in `engine/workflows/`: `develop`, `hello`, `solve-issue`.
+"""The workflows that come with casfs, in `engine/workflows/`.
 
 `install` registers each name once in a store: one that the user has changed or removed stays so.
 Which names it has registered stands in the store's file `shipped-workflows`, a name a line. One

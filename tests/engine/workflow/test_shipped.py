@@ -7,7 +7,7 @@ from engine.workflow import registry as workflows
 from engine.workflow import shipped
 from tests.support.engine import ONE
 
-NAMES = ["develop", "hello", "single", "solve-issue"]
+NAMES = ["checked", "develop", "hello", "single", "solve-issue"]
 
 
 def listed(store: Store) -> list[str]:
@@ -40,7 +40,7 @@ def test_what_was_removed_does_not_come_back_unless_asked(disk_store: Store) -> 
     shipped.install(disk_store)
     remove(disk_store, "hello")
     shipped.install(disk_store)
-    assert listed(disk_store) == ["develop", "single", "solve-issue"]
+    assert listed(disk_store) == ["checked", "develop", "single", "solve-issue"]
     shipped.install(disk_store, again=True)
     assert listed(disk_store) == NAMES
 
